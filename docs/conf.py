@@ -25,7 +25,9 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 
 ROOMS = ("models", "probes", "interventions", "features")
+FRAMEWORK = ("cli", "text", "instruments")
 autodoc2_packages = [{"path": f"../{room}", "module": f"streamscope.{room}"} for room in ROOMS]
+autodoc2_packages += [{"path": f"../streamscope/{part}", "module": f"streamscope.{part}"} for part in FRAMEWORK]
 autodoc2_docstring_parser_regexes = [(r".*", "myst")]
 autodoc2_render_plugin = "myst"
 autodoc2_hidden_objects = {"private", "inherited", "dunder", "undoc"}

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from streamscope.models.cli import command, parse
-from streamscope.models.errors import InputError
-from streamscope.models.plain import cell, code, visible, yaml
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+from streamscope.cli.terminal import cell, code, visible, yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
     """(what a table says of itself, its columns, their types, its rows)."""
     import pyarrow.parquet as pq
 
-    from streamscope.models.disk import parse as parsed
-    from streamscope.probes.tables import read_about
+    from streamscope.cli.disk import parse as parsed
+    from streamscope.instruments.parquet import read_about
 
     about = read_about(path).get("about")
     file = pq.ParquetFile(path)
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if out.exists() and not options.force:
         raise InputError(f"{out} is there already; --force writes in its place")
 
-    from streamscope.models.disk import write_text
+    from streamscope.cli.disk import write_text
 
     write_text(out, card(options.tables, options.license))
     print(visible(f"written {out}"))

@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
+from streamscope.cli.disk import parse
+from streamscope.cli.errors import InputError
 from streamscope.features.schema import Feature
-from streamscope.models.disk import parse
-from streamscope.models.errors import InputError
-from streamscope.probes.result import LongTable, Result
-from streamscope.probes.tables import read_about, read_parquet
+from streamscope.instruments.parquet import read_about, read_parquet
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import LongTable
 
 FORMAT = 2
 """Of what a file says about its features."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from streamscope.probes.contract import Data, Tokens, named
+from streamscope.instruments.data import Data, Tokens
+from streamscope.instruments.registry import named
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,9 @@ class FeatureTables(Data):
 
     def of(self, model: Any, like: Any = None) -> Any:
         """`OpenFeatures`. Raises `InputError` for tables of another model, where one is given."""
+        from streamscope.cli.errors import InputError
         from streamscope.features.store import features_of, read_features
-        from streamscope.models.errors import InputError
-        from streamscope.probes.contract import checkpoint_of
+        from streamscope.instruments.about_model import checkpoint_of
 
         if not self.features:
             found = features_of(named("extract")().measure(model, Tokens(max_tokens=2000)))

@@ -13,11 +13,11 @@ from math import comb
 
 import numpy as np
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import ranks
+from streamscope.instruments.table import Column
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
-from streamscope.probes.observations import ranks
-from streamscope.probes.result import Column
 
 NAN = float("nan")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from streamscope.instruments.observations import Observations, Reasons
+from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
+from streamscope.instruments.table import Column
 from streamscope.models.head_spec import Head
-from streamscope.probes.observations import Observations, Reasons
-from streamscope.probes.result import Column
-from streamscope.probes.stats.effect_sizes import cohens_d, d_interval
-from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 
 REASON = "undefined by construction, heads do not change the attention of their own or earlier layers"
 

@@ -14,15 +14,15 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.prompts.word_classes import CLASSES
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups.measure import capture, groups_of, read, roles, scores_of, shuffled, summary
 from streamscope.probes.pds.measure import summary as pds_summary
-from streamscope.probes.prompts import align, load_suite
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.prompts.word_classes import CLASSES
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
 FOUND = "found"

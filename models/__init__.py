@@ -11,24 +11,24 @@ Names are imported on first use, so that commands answer `--help` without loadin
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streamscope.cli.errors import InputError
     from streamscope.models.checkpoint import load
     from streamscope.models.config import ModelConfig
     from streamscope.models.config.presets import preset
-    from streamscope.models.errors import InputError
     from streamscope.models.hooks import Query, edit, run
     from streamscope.models.make import build
     from streamscope.models.transformer import StreamTransformer
 
 _HOME = {
-    "build": "make",
-    "Query": "hooks",
-    "edit": "hooks",
-    "run": "hooks",
-    "load": "checkpoint",
-    "ModelConfig": "config",
-    "InputError": "errors",
-    "preset": "config.presets",
-    "StreamTransformer": "transformer",
+    "build": "models.make",
+    "Query": "models.hooks",
+    "edit": "models.hooks",
+    "run": "models.hooks",
+    "load": "models.checkpoint",
+    "ModelConfig": "models.config",
+    "InputError": "cli.errors",
+    "preset": "models.config.presets",
+    "StreamTransformer": "models.transformer",
 }
 
 
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'models' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"streamscope.models.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"streamscope.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

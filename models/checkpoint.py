@@ -25,17 +25,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from streamscope.cli.disk import Config, Manifest, Snapshot, read_json, write_text
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import pick_device
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.disk import Config, Manifest, Snapshot, read_json, write_text
-from streamscope.models.errors import InputError
-from streamscope.models.huggingface.convert import cached_run, foreign, read_eos, source_name
-from streamscope.models.huggingface.families import FAMILIES
-from streamscope.models.provenance import pick_device
+from streamscope.models.interop.huggingface.convert import cached_run, foreign, read_eos, source_name
+from streamscope.models.interop.huggingface.families import FAMILIES
 from streamscope.models.tensors import DIGEST, FORMAT, TOKENIZER, read_tensors, sha256, write_tensors
-from streamscope.models.text.cache import cache_root
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.cache import cache_root
+from streamscope.text.tokenizer import Tokenizer
 
 DTYPES = ("fp32", "bf16")
 ZOO = Path(__file__).parent / "zoo"
@@ -105,7 +105,7 @@ def run_folder(run_or_path: str | Path) -> Path:
     """The folder of a run, checked to be one, or of a bundled model; a folder of that name here comes first.
 
     `RUN@STEP` is the run at one of its snapshots, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
-    (`models.huggingface`), read into a run folder of the cache. Raises `InputError` for what is neither.
+    (`models.interop.huggingface`), read into a run folder of the cache. Raises `InputError` for what is neither.
     """
     if not str(run_or_path):
         raise InputError("the name of a run is empty; give a run folder or a bundled model")
@@ -299,12 +299,12 @@ def load(
 def opened(run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32") -> Any:
     """What an instrument measures: `load`, or for hf:FOLDER of another family than ours TransformerLens' bridge.
 
-    Raises `InputError` as `load` and `models.huggingface.bridged.bridge` do.
+    Raises `InputError` as `load` and `models.interop.huggingface.bridged.bridge` do.
     """
     if str(run_or_path).startswith(HUGGING_FACE):
         name = str(run_or_path).removeprefix(HUGGING_FACE)
         if foreign(name) is not None:
-            from streamscope.models.huggingface.bridged import bridge
+            from streamscope.models.interop.huggingface.bridged import bridge
 
             return bridge(
                 name,

@@ -1,6 +1,6 @@
 """The forward pass of a `StreamTransformer`, without what looks into it: embed, L blocks, readout.
 
-`models.transformer` adds hooks, text and losses. `models.export` hands this file and the parts it is made of to others.
+`models.transformer` adds hooks, text and losses. `models.interop.export` writes this file and its parts for others.
 """
 
 import os
@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import tap
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (they register what they compute)
 from streamscope.models.layers.initialisation import fill

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.disk import Config, read_json, write_text
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import provenance
 from streamscope.models.checkpoint import read_manifest, run_label
-from streamscope.models.disk import Config, read_json, write_text
-from streamscope.models.errors import InputError
-from streamscope.models.provenance import provenance
 from streamscope.models.tensors import FORMAT, save, sha256
 
 

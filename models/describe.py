@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from streamscope.models.cli import command, parse
-from streamscope.models.errors import InputError
-from streamscope.models.plain import visible
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+from streamscope.cli.terminal import visible
 
 if TYPE_CHECKING:
     from streamscope.models.config import ModelConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edits, edit, not_finite, pad
 from streamscope.models.hooks.query import forward_at
 

@@ -43,13 +43,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
-from streamscope.models.disk import Manifest, read_json, read_rows, write_text
-from streamscope.models.errors import InputError, unknown
-from streamscope.models.launch import LaunchOptions, child, is_worker, launch
-from streamscope.models.ledger import Ledger, Released
-from streamscope.models.plain import print_grid, visible
+from streamscope.cli.bounds import Count
+from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.launch import LaunchOptions, child, is_worker, launch
+from streamscope.cli.ledger import Ledger, Released
+from streamscope.cli.parse import command, parse
+from streamscope.cli.terminal import print_grid, visible
 
 SCALE = "small"
 """Of a run whose options do not say it: the default of `models.train`."""

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.errors import InputError, unknown
 
 _RANKED = r"(top|bottom)(\d+):(\w+)"
 Scores = Mapping[str, Mapping["Head", float]]

@@ -5,8 +5,8 @@ from typing import Any
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.tokenizer import Tokenizer
 
 
 def build(

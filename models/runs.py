@@ -12,10 +12,10 @@ from typing import Any
 
 import tyro
 
-from streamscope.models.cli import command, parse
-from streamscope.models.disk import Listed, Trained
-from streamscope.models.errors import InputError
-from streamscope.models.plain import print_grid, visible
+from streamscope.cli.disk import Listed, Trained
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+from streamscope.cli.terminal import print_grid, visible
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
 
 def _show(run: Path) -> None:
     from streamscope.models.checkpoint import run_folder, snapshots
-    from streamscope.models.text.shards import counted
     from streamscope.models.training.run import read_metrics
+    from streamscope.text.shards import counted
 
     manifest, metrics = _manifest(run, Trained), read_metrics(run_folder(run))
     data = manifest["data"]["train"]
@@ -140,8 +140,8 @@ def _show(run: Path) -> None:
 
 
 def _diff(first: Path, second: Path) -> None:
+    from streamscope.cli.disk import Config, read_json
     from streamscope.models.checkpoint import run_folder
-    from streamscope.models.disk import Config, read_json
 
     one, two = (flatten(read_json(run_folder(run) / "config.json", Config)) for run in (first, second))
     names = [name for name in {**one, **two} if one.get(name) != two.get(name)]

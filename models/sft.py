@@ -17,8 +17,8 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.models.cli import command, parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
 from streamscope.models.training.config import Training
 
 

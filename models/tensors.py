@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from streamscope.models.disk import write_atomically, write_text
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import write_atomically, write_text
+from streamscope.cli.errors import InputError
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer

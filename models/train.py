@@ -19,13 +19,13 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.cli import command, parse
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+from streamscope.cli.provenance import pick_device
+from streamscope.cli.terminal import visible
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
-from streamscope.models.errors import InputError
-from streamscope.models.plain import visible
-from streamscope.models.provenance import pick_device
 from streamscope.models.training.config import Options, Training, check_given, late_positions, phases_of, with_recipe
 
 LEAST_VOCABULARY = 300
@@ -88,8 +88,8 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _go_on(out: Path) -> None:
+    from streamscope.cli.disk import Config, Trained, TrainedConfig, read_json
     from streamscope.models.checkpoint import model_config, whole_run
-    from streamscope.models.disk import Config, Trained, TrainedConfig, read_json
     from streamscope.models.training.data import prepare
     from streamscope.models.training.parallel import ranks
 
@@ -136,9 +136,9 @@ def _trainer(
     start: str | None = None,
 ) -> Any:
     """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
+    from streamscope.cli.provenance import provenance
     from streamscope.models.checkpoint import run_folder
     from streamscope.models.derived import parent_of
-    from streamscope.models.provenance import provenance
     from streamscope.models.training.data import windows
     from streamscope.models.training.loop import Trainer
     from streamscope.models.training.run import Run
@@ -185,8 +185,8 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from streamscope.models.text.shards import counted
     from streamscope.models.training.loop import run_to_end
+    from streamscope.text.shards import counted
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:

@@ -16,19 +16,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens import HookedRootModule
 
+from streamscope.cli.errors import InputError, unknown
 from streamscope.models import config as c
 from streamscope.models import readout
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import BlockCall, Decoder, gather_positions
-from streamscope.models.errors import InputError, unknown
 from streamscope.models.generate import generate
 from streamscope.models.hooks import CleanCopies, eager_when_hooked
+from streamscope.models.interop.transformer_lens_api import LensMixin
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.residual import State
-from streamscope.models.lens import LensMixin
 from streamscope.models.tensors import save
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import Tokenizer
 
 
 class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):

@@ -9,8 +9,8 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge.composition_scores import CompositionScores
 from transformer_lens.utilities.matrix import composition_scores
 
+from streamscope.cli.errors import InputError, Undefined, unknown
 from streamscope.models.config import FrozenToken, Hyper, ModelConfig
-from streamscope.models.errors import InputError, Undefined, unknown
 
 
 class WeightsMixin:

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.alignment import Aligned, align_once
+from streamscope.instruments.prompts.suite import Prompt, Suite, Unit, units
 from streamscope.models.hooks import Captures, Query
-from streamscope.probes.prompts.alignment import Aligned, align
-from streamscope.probes.prompts.suite import Prompt, Suite, Unit, units
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6
@@ -38,11 +38,6 @@ class RoleQuery(Query):
     """Ids of aligned prompts without the roles the probe needs."""
     undecided: tuple[str, ...] = ()
     """Ids of the prompts left out because the same text up to the query is asked with another answer (`undecided`)."""
-
-
-def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
-    """`prompts` in tokens; what is aligned already (with the model's context as limit, say) stays as it is."""
-    return prompts if isinstance(prompts, Aligned) else align(prompts, tokenizer)
 
 
 def choose(aligned: Aligned, keep: Sequence[int]) -> Aligned:

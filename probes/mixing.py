@@ -23,13 +23,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.mixing import METRICS, Row, connections, distance, gates, has_mixing, measure
 from streamscope.models.tensors import read_tensors
 from streamscope.models.training.optim import lr_factor
 from streamscope.models.training.run import read_metrics
-from streamscope.probes.undefined import note
 
 KEYS = ["module", "metric", "part"]
 MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"

@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import Tokenizer
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.errors import InputError, unknown
 from streamscope.models.hooks import Query, run
 
 NAMED = ("token", "context")

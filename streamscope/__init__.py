@@ -1,16 +1,66 @@
 """Streamscope: small transformers built to be looked into, and the instruments that measure and change what they do.
 
-    from streamscope.models import load
+    from streamscope import load, Documents, Prompts
     from streamscope.interventions import Ablate
-    Ablate(heads="L4.*").measure(load("stories/lfa"))
+    Ablate(heads="L4.*").measure(load("stories/lfa"), Documents("valid.txt"))
 
-The rooms `models`, `probes`, `interventions`, `features`, `papers` and `benchmarks` lie at the top of the repository.
-In a clone they are found there, installed or not, and `python -m interventions.ablate` runs the same modules as
-`python -m streamscope.interventions.ablate` (`streamscope.aliases`).
+The framework lies here (`cli`, `text`, `instruments`). The rooms `models`, `probes`, `interventions`, `features`,
+`papers` and `benchmarks` lie at the top of the repository. In a clone they are found there, installed or not, and
+`python -m interventions.ablate` runs the same modules as `python -m streamscope.interventions.ablate`
+(`streamscope.aliases`). Names are imported on first use, so that `import streamscope` is quick.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from streamscope.cli.errors import InputError as InputError
+    from streamscope.instruments.data import Documents as Documents
+    from streamscope.instruments.data import Labels as Labels
+    from streamscope.instruments.data import Prompts as Prompts
+    from streamscope.instruments.data import Sets as Sets
+    from streamscope.instruments.data import Tasks as Tasks
+    from streamscope.instruments.data import Text as Text
+    from streamscope.instruments.data import Tokens as Tokens
+    from streamscope.instruments.result import Result as Result
+    from streamscope.models.config import ModelConfig
+    from streamscope.models.transformer import StreamTransformer
 
 _CLONE = Path(__file__).resolve().parents[1]
 if (_CLONE / "pyproject.toml").is_file() and (_CLONE / "models" / "__init__.py").is_file():
     __path__.append(str(_CLONE))
+
+from streamscope import aliases as aliases  # noqa: E402  # with the path that it needs
+
+_DATA = "instruments.data"
+_HOME = {
+    "InputError": "cli.errors", "Documents": _DATA, "Labels": _DATA, "Prompts": _DATA, "Sets": _DATA, "Tasks": _DATA,
+    "Text": _DATA, "Tokens": _DATA, "Result": "instruments.result",
+}  # fmt: skip
+"""Name -> the module that defines it."""
+
+
+def load(run_or_path: "str | Path", **options: Any) -> "StreamTransformer":
+    """The model of a run folder, a bundled model or a Hugging Face folder; the options are those of `models.load`."""
+    from streamscope.models.checkpoint import load
+
+    return load(run_or_path, **options)
+
+
+def build(name_or_config: "str | ModelConfig", scale: str = "paper", **options: Any) -> "StreamTransformer":
+    """A new model of a preset or configuration with random weights; the options are those of `models.build`."""
+    from streamscope.models.make import build
+
+    return build(name_or_config, scale, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'streamscope' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"streamscope.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,50 +1,116 @@
-"""In a clone `models.x` is the same module object as `streamscope.models.x`.
+"""Names of modules: the short ones of a clone, and those of an earlier release.
+
+In a clone `models.x` is the same module object as `streamscope.models.x`.
 
 Without this, what is imported under both names would exist twice: `isinstance` and `except InputError` would miss. Each
 room's `__init__` ends with
 
     if __name__ == "models":
         alias("models")
+
+What moved keeps its old name for one release (`MOVED`): the same objects, with a DeprecationWarning.
 """
 
 import sys
+import warnings
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 WITH_INSTRUMENTS = ("probes", "interventions", "features")
+MOVED: dict[str, tuple[str, ...]] = {
+    "models.bounds": ("cli.bounds",),
+    "models.cli": ("cli.parse",),
+    "models.disk": ("cli.disk",),
+    "models.errors": ("cli.errors",),
+    "models.export": ("models.interop.export",),
+    "models.help": ("cli.help",),
+    "models.hooks.own_edits": ("models.hooks.user_edits",),
+    "models.huggingface": ("models.interop.huggingface",),
+    "models.importers": ("models.interop.importers",),
+    "models.launch": ("cli.launch",),
+    "models.ledger": ("cli.ledger",),
+    "models.lens": ("models.interop.transformer_lens_api",),
+    "models.own_code": ("cli.user_code",),
+    "models.plain": ("cli.terminal",),
+    "models.provenance": ("cli.provenance",),
+    "models.text": ("text",),
+    "models.writers": ("cli.output_lock",),
+    "probes.command": ("instruments.command", "instruments.arguments"),
+    "probes.contract": ("instruments.contract", "instruments.data", "instruments.options", "instruments.registry"),
+    "probes.documents": ("instruments.open_data",),
+    "probes.drawing": ("instruments.figures.drawing",),
+    "probes.figures": ("instruments.figures",),
+    "probes.instrument": ("instruments.user_instrument",),
+    "probes.observations": ("instruments.observations",),
+    "probes.prompts": ("instruments.prompts",),
+    "probes.result": ("instruments.result", "instruments.table"),
+    "probes.stats": ("instruments.stats",),
+    "probes.tables": ("instruments.parquet",),
+    "probes.together": ("instruments.pool_results",),
+    "probes.undefined": ("instruments.undefined_cells",),
+}
+"""Old name -> where its objects are now, without `streamscope.`; names below a package move with it."""
 _ROOMS: set[str] = set()
 
 
+def folder_of(room: str) -> Path:
+    """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
+    bases = [Path(base) for base in sys.modules["streamscope"].__path__]
+    return next((base / room for base in bases if (base / room).is_dir()), bases[0] / room)
+
+
+def _moved(name: str) -> tuple[str, ...]:
+    """The modules that hold the objects of an old name `streamscope.x`; () for a name that did not move."""
+    short = name.removeprefix("streamscope.")
+    for old, homes in MOVED.items():
+        if short == old:
+            return tuple(f"streamscope.{home}" for home in homes)
+        if short.startswith(f"{old}."):
+            return (f"streamscope.{homes[0]}{short.removeprefix(old)}",)
+    return ()
+
+
 class _Finder(MetaPathFinder, Loader):
-    """Hands out the module of the long name for the short one."""
+    """Hands out the module of the long name for the short one, and the new one for the old."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in _ROOMS:
+        homes = _moved(fullname)
+        if not homes and fullname.partition(".")[0] not in _ROOMS:
             return None
-        real = find_spec(f"streamscope.{fullname}")
+        real = find_spec(homes[0] if homes else f"streamscope.{fullname}")
         if real is None:
             return None
         package = real.submodule_search_locations is not None
         return ModuleSpec(fullname, self, origin=real.origin, is_package=package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(f"streamscope.{spec.name}")
-        spec.loader_state = module.__spec__
+        homes = _moved(spec.name)
+        if homes:
+            warnings.warn(f"{spec.name} is now {' and '.join(homes)}; the old name goes with the next release",
+                          DeprecationWarning, stacklevel=2)  # fmt: skip
+        modules = [import_module(home) for home in homes or (f"streamscope.{spec.name}",)]
+        module = modules[0]
+        if len(modules) > 1:  # the objects of one old module have several homes now
+            module = ModuleType(spec.name, module.__doc__)
+            for one in reversed(modules):
+                vars(module).update({k: v for k, v in vars(one).items() if not k.startswith("__")})
+        spec.loader_state = getattr(module, "__spec__", None)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It is executed already; only its own specification is put back in place of the short name's."""
+        """It is executed already; only its own specification is put back in place of the other name's."""
         assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        module.__spec__ = module.__spec__.loader_state or module.__spec__
 
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m`."""
-        spec = find_spec(f"streamscope.{fullname}")
+        spec = find_spec((_moved(fullname) or (f"streamscope.{fullname}",))[0])
         assert spec is not None and spec.loader is not None
         return spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
 
@@ -79,6 +145,7 @@ def instruments_of(room: str) -> dict[str, Any]:
 def alias(room: str) -> None:
     """Make the room's short name mean the long one, for all that is imported from now on."""
     _ROOMS.add(room)
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
     sys.modules[room] = import_module(f"streamscope.{room}")
+
+
+sys.meta_path.insert(0, _FINDER)

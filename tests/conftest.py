@@ -19,7 +19,10 @@ gc.disable()  # until all is imported: a million objects that stay are not looke
 # before any test module imports the rooms
 jaxtyping.jaxtyped = tests.typecheck.jaxtyped  # what the hook puts before every function
 jaxtyping.install_import_hook(
-    [f"streamscope.{room}" for room in ("models", "probes", "interventions", "features", "benchmarks")],
+    [
+        f"streamscope.{room}"
+        for room in ("cli", "text", "instruments", "models", "probes", "interventions", "features", "benchmarks")
+    ],
     "tests.typecheck.checked",
 )
 

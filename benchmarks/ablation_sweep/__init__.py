@@ -15,7 +15,7 @@ first. Δ is the largest difference to one whole pass per edit: of ln p, or of a
 from collections.abc import Sequence
 
 from streamscope.benchmarks.ablation_sweep.options import Options
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -28,8 +28,8 @@ from streamscope.models import build
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
 from streamscope.models.tensors import sha256
-from streamscope.models.text.shards import FORMAT, TokenShards
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.shards import FORMAT, TokenShards
 
 UNITS = 3
 """Forward passes that are timed together."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from streamscope.models.bounds import Count
+from streamscope.cli.bounds import Count
 
 Case = Literal["answers", "losses", "pairs"]
 

@@ -13,7 +13,7 @@ odd ones.
 from collections.abc import Sequence
 
 from streamscope.benchmarks.clustering.options import Options
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -15,10 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 from streamscope.benchmarks.clustering.options import Options, Peer
 from streamscope.benchmarks.timing import interleaved
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.agreement import adjusted_rand
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import read_features
-from streamscope.models.errors import InputError
 
 
 def _line(name: str, times: list[float], found: np.ndarray, ours: list[float], same: np.ndarray) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from streamscope.models.bounds import Count
+from streamscope.cli.bounds import Count
 
 Peer = Literal["hdbscan", "sklearn"]
 

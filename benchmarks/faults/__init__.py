@@ -13,7 +13,7 @@ of the uninterrupted one, bit for bit.
 from collections.abc import Sequence
 
 from streamscope.benchmarks.faults.options import Options
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

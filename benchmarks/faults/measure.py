@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import torch
 
 from streamscope.benchmarks.faults.options import Options
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.tensors import digest
 from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
 

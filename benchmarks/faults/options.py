@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from streamscope.models.bounds import Seed, Whole
+from streamscope.cli.bounds import Seed, Whole
 
 
 @dataclass(frozen=True, kw_only=True)

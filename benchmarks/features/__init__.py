@@ -18,8 +18,8 @@ no lower bound: the extraction keeps of the logits only what it needs, tile by t
 from collections.abc import Sequence
 
 from streamscope.benchmarks.features.options import Options
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

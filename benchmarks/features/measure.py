@@ -17,18 +17,18 @@ from rich.table import Table
 
 from streamscope.benchmarks.features.options import Options
 from streamscope.benchmarks.timing import interleaved
+from streamscope.cli.errors import InputError
 from streamscope.features.extract import Extract
 from streamscope.features.extract.measure import BATCH_TOKENS
 from streamscope.features.store import read_features
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.open_data import OpenTokens
 from streamscope.models import build
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.tensors import sha256
-from streamscope.models.text.shards import FORMAT, TokenShards
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.contract import Tokens
-from streamscope.probes.documents import OpenTokens
+from streamscope.text.shards import FORMAT, TokenShards
 
 COMPARED = 1e-4
 """Largest difference to the straightforward features that rounding may make; relative for values above 1 (spans)."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from streamscope.cli.bounds import Count
 from streamscope.features.schema import Tier
-from streamscope.models.bounds import Count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ before --minutes are over. Without CUDA what needs it is left out with a line th
 from collections.abc import Sequence
 
 from streamscope.benchmarks.gpu.options import Options
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from streamscope.benchmarks.gpu.options import Options
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.errors import InputError
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress

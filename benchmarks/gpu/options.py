@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from streamscope.models.bounds import Count, Positive
+from streamscope.cli.bounds import Count, Positive
 
 Piece = Literal["correctness", "sync", "mfu", "memory"]
 PIECES: tuple[Piece, ...] = ("correctness", "sync", "mfu", "memory")

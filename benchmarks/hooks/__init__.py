@@ -14,7 +14,7 @@ Each figure is a ratio of times measured in one run, pair by pair; state the sha
 from collections.abc import Sequence
 
 from streamscope.benchmarks.hooks.options import Options
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from streamscope.models.bounds import Count
+from streamscope.cli.bounds import Count
 
 
 @dataclass(frozen=True, kw_only=True)

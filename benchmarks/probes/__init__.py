@@ -10,7 +10,7 @@ aligned before). The peer is one forward pass over the same prompts without hook
 from collections.abc import Sequence
 
 from streamscope.benchmarks.probes.options import Options
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

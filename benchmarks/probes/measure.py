@@ -5,13 +5,13 @@ from collections.abc import Callable
 from statistics import median
 
 from streamscope.benchmarks.probes.options import Options
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Query, run
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.documents import given_prompts
 from streamscope.probes.pds.measure import summary
-from streamscope.probes.prompts import align, check_tokenizer, load_suite
 from streamscope.probes.sps import Sps
 
 

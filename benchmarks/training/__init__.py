@@ -21,8 +21,8 @@ keep busy, with one thread.
 from collections.abc import Sequence
 
 from streamscope.benchmarks.training.options import Options
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:

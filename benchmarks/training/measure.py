@@ -10,9 +10,9 @@ from torch.profiler import ProfilerActivity
 from streamscope.benchmarks.plain_gpt import PlainGPT
 from streamscope.benchmarks.timing import interleaved, paired
 from streamscope.benchmarks.training.options import Options
+from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
 from streamscope.models.config import ModelConfig
-from streamscope.models.errors import InputError
 from streamscope.models.flops import PEAKS, peak_flops, training_flops_per_token
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from streamscope.models.bounds import Count, Whole
+from streamscope.cli.bounds import Count, Whole
 
 Part = Literal["gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus"]
 PARTS: tuple[Part, ...] = ("gpt", "presets", "supervision", "pairs", "mfu", "profile", "gpus")

@@ -23,12 +23,12 @@ does, and which library does it, is said in `features.cluster.modes`.
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from streamscope.cli.bounds import Bounds, Count, Only, Seed, Whole
+from streamscope.cli.errors import InputError
 from streamscope.features.tables import FeatureTables
-from streamscope.models.bounds import Bounds, Count, Only, Seed, Whole
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, instrument
-from streamscope.probes.figures import Curve, Histogram, Intervals
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.figures import Curve, Histogram, Intervals
 
 
 @instrument("cluster", FeatureTables())

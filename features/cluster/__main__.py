@@ -1,7 +1,7 @@
 """`python -m features.cluster`."""
 
+from streamscope.cli.parse import command
 from streamscope.features.cluster import main
-from streamscope.models.cli import command
 
 if __name__ == "__main__":
     command(main)

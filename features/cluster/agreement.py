@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamscope.models.errors import InputError
-from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, t_quantile
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, t_quantile
 
 GROUPS = 20
 """Of documents, for the jackknife."""

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,
@@ -21,10 +22,9 @@ from streamscope.features.cluster.agreement import (
 )
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, Raw, read_features, read_raw
-from streamscope.models.errors import InputError
-from streamscope.probes.observations import Measure, Observations
-from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS
-from streamscope.probes.undefined import mark
+from streamscope.instruments.observations import Measure, Observations
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS
+from streamscope.instruments.undefined_cells import mark
 
 
 def raw_rows(raw: Raw, found: Features, path: Path | str = "raw activations") -> np.ndarray:

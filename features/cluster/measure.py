@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.disk import parse
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import agreement_table, apart, raw_rows_of, stability_table
 from streamscope.features.cluster.description import RANGES, cluster_table, depth_ranges, depth_spread
@@ -17,12 +19,11 @@ from streamscope.features.cluster.parts import other_way, parts_table
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
-from streamscope.models.disk import parse
-from streamscope.models.errors import InputError
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened
+from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, estimate
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
 from streamscope.models.tensors import read_tensors
-from streamscope.probes.contract import Opened, Progress, Seen
-from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations, estimate
-from streamscope.probes.result import Column, LongTable, Table, counts, described, key, quantity
 
 SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9)
 LARGEST = 15

@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.agreement import adjusted_rand
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, read_features
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Progress
-from streamscope.probes.observations import Contrast, Measure, Observations, estimate_all, joined
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
+from streamscope.instruments.contract import Progress
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate_all, joined
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 
 if TYPE_CHECKING:
     from streamscope.features.cluster import Cluster

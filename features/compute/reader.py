@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.features.compute.attention import AttentionStats, attention_stats, gated
 from streamscope.features.compute.formulas import Seen, Shape, Trajectory, columns, compute
 from streamscope.features.extract import Extract
-from streamscope.models.errors import InputError
+from streamscope.instruments.about_model import readable
 from streamscope.models.hooks import attached, match, pad, time_axes
 from streamscope.models.readout import top_two
-from streamscope.probes.contract import readable
 
 
 class Rows(NamedTuple):

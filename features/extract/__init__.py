@@ -19,13 +19,15 @@ Memory does not grow with the number of tokens. Killed, the same command goes on
 
 from typing import Annotated, Any, ClassVar, Literal
 
+from streamscope.cli.bounds import Count, Names, Only, Share
+from streamscope.cli.errors import InputError
 from streamscope.features.schema import Tier
-from streamscope.models.bounds import Count, Names, Only, Share
-from streamscope.models.errors import InputError
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.figures import Curve
 from streamscope.models.head_spec import Head, parse_heads
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Tokens, instrument, need_parts
-from streamscope.probes.figures import Curve
 
 HEADS_OF = {"anchor": "H2-3", "entity": "H4-5"}
 """The paper's heads (PLS B.4.1), in the last layer."""

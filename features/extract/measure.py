@@ -12,21 +12,23 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.cli.ledger import Ledger
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.extract.parts import Parts
 from streamscope.features.schema import Feature
 from streamscope.features.store import FORMAT, INDEX
-from streamscope.models.errors import InputError
+from streamscope.instruments.about_model import checkpoint_of, title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names
+from streamscope.instruments.table import Column, LongTable, Scratch, Table, counts, described, key
 from streamscope.models.hooks import batches
-from streamscope.models.ledger import Ledger
-from streamscope.models.text.shards import TokenShards
-from streamscope.models.text.strides import WindowedShards
-from streamscope.probes.contract import Opened, Progress, Seen, Tokens, checkpoint_of, title_of
-from streamscope.probes.documents import WINDOW, OpenTokens, unit_names
-from streamscope.probes.observations import Estimates, Measure, Observations, each
-from streamscope.probes.result import Column, LongTable, Scratch, Table, counts, described, key
 from streamscope.probes.stream_states import stream_hooks
+from streamscope.text.shards import TokenShards
+from streamscope.text.strides import WindowedShards
 
 PART_ROWS = 8192
 """Rows of a part: what is in memory at once, and a row group of the file."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from streamscope.probes.result import write_batches
+from streamscope.instruments.table import write_batches
 
 
 @dataclass(frozen=True)

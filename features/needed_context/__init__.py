@@ -17,11 +17,13 @@ more before them than a window holds.
 
 from typing import Any, ClassVar
 
-from streamscope.models.bounds import Count, Names
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Tokens, instrument, need_parts
-from streamscope.probes.figures import Curve
+from streamscope.cli.bounds import Count, Names
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.figures import Curve
 
 
 @instrument("needed_context", Tokens(max_tokens=2000))

@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Opened, Progress, Seen, Tokens, title_of
-from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations, Reasons, each
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, Reasons, each
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 
 BINS = 10
 """Of confidence, as many tokens in each."""

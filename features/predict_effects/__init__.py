@@ -16,12 +16,12 @@ folds: such rows are not unseen. Their number is printed and kept with the table
 
 from typing import Annotated, ClassVar, Literal
 
+from streamscope.cli.bounds import Bounds, Count, Names, Seed
+from streamscope.cli.errors import InputError
 from streamscope.features.tables import EffectTable, FeatureTables
-from streamscope.models.bounds import Bounds, Count, Names, Seed
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, instrument
-from streamscope.probes.figures import Intervals
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.figures import Intervals
 
 
 @instrument("predict_effects", FeatureTables(), EffectTable())

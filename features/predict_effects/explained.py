@@ -2,7 +2,7 @@
 
 R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over documents (`regression`), ȳ the mean of the
 training documents: 0 is no better than saying the mean, and below 0 is worse. 95 % intervals: expanded BCa bootstrap
-of documents (`probes.stats.estimators.cluster_bootstrap`), predictions taken as given. Of effects without any
+of documents (`instruments.stats.estimators.cluster_bootstrap`), predictions taken as given. Of effects without any
 relation under 1 % of the intervals lie above 0 and a third wholly below (simulated; the tests repeat some of it).
 Beside the features stand what is known without them (`BASELINES`) and the features with effects dealt out at random
 (`shuffled`).
@@ -17,10 +17,15 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from streamscope.cli.errors import InputError
 from streamscope.features.predict_effects.regression import Predictions, Progress, boosting, folds_of, ridge
-from streamscope.models.errors import InputError
-from streamscope.probes.stats.estimators import BOOTSTRAP_CLUSTERS, cluster_bootstrap, cluster_codes, cluster_totals
-from streamscope.probes.undefined import note
+from streamscope.instruments.stats.estimators import (
+    BOOTSTRAP_CLUSTERS,
+    cluster_bootstrap,
+    cluster_codes,
+    cluster_totals,
+)
+from streamscope.instruments.undefined_cells import note
 
 BASELINES = ("position", "loss", "confidence")
 """position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction."""

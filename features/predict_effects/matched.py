@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_float_dtype, is_integer_dtype
 
+from streamscope.cli.errors import InputError
 from streamscope.features.store import KEY, Features, not_finite
 from streamscope.features.tables import OpenEffects
-from streamscope.models.errors import InputError
 
 IDS = ["token_id", "target_id"]
 MEASURES = ("delta_loss", "delta_log_p")

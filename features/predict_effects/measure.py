@@ -6,14 +6,15 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import unknown
 from streamscope.features.predict_effects import PredictEffects
 from streamscope.features.predict_effects.explained import baselines, explain
 from streamscope.features.predict_effects.matched import MEASURES, match_effects
 from streamscope.features.tables import EffectTable, FeatureTables
-from streamscope.models.errors import unknown
-from streamscope.probes.contract import Opened, Progress, Seen
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, Table, described, key
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.table import Column, Table, described, key
 
 R2 = Measure(name="R²", unit="share of variance", resolution=1e-6, factor=-1.0, shift=1.0)
 ROW = ["of", "measure", "edit"]

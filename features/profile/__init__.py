@@ -20,11 +20,11 @@ whole number; null and −1 mean none). Tokens without one, and labels without a
 from pathlib import Path
 from typing import ClassVar
 
+from streamscope.cli.bounds import Count
 from streamscope.features.tables import FeatureTables
-from streamscope.models.bounds import Count
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, instrument
-from streamscope.probes.figures import HeadMap, Intervals, Points
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.figures import HeadMap, Intervals, Points
 
 
 @instrument("profile", FeatureTables())

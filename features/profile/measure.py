@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.cli.user_code import digest
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import fingerprint, placed
 from streamscope.features.extract.measure import TOKEN
@@ -19,11 +21,11 @@ from streamscope.features.profile.token_kinds import NAMES
 from streamscope.features.schema import Feature
 from streamscope.features.store import Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
-from streamscope.models.errors import InputError
-from streamscope.models.own_code import digest
-from streamscope.probes.contract import Opened, Progress, Seen
-from streamscope.probes.observations import NUMBERS, Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, LongTable, Result, Table, counts, described, key
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened
+from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key
 
 DEPTH = Measure(name="k*", unit="layers", resolution=1e-9)
 DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6)

@@ -16,9 +16,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamscope.cli.errors import InputError
 from streamscope.features.store import KEY, Features
-from streamscope.models.errors import InputError
-from streamscope.probes.tables import read_parquet
+from streamscope.instruments.parquet import read_parquet
 
 NOISE = -1
 TOKEN = ("token_id", "token")

@@ -5,7 +5,7 @@
 start        first of its document          newline       white space only, or with a line break
 punctuation  neither letters nor digits     digit         with a digit
 capitalised  first character a capital      piece         of a word of several tokens
-pronoun, function, content                  whole words, by the lists of `probes.prompts.word_classes`
+pronoun, function, content                  whole words, by the lists of `instruments.prompts.word_classes`
 
 Kinds overlap: a capitalised pronoun is both.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamscope.probes.prompts.word_classes import FUNCTION, PRONOUNS
+from streamscope.instruments.prompts.word_classes import FUNCTION, PRONOUNS
 
 KINDS = ("start", "newline", "punctuation", "digit", "capitalised", "piece", "pronoun", "function", "content")
 NAMES = {

@@ -23,12 +23,13 @@ deviations, d_z with that of the differences.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, Names, Seed, Whole
-from streamscope.models.errors import InputError
+from streamscope.cli.bounds import AnyNumber, Count, Names, Seed, Whole
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents, Opened, Prompts
+from streamscope.instruments.figures import Curve, HeadMap, Intervals, Matrix, Scatter
 from streamscope.models.head_spec import score_names
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, Opened, Prompts, instrument
-from streamscope.probes.figures import Curve, HeadMap, Intervals, Matrix, Scatter
 
 
 @instrument("ablate", Documents(max_documents=200), Prompts())

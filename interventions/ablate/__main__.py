@@ -1,7 +1,7 @@
 """`python -m interventions.ablate`."""
 
+from streamscope.cli.parse import command
 from streamscope.interventions.ablate import main
-from streamscope.models.cli import command
 
 if __name__ == "__main__":
     command(main)

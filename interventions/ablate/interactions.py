@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.controls import random_sets
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 
 ONE = "one head has no parts"

@@ -7,6 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import unknown
+from streamscope.instruments.about_model import readable, title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
+from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate.interactions import ONE, head_sets, parts
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, plan
@@ -17,13 +23,9 @@ from streamscope.interventions.observe import SMALLEST, UNIT, Observed
 from streamscope.interventions.observe.documents import NATS, PERCENT, Losses, document_losses
 from streamscope.interventions.observe.prompts import observe_prompts
 from streamscope.interventions.selection import every_head, pds_scores, pds_table
-from streamscope.models.errors import unknown
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits
-from streamscope.models.text.shards import TokenShards
-from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, readable, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
-from streamscope.probes.result import Column, Table, counts, key, quantity
+from streamscope.text.shards import TokenShards
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")

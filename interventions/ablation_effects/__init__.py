@@ -6,20 +6,21 @@
     python -m interventions.ablation_effects runs/pls --groups L5.H4+L5.H5 early=L0.* --tasks winograd mine.jsonl
 
 Δ = P(answer) with the group's outputs z at 0 minus P(answer) as it is, case by case; negative: the heads contributed;
-also for the log-odds of answer against foil (`probes.prompts.tasks` says how answers are scored). What the unedited
-model does stands beside every effect: of a task that it cannot do, no head can be missed. Intervals, p and Holm over
-task × group take the independent cases of a task as units; `control` is the mean effect of other random groups of as
-many heads and p_rank the group's rank among them. --control adds the differences to another model of the same shape,
-case by case, and the ratios of spreads and means to its own; `found` groups are looked for in each model. Diagonality:
-`interventions.ablation_effects.diagonality`.
+also for the log-odds of answer against foil (`instruments.prompts.tasks` says how answers are scored). What the
+unedited model does stands beside every effect: of a task that it cannot do, no head can be missed. Intervals, p and
+Holm over task × group take the independent cases of a task as units; `control` is the mean effect of other random
+groups of as many heads and p_rank the group's rank among them. --control adds the differences to another model of one
+shape, case by case, and the ratios of spreads and means to its own; `found` groups are looked for in each model.
+Diagonality: `interventions.ablation_effects.diagonality`.
 """
 
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import Count, Names, Only, Seed, Whole
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Tasks, instrument
-from streamscope.probes.figures import HeadMap, Intervals
+from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Tasks
+from streamscope.instruments.figures import HeadMap, Intervals
 
 OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from streamscope.probes.observations import Observations
+from streamscope.instruments.observations import Observations
 
 
 def changes(block: Observations) -> dict[tuple[str, str], np.ndarray]:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.observations import Observations, Reasons
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.table import Column, Table, key
 from streamscope.interventions.ablation_effects.changes import cases, changes
-from streamscope.models.errors import InputError, unknown
-from streamscope.probes.observations import Observations, Reasons
-from streamscope.probes.result import Column, Table, key
-from streamscope.probes.stats.estimators import read_clusters
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
 NUMBERS = ("own", "other", "diagonality", "p", "p_min")

@@ -11,6 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Tasks
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.prompts.tasks import Task
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.interventions.ablation_effects import AblationEffects, diagonality, ratios
 from streamscope.interventions.ablation_effects.changes import changes
 from streamscope.interventions.controls import NO_DRAWS, RANK_COLUMNS, beside_draws, plan
@@ -19,12 +28,6 @@ from streamscope.interventions.effects import EFFECT_SIZES, effect_sizes
 from streamscope.interventions.observe import SMALLEST, UNIT
 from streamscope.interventions.observe.answers import observe_task
 from streamscope.interventions.selection import Group, HeadFinder, every_head
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Opened, Progress, Seen, Tasks, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.prompts.tasks import Task
-from streamscope.probes.result import Column, Result, Table, counts, key, quantity
-from streamscope.probes.stats.estimators import read_clusters
 
 KEYS = ("task", "group")
 NAMES = {"probability": "P(answer)", "log_odds": "log-odds"}

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Measure, Observations, Reasons, bootstrap
+from streamscope.instruments.stats.estimators import mean
+from streamscope.instruments.stats.t_tests import constant
+from streamscope.instruments.table import Column, Table, counts, key
 from streamscope.interventions.ablation_effects.changes import cases, changes
-from streamscope.models.errors import InputError
-from streamscope.probes.observations import Measure, Observations, Reasons, bootstrap
-from streamscope.probes.result import Column, Table, counts, key
-from streamscope.probes.stats.estimators import mean
-from streamscope.probes.stats.t_tests import constant
 
 NAN = float("nan")
 FLAT, UNSURE = "no case of the control changes", "the control's mean cannot be told from 0"

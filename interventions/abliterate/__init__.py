@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from streamscope.models.bounds import Seed, Whole
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, Opened, Sets, instrument, need_parts
-from streamscope.probes.figures import Intervals
+from streamscope.cli.bounds import Seed, Whole
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents, Opened, Sets
+from streamscope.instruments.figures import Intervals
 
 if TYPE_CHECKING:
-    from streamscope.probes.result import Result
+    from streamscope.instruments.result import Result
 
 
 @instrument("abliterate", Documents(max_documents=200), Sets())

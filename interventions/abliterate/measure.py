@@ -8,20 +8,23 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.abliterate import Abliterate
 from streamscope.interventions.abliterate.weights import abliterated, largest_output
 from streamscope.interventions.edits import random_direction
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.derived import check_new, write_derived
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import edited_at
-from streamscope.models.text.shards import document_batches
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity
+from streamscope.text.shards import document_batches
 
 CHECKED = 16
 """Documents on which outputs are checked."""

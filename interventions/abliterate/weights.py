@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config import Dense, Identity, Independent, Kronecker
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
 

@@ -15,11 +15,12 @@ at every α and of their areas, paired by document; it must have the run's token
 
 from typing import Annotated, ClassVar
 
-from streamscope.models.bounds import Names, Only, Positive, Seed, Whole
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument
-from streamscope.probes.figures import Curve, HeadMap
+from streamscope.cli.bounds import Names, Only, Positive, Seed, Whole
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Documents
+from streamscope.instruments.figures import Curve, HeadMap
 
 
 @instrument("amplify", Documents())

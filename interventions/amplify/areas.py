@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.interventions.observe import SMALLEST
-from streamscope.models.errors import InputError
-from streamscope.probes.observations import Contrast, Measure, Observations
 
 AXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"linear": lambda a: a, "log2": np.log2, "ln": np.log}
 KINDS = ("raw", "excess", "relative", "perplexity", "weighted")

@@ -6,6 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.amplify.areas import UNIT, areas
 from streamscope.interventions.amplify.areas import contrasts as of_areas
@@ -14,10 +19,7 @@ from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.probes.picture.measure import picture
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 BASELINE = "alpha 1 is the baseline itself"
 KEPT = "by construction, the scores of the first amplified layer keep their order"

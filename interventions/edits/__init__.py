@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edit
 

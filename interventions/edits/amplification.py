@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.edits.means import chunks
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import Edit, Query, run
 

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
 from streamscope.models.layers.hdpl import latent_widths

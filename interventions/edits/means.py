@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Query, run
 
@@ -45,7 +45,7 @@ def hook_means(
 
 
 def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[list[int]]:
-    """The inputs of `models.text.shards.document_batches`, one document each, without padding; windows of a longer
+    """The inputs of `text.shards.document_batches`, one document each, without padding; windows of a longer
     document whole, with the context that they repeat."""
     for _, tokens, targets in batches:
         for row, target in zip(tokens, targets, strict=True):

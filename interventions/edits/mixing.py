@@ -17,7 +17,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
 from streamscope.models.mixing import PARTS, Module

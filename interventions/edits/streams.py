@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edit
 
 Replacement = Callable[[str, Tensor], Tensor]

@@ -20,10 +20,12 @@ heads of --heads are found in the run and ablated in both models, those of --gro
 
 from typing import Any, ClassVar
 
-from streamscope.models.bounds import Names
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Opened, Tasks, instrument, need_parts
-from streamscope.probes.figures import HeadMap, Intervals, Scatter
+from streamscope.cli.bounds import Names
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Opened, Tasks
+from streamscope.instruments.figures import HeadMap, Intervals, Scatter
 
 
 @instrument("hydra", Tasks(tasks=("capitalization", "winograd")))

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config import Hyper
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.transformer import StreamTransformer
 

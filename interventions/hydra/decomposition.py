@@ -20,14 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.tasks import Task
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra.contributions import check_heads, contributions, directions, observe
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.answers import answer_log_probs
 from streamscope.interventions.selection import Group
-from streamscope.models.errors import InputError
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.prompts.tasks import Task
 
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 

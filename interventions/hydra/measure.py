@@ -7,15 +7,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Tasks
+from streamscope.instruments.observations import (
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    Reasons,
+    bootstrap,
+    estimate,
+)
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import ratio, read_clusters
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.contributions import check_heads
 from streamscope.interventions.hydra.decomposition import PARTS, Decomposition, decompose, layer_values, part_values
 from streamscope.interventions.observe import SMALLEST, UNIT
 from streamscope.interventions.selection import Group, HeadFinder
-from streamscope.probes.contract import Opened, Progress, Seen, Tasks, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons, bootstrap, estimate
-from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity
-from streamscope.probes.stats.estimators import ratio, read_clusters
 
 __all__ = ["beside", "check_heads", "observe", "settled", "tables"]
 KEYS = ("task", "group")

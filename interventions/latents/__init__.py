@@ -16,11 +16,13 @@ texts: KL at every position, and the most probable next tokens before and after.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from streamscope.models.bounds import AnyInt, AnyNumber, Count, Names, Whole
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, Opened, Text, instrument, need_parts
-from streamscope.probes.figures import Curve, HeadMap
+from streamscope.cli.bounds import AnyInt, AnyNumber, Count, Names, Whole
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents, Opened, Text
+from streamscope.instruments.figures import Curve, HeadMap
 
 
 @instrument("latents", Documents(max_documents=200), Text())

@@ -1,5 +1,5 @@
+from streamscope.cli.parse import command
 from streamscope.interventions.latents import main
-from streamscope.models.cli import command
 
 if __name__ == "__main__":
     command(main)

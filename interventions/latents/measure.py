@@ -9,6 +9,13 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened, Text
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.open_data import OpenText, open_text
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.edits.latents import (
     Latents as Taken,
 )
@@ -24,14 +31,9 @@ from streamscope.interventions.latents import Latents
 from streamscope.interventions.observe import SMALLEST, UNIT
 from streamscope.interventions.observe.documents import NATS, document_losses
 from streamscope.models.config import ModelConfig
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.layers.hdpl import latent_widths
 from streamscope.models.readout import divergences
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, Text, title_of
-from streamscope.probes.documents import OpenText, open_text
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 KEYS = ("latents", "place", "layer", "projection", "dims", "edit", "amount")
 DIVERGENCE = "nats, KL(unedited ‖ edited) of the next token"

@@ -26,11 +26,13 @@ where the head reads the sum alone. H_pre of equal streams only scales what the 
 
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from streamscope.models.bounds import Count, Names, Only, Seed
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument, need_streams
-from streamscope.probes.figures import Curve, HeadMap, Intervals
+from streamscope.cli.bounds import Count, Names, Only, Seed
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import need_streams
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Documents
+from streamscope.instruments.figures import Curve, HeadMap, Intervals
 
 Change = Literal[
     "res-identity", "res-mean", "res-even", "pre-mean", "pre-even", "post-mean", "post-even", "both-mean", "both-even",

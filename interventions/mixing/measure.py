@@ -9,6 +9,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Observations, joined
+from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
     average_streams,
@@ -21,10 +27,6 @@ from streamscope.interventions.mixing import Mixing
 from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
 from streamscope.models.hooks import Edits, edited_at, hooked_at
 from streamscope.models.mixing import Module, connections, idle, unseen
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.documents import OpenDocuments
-from streamscope.probes.observations import Contrast, Estimates, Observations, joined
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 EVERYWHERE = "everywhere"
 OF = {"res": "H_res", "pre": "H_pre", "post": "H_post", "both": "H_pre and H_post"}

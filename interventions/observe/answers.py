@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.tasks import Task
 from streamscope.interventions.observe import NAMES, Observed
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, Query, batches, pad, run
 from streamscope.models.readout import log_probs_at, map_logits
 from streamscope.models.sweep.batched_sweep import Trajectories
 from streamscope.models.sweep.stages import Plan
-from streamscope.probes.prompts.tasks import Task
 
 BATCH_TOKENS = 8192
 """Padded size of a batch of prompts, as in `models.hooks.run`."""

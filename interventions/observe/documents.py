@@ -17,16 +17,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Measure
 from streamscope.interventions.observe import SMALLEST, UNIT, Observed
 from streamscope.interventions.observe.answers import ticks
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, edited_at
 from streamscope.models.readout import divergences, token_losses
 from streamscope.models.sweep.driver import measure_rows
 from streamscope.models.sweep.stages import Plan
-from streamscope.models.text.shards import NO_TARGET, TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.observations import Measure
+from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
 Variant = Edits | StreamTransformer
 NATS = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])

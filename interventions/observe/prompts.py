@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import unknown
+from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.interventions.observe import NAMES, Observed
-from streamscope.models.errors import unknown
 from streamscope.models.hooks import Edits, Query
 from streamscope.models.sweep.captures import run_sweep
 from streamscope.probes.attention import RoleQuery
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.sps import Sps
 
 

@@ -23,12 +23,13 @@ places of the same pairs in a second model with the run's tokenizer; the senders
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import Count, Names, Positive
-from streamscope.models.errors import InputError
+from streamscope.cli.bounds import Count, Names, Positive
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Opened, Prompts
+from streamscope.instruments.figures import HeadMap, Intervals
 from streamscope.models.head_spec import score_names
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Instrument, Opened, Prompts, instrument
-from streamscope.probes.figures import HeadMap, Intervals
 
 
 @instrument("patch", Prompts(suite="stories"))

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError, unknown
 from streamscope.interventions.observe.answers import answer_log_probs
 from streamscope.interventions.patch.pairs import PatchPair
-from streamscope.models.errors import InputError, unknown
 from streamscope.models.hooks import Edit, ObservePoint, Query, row_of, run
 
 Direction = Literal["denoise", "noise"]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.patch.activations import Cell, Direction, both_runs
 from streamscope.interventions.patch.pairs import PatchPair
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 
 

@@ -8,6 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.activations import (
     Cell,
@@ -22,13 +30,7 @@ from streamscope.interventions.patch.activations import (
 from streamscope.interventions.patch.attribution import attribute_pairs
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.interventions.patch.paths import Edge, edges_of, every_edge, parse_senders, patch_edges
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_layers, score_names
-from streamscope.probes.contract import Opened, Progress, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.prompts.alignment import check_tokenizer
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
-from streamscope.probes.stats.estimators import read_clusters
 
 RESOLUTION = 1e-5
 """Log-odds closer than this are equal: roundings of float32, in nats."""

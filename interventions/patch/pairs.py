@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from streamscope.models.errors import InputError
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Unit
 from streamscope.probes.attention import clusters
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Unit
+from streamscope.text.tokenizer import Tokenizer
 
 Contrast = Literal["clue", "noun", "order"]
 PLACES = (

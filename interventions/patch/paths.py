@@ -23,10 +23,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.patch.activations import Direction, Patched, sweep_pairs
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Scores, parse_heads
 from streamscope.models.hooks import Edit
 

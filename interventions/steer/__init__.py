@@ -16,11 +16,12 @@ vector of that size disturbs a model: `random_kl` is the mean KL of random direc
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Names, Only, Seed, Whole
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, Opened, Sets, instrument
-from streamscope.probes.figures import Curve
+from streamscope.cli.bounds import AnyNumber, Names, Only, Seed, Whole
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents, Opened, Sets
+from streamscope.instruments.figures import Curve
 
 
 @instrument("steer", Documents(batch_size=16), Sets())

@@ -8,19 +8,21 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.documents import Losses, document_losses
 from streamscope.interventions.steer import Steer
-from streamscope.models.errors import InputError
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import Edits, Query, run
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 from streamscope.probes.stream_states import streams_of
 
 BASELINE = "scale 0 is the baseline itself"

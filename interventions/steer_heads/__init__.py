@@ -22,11 +22,12 @@ stream: `interventions.steer`.
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, Names, Only, Seed, Whole
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, Tasks, instrument
-from streamscope.probes.figures import Curve, Intervals
+from streamscope.cli.bounds import AnyNumber, Count, Names, Only, Seed, Whole
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents, Tasks
+from streamscope.instruments.figures import Curve, Intervals
 
 OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
 

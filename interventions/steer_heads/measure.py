@@ -8,17 +8,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from streamscope.interventions.controls import Sweep, plan
-from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed
-from streamscope.interventions.observe.answers import observe_task
-from streamscope.interventions.observe.documents import observe_loss
-from streamscope.interventions.selection import Group, HeadFinder, every_head
-from streamscope.interventions.steer_heads import SteerHeads
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, Tasks, title_of
-from streamscope.probes.documents import OpenTasks
-from streamscope.probes.observations import (
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened, Tasks
+from streamscope.instruments.observations import (
     Contrast,
     Estimates,
     Measure,
@@ -28,9 +22,18 @@ from streamscope.probes.observations import (
     estimate,
     estimate_all,
 )
-from streamscope.probes.prompts.tasks import Task
-from streamscope.probes.result import Column, Result, Table, counts, described, key, quantity
-from streamscope.probes.stats.permutations import rank_among
+from streamscope.instruments.open_data import OpenTasks
+from streamscope.instruments.prompts.tasks import Task
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.permutations import rank_among
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.interventions.controls import Sweep, plan
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed
+from streamscope.interventions.observe.answers import observe_task
+from streamscope.interventions.observe.documents import observe_loss
+from streamscope.interventions.selection import Group, HeadFinder, every_head
+from streamscope.interventions.steer_heads import SteerHeads
 
 NAN = float("nan")
 BASELINE = "scale 1 is the baseline itself"

@@ -22,11 +22,12 @@ must have the streams, the tokenizer and the context of the run.
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.models.bounds import Count, Names, Only, Seed
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, Opened, instrument
-from streamscope.probes.figures import Curve, Intervals
+from streamscope.cli.bounds import Count, Names, Only, Seed
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.figures import Curve, Intervals
 
 
 @instrument("streams", Documents())

@@ -7,21 +7,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Observations, estimate_all
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.edits.streams import Replacement
 from streamscope.interventions.observe.documents import NATS, PERCENT, Losses, document_losses
 from streamscope.interventions.streams import Streams, reference
 from streamscope.models.config import FrozenToken
-from streamscope.models.errors import InputError, unknown
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import Edits
-from streamscope.models.text.shards import TokenShards, document_batches
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Observations, estimate_all
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 from streamscope.probes.stream_states import streams_of
+from streamscope.text.shards import TokenShards, document_batches
 
 METHODS = ("zero", "random", "mean", "resample")
 DRAWN = ("random", "resample")

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.edits.means import hook_means
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, run
 
 if TYPE_CHECKING:
-    from streamscope.models.text.shards import TokenShards
     from streamscope.models.transformer import StreamTransformer
+    from streamscope.text.shards import TokenShards
 
 
 def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:

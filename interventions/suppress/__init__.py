@@ -16,11 +16,12 @@ undefined. p_rank is the rank of the selected heads among the random sets; with 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import AnyNumber, Count, NotNegative, Only, Seed
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, Prompts, instrument
-from streamscope.probes.figures import Curve, HeadMap, Histogram
+from streamscope.cli.bounds import AnyNumber, Count, NotNegative, Only, Seed
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents, Prompts
+from streamscope.instruments.figures import Curve, HeadMap, Histogram
 
 
 @instrument("suppress", Prompts(), Documents(max_documents=50))

@@ -7,6 +7,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, ranks
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.table import Column, Table, counts, descending, described, key, quantity
 from streamscope.interventions.controls import random_sets
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
@@ -15,15 +23,9 @@ from streamscope.interventions.observe.documents import observe_loss
 from streamscope.interventions.observe.prompts import observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
-from streamscope.probes.contract import Documents, Opened, Progress, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons, ranks
 from streamscope.probes.pds import Pds
-from streamscope.probes.prompts import align, load_suite
-from streamscope.probes.result import Column, Table, counts, descending, described, key, quantity
-from streamscope.probes.stats.estimators import read_clusters
 
 KEYS = ("selection", "group", "draw", "gate", "part")
 OVER = "over"

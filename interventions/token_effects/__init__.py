@@ -18,10 +18,11 @@ OUT-modes.parquet says the same of modes in which a head's gate is low throughou
 from pathlib import Path
 from typing import ClassVar
 
-from streamscope.models.bounds import AnyNumber, Names
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Tokens, instrument
-from streamscope.probes.figures import HeadMap, Intervals
+from streamscope.cli.bounds import AnyNumber, Names
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.figures import HeadMap, Intervals
 
 
 @instrument("token_effects", Tokens())

@@ -1,7 +1,7 @@
 """`python -m interventions.token_effects`."""
 
+from streamscope.cli.parse import command
 from streamscope.interventions.token_effects import main
-from streamscope.models.cli import command
 
 if __name__ == "__main__":
     command(main)

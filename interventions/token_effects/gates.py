@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import checkpoint_of
+from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.open_data import Document
+from streamscope.instruments.parquet import read_about, read_parquet
+from streamscope.instruments.table import counts, described, key, quantity
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.selection import Group
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.contract import checkpoint_of
-from streamscope.probes.documents import Document
-from streamscope.probes.observations import Contrast, Measure, Observations
-from streamscope.probes.result import counts, described, key, quantity
-from streamscope.probes.tables import read_about, read_parquet
 
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
 NO_GATE = "no gate that moves within a document"

@@ -7,6 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import checkpoint_of, title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.open_data import WINDOW, Document
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.answers import ticks
@@ -14,14 +22,8 @@ from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of
 from streamscope.interventions.token_effects.sweep import Effects, token_effects
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.text.strides import WindowedShards
-from streamscope.probes.contract import Opened, Progress, Seen, Tokens, checkpoint_of, title_of
-from streamscope.probes.documents import WINDOW, Document
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.prompts.alignment import check_tokenizer
-from streamscope.probes.result import Column, LongTable, Table, counts, described, key, quantity
+from streamscope.text.strides import WindowedShards
 
 AT_ONCE = 128
 """Documents whose effects are in memory at a time; a row group of the file."""

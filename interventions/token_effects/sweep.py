@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.observe.answers import chunk_log_probs
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.sweep.driver import measure_rows

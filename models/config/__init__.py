@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config.hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
 from streamscope.models.config.parts import (
     Alibi,
@@ -43,7 +44,6 @@ from streamscope.models.config.parts import (
     Stretch,
     TokenFactor,
 )
-from streamscope.models.errors import InputError
 
 __all__ = [
     "HC",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config.parts import Residual
-from streamscope.models.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

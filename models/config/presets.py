@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from streamscope.cli.errors import unknown
 from streamscope.models.config import (
     Attention,
     Canon,
@@ -33,7 +34,6 @@ from streamscope.models.config import (
     TokenFactor,
 )
 from streamscope.models.config.serialization import override
-from streamscope.models.errors import unknown
 
 SCALES: dict[str, dict[str, int]] = {
     "paper": {},

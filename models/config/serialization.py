@@ -10,8 +10,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from streamscope.cli.errors import InputError, unknown
 from streamscope.models import config as c
-from streamscope.models.errors import InputError, unknown
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.errors import InputError, unknown
 from streamscope.models.hooks.points import ObservePoint, OnDemand
 
 Edit = Callable[[Tensor, Any], Tensor]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
-from streamscope.models.errors import InputError
 
 
 class OnDemand(HookPoint):

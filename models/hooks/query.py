@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks.capture_and_edit import Edits, capture, edit, is_finite, match, not_finite, resolve
 from streamscope.models.hooks.table import row_of
 

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint, OnDemand, observe, tap
 from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection

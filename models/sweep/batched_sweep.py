@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edits, attached, check_fired, is_finite, match, not_finite, quiet, row_of
 from streamscope.models.layers.attention import pick
 from streamscope.models.layers.residual import Block, State, map_state

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Captures, Edits, Query, batches, crop, match, pad, run
 from streamscope.models.sweep.batched_sweep import Trajectories
 from streamscope.models.sweep.stages import Plan

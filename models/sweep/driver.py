@@ -25,7 +25,7 @@ def _whole_passes(
     keep: Callable[[str, Tensor], Any] = lambda name, x: x.clone(),
     budget: int | None = None,
 ) -> Iterator[Arrived]:
-    """`Trajectories` of a model that does not come in segments (`models.huggingface.bridged`): a pass per member."""
+    """`Trajectories` of a model that does not come in segments (`interop.huggingface.bridged`): a pass per member."""
     for at, one in enumerate(sweep):
         functions = (one if isinstance(one, Plan) else Plan(model, one)).functions
         edits = {name: partial(_in_order, some) for name, some in functions.items()}

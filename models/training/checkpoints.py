@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from streamscope.cli.disk import Config, Manifest, parse, read_json
+from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import visible
 from streamscope.models.checkpoint import load_weights
-from streamscope.models.disk import Config, Manifest, parse, read_json
-from streamscope.models.errors import InputError
-from streamscope.models.plain import visible
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics

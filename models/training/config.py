@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from streamscope.models.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
+from streamscope.cli.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
+from streamscope.cli.errors import InputError
 from streamscope.models.config import Hyper, ModelConfig
-from streamscope.models.errors import InputError
-from streamscope.models.text import SplitAt
+from streamscope.text import SplitAt
 
 Decay = Annotated[float, Bounds(low=0, below=1)]
 """How much a running mean keeps of itself at every step."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.disk import Trained, Validated, read_json
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import bundled_folder, run_label
-from streamscope.models.disk import Trained, Validated, read_json
-from streamscope.models.errors import InputError
-from streamscope.models.text import SplitAt
-from streamscope.models.text.cache import cache_root, cached
-from streamscope.models.text.corpus import Corpus, MixtureCorpus, open_corpus
-from streamscope.models.text.mixture import MixedWindows, Mixture
-from streamscope.models.text.shards import TokenShards, Windows, in_validation, pack
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.text import SplitAt
+from streamscope.text.cache import cache_root, cached
+from streamscope.text.corpus import Corpus, MixtureCorpus, open_corpus
+from streamscope.text.mixture import MixedWindows, Mixture
+from streamscope.text.shards import TokenShards, Windows, in_validation, pack
+from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
 BLOCKS = 10
@@ -46,7 +46,7 @@ def prepare(
 ) -> Data:
     """Open the corpora, train or load the tokenizer, tokenize; all of it is cached by content.
 
-    Without `valid`, documents are held out by a hash of their text (`models.text.shards.in_validation`); with
+    Without `valid`, documents are held out by a hash of their text (`text.shards.in_validation`); with
     `valid_blocks`, or where that leaves one side empty (`BLOCKS`), the ends of blocks of every document. The parts of a
     mixture are packed each for itself for training; those held out are one text, mixed as the weights say.
     """

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.errors import InputError
-from streamscope.models.provenance import now
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import now
 
 NAME = "lock"
 EXPIRES = 600.0

@@ -18,14 +18,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import visible
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, idle, measure, still
-from streamscope.models.plain import visible
 from streamscope.models.readout import IGNORE
-from streamscope.models.text.mixture import MixedWindows
-from streamscope.models.text.shards import Windows, epoch_order
 from streamscope.models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
 from streamscope.models.training.feed import Feed
@@ -34,6 +32,8 @@ from streamscope.models.training.parallel import Ranks, load_sharded, save_shard
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.mixture import MixedWindows
+from streamscope.text.shards import Windows, epoch_order
 
 BF16_WIDTH = 128
 """Narrowest model for which bf16 autocast is used on a CPU."""
@@ -41,7 +41,7 @@ BF16_WIDTH = 128
 
 @runtime_checkable
 class Batches(Protocol):
-    """Windows to train on: `models.text.shards.Windows`, `models.text.pairs.PairWindows`."""
+    """Windows to train on: `text.shards.Windows`, `text.pairs.PairWindows`."""
 
     def __len__(self) -> int:
         """How many there are."""

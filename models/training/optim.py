@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from streamscope.cli.errors import InputError
 from streamscope.models.decoder import Embedding
-from streamscope.models.errors import InputError
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.hyper_mixing import DTYPES, HyperConnection
 from streamscope.models.layers.positions import PositionTable

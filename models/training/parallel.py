@@ -32,8 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from streamscope.models.disk import Config, State, read_json, write_text
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import Config, State, read_json, write_text
+from streamscope.cli.errors import InputError
 from streamscope.models.training.config import Training
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import Run

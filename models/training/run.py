@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import now
 from streamscope.models.checkpoint import snapshot_step, write_snapshot
-from streamscope.models.disk import Manifest, read_json, read_rows, write_text
-from streamscope.models.errors import InputError
-from streamscope.models.provenance import now
 from streamscope.models.tensors import DIGEST, FORMAT, digest, read_tensors, write_tensors
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.training.lock import NAME, Lock
+from streamscope.text.tokenizer import Tokenizer
 
 OF_THE_MACHINE = ("tokens_per_second", "mfu", "peak_memory")
 """Values of a row of metrics.jsonl that are other on another machine, or at another time."""

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
+from streamscope.cli.disk import Config, Tuned, TunedConfig, read_json
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.derived import inherited, parent_of
-from streamscope.models.disk import Config, Tuned, TunedConfig, read_json
-from streamscope.models.errors import InputError
-from streamscope.models.provenance import pick_device, provenance
-from streamscope.models.text.pairs import PairWindows, check_template, encode_pairs, hold_out, read_pairs
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.training.checkpoints import none_yet
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.run import Run, check_startable
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.pairs import PairWindows, check_template, encode_pairs, hold_out, read_pairs
+from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.claims.words import Kind, Paper, Word, legend
 
 FORMATS = (".csv", ".parquet", ".html", ".md")
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is not None and options.out.suffix not in FORMATS:
         raise InputError(f"--out {options.out}: the format is said by the ending, one of {', '.join(FORMATS)}")
 
-    from streamscope.models.disk import check_writable
+    from streamscope.cli.disk import check_writable
     from streamscope.papers.claims.judged import judged
     from streamscope.papers.claims.table import chosen, show
 

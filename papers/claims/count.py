@@ -13,8 +13,8 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.models.cli import command, parse
-from streamscope.probes.command import RunOptions, check_options, show, write_results
+from streamscope.cli.parse import command, parse
+from streamscope.instruments.command import RunOptions, check_options, show, write_results
 
 CONTROLS = {"llama": "", "hdpl": "llama", "gpt2": "", "canon": "gpt2", "kromhc": "gpt2", "kromcanon": "gpt2"}
 """Presets that are built in the sizes that their papers print -> the dense model of the same paper."""
@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     import pandas as pd
     import torch
 
+    from streamscope.instruments.undefined_cells import mark
     from streamscope.models.config.presets import preset
     from streamscope.models.transformer import StreamTransformer
-    from streamscope.probes.undefined import mark
 
     def count(name: str) -> int:
         with torch.device("meta"):

@@ -9,8 +9,10 @@ from typing import Any, NotRequired
 import pandas as pd
 from typing_extensions import TypedDict
 
-from streamscope.models.disk import read_json
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import read_json
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import read_about, read_parquet
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
 from streamscope.papers.claims.words import Word
@@ -19,8 +21,6 @@ from streamscope.papers.comparison.printed import SMALLEST, number
 from streamscope.papers.comparison.seeds import FLAT
 from streamscope.papers.comparison.verdicts import as_measured
 from streamscope.papers.lfa.competence import needs_copying
-from streamscope.probes.tables import read_about, read_parquet
-from streamscope.probes.undefined import reasons
 
 NAN = float("nan")
 WITH_CI = ("difference", "mean", "value", "share", "area", "delta", "ratio", "slope")

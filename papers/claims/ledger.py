@@ -9,8 +9,8 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from streamscope.models.disk import parse, read_bytes
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import parse, read_bytes
+from streamscope.cli.errors import InputError
 from streamscope.papers.claims.words import Kind, Paper
 
 PAPERS: tuple[str, ...] = get_args(Paper)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.models.disk import write_atomically, write_text
-from streamscope.models.plain import LINE_ENDS, code, visible
-from streamscope.models.provenance import provenance
+from streamscope.cli.disk import write_atomically, write_text
+from streamscope.cli.provenance import provenance
+from streamscope.cli.terminal import LINE_ENDS, code, visible
+from streamscope.instruments.parquet import write_table
 from streamscope.papers.claims.table import counts, measured
 from streamscope.papers.claims.words import MEANINGS
 from streamscope.papers.comparison.markdown import table
@@ -18,7 +19,6 @@ from streamscope.papers.hdpl.page import CARD as HDPL
 from streamscope.papers.krom.printed import CARD as KROM
 from streamscope.papers.lfa.printed import CARD as LFA
 from streamscope.papers.pls.printed import CARD as PLS
-from streamscope.probes.tables import write_table
 
 CARDS = {"dst": DST, "lfa": LFA, "hdpl": HDPL, "pls": PLS, "krom": KROM}
 UNITS = {

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 import tyro
 from typing_extensions import TypedDict
 
-from streamscope.models.cli import command, parse
+from streamscope.cli.parse import command, parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,11 +108,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, judge, print, write."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.models.disk import check_writable, read_toml, write_text
-    from streamscope.models.provenance import provenance
+    from streamscope.cli.disk import check_writable, read_toml, write_text
+    from streamscope.cli.provenance import provenance
+    from streamscope.instruments.command import show
+    from streamscope.instruments.parquet import write_table
     from streamscope.papers.comparison import TRAINED
-    from streamscope.probes.command import show
-    from streamscope.probes.tables import write_table
 
     told = cast(File, read_toml(options.folder / CLAIMS, File, "give a folder with claims.toml"))
     check_writable(options.folder / OUT)
@@ -146,11 +146,11 @@ def judged(claims: Sequence[Told], folder: Path, gate: Path) -> "pd.DataFrame":
 
 def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
     """The row without its verdict (`papers.comparison.verdicts.measured`)."""
+    from streamscope.instruments.undefined_cells import note, reasons
     from streamscope.papers.claims.judged import interval
     from streamscope.papers.claims.ledger import Key
     from streamscope.papers.comparison.printed import SMALLEST, number
     from streamscope.papers.comparison.verdicts import measured
-    from streamscope.probes.undefined import note, reasons
 
     found = beside.row(Key(one["table"], tuple(one["row"].items()), one["value"], False), where)
     text = one.get("limit", "0")
@@ -221,9 +221,9 @@ def absent(one: Told, gates: "Tables", name: str) -> str:
 
 def trained(folder: Path) -> dict[str, Any]:
     """How the models of the folder's tables were trained, in the form of a comparison's `trained.json`."""
+    from streamscope.cli.disk import Config, read_json
+    from streamscope.instruments.parquet import read_about
     from streamscope.models.checkpoint import read_manifest, run_folder
-    from streamscope.models.disk import Config, read_json
-    from streamscope.probes.tables import read_about
 
     names: dict[str, None] = {}
     for path in sorted(folder.glob("*.parquet")):

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import print_table
 from streamscope.papers.claims.judged import shown
 from streamscope.papers.claims.words import MEANINGS
-from streamscope.probes.tables import print_table
 
 if TYPE_CHECKING:
     from streamscope.papers.claims import Options

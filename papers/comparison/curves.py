@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.parquet import LEAST_P, probability
+from streamscope.instruments.stats.t_tests import clustered_t
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import run_folder
 from streamscope.models.runs import evaluations
 from streamscope.models.training.run import read_metrics
@@ -21,9 +24,6 @@ from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, estimate
 from streamscope.papers.comparison.verdicts import as_measured, measured, summary, with_verdicts
-from streamscope.probes.stats.t_tests import clustered_t
-from streamscope.probes.tables import LEAST_P, probability
-from streamscope.probes.undefined import note
 
 LEAST_SEEDS = 3
 LAST = 0.05

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.disk import write_atomically, write_text
+from streamscope.cli.disk import write_atomically, write_text
 
 EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures]'"
 

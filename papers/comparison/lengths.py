@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load, run_folder, snapshots
-from streamscope.models.errors import InputError
 from streamscope.models.training.config import phases_of
 from streamscope.models.training.data import evaluation_shards, windows
 from streamscope.papers.comparison.markdown import table

@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import LEAST_P, probability
+from streamscope.instruments.stats.estimators import mean
+from streamscope.instruments.stats.t_tests import constant
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import STORIES, run_folder
 from streamscope.models.checkpoint import bundled as installed
-from streamscope.models.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
 from streamscope.papers.comparison.markdown import interval, table
@@ -23,10 +27,6 @@ from streamscope.papers.comparison.runs import Run, opened
 from streamscope.papers.comparison.seeds import estimate, paired, spread
 from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verdicts
 from streamscope.probes.mixing import kept_step
-from streamscope.probes.stats.estimators import mean
-from streamscope.probes.stats.t_tests import constant
-from streamscope.probes.tables import LEAST_P, probability
-from streamscope.probes.undefined import note
 
 NAN = float("nan")
 UNITS = {

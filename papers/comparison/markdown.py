@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from streamscope.models.plain import cell
-from streamscope.probes.tables import LEAST_P, probability
+from streamscope.cli.terminal import cell
+from streamscope.instruments.parquet import LEAST_P, probability
 
 SHARES = ("share of cases", "share of heads")
 

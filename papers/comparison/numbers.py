@@ -71,11 +71,11 @@ def made(
 
     `order` puts the runs of an earlier page in their order.
     """
-    from streamscope.models.provenance import provenance
+    from streamscope.cli.provenance import provenance
+    from streamscope.instruments.command import show
     from streamscope.papers.comparison.report import reopen, write_page
     from streamscope.papers.comparison.runs import typed
     from streamscope.papers.comparison.seeds import over_seeds
-    from streamscope.probes.command import show
 
     if options.tables is not None:
         again, tables, about = reopen(options.tables, page.module)

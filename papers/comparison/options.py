@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from streamscope.models.disk import check_folder
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import check_folder
+from streamscope.cli.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from streamscope.cli.disk import read_json, write_atomically
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import provenance
+from streamscope.cli.terminal import visible, without_html
+from streamscope.instruments.command import progress_bar, show
+from streamscope.instruments.parquet import read_about, read_parquet, write_table
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.checkpoint import load
-from streamscope.models.disk import read_json, write_atomically
-from streamscope.models.errors import InputError
-from streamscope.models.plain import visible, without_html
-from streamscope.models.provenance import provenance
-from streamscope.models.text.shards import TokenShards
 from streamscope.models.training.data import evaluation_shards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison import TRAINED
@@ -22,9 +24,7 @@ from streamscope.papers.comparison.figures import write_figures
 from streamscope.papers.comparison.rows import Progress
 from streamscope.papers.comparison.runs import SHAPE, Run
 from streamscope.papers.comparison.verdicts import summary
-from streamscope.probes.command import progress_bar, show
-from streamscope.probes.tables import read_about, read_parquet, write_table
-from streamscope.probes.undefined import reasons
+from streamscope.text.shards import TokenShards
 
 LEAD = "{}, measured on models trained here. This page is generated; every number is in the tables beside it."
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamscope.probes.undefined import note, reasons
+from streamscope.instruments.undefined_cells import note, reasons
 
 NAN = float("nan")
 ONE_PER_RUN = "one number per run, its spread is that over seeds"

@@ -10,13 +10,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.disk import Config, read_json
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import STORIES, ZOO, read_manifest, run_folder
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.parts import Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, to_dict
-from streamscope.models.disk import Config, read_json
-from streamscope.models.errors import InputError
 from streamscope.models.runs import flatten
 from streamscope.models.training.config import phases_of, tokens_seen
 from streamscope.models.training.optim import warmup_steps

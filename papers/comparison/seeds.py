@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from streamscope.probes.stats.estimators import mean
-from streamscope.probes.stats.t_tests import clustered_t, constant
-from streamscope.probes.undefined import note, reasons
+from streamscope.instruments.stats.estimators import mean
+from streamscope.instruments.stats.t_tests import clustered_t, constant
+from streamscope.instruments.undefined_cells import note, reasons
 
 NAN = float("nan")
 FLAT = "seeds without spread"

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.stats.means import with_holm
+from streamscope.instruments.stats.t_tests import clustered_t
+from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.markdown import interval, number
 from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.comparison.printed import Bound, smallest
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, seeds_of
-from streamscope.probes.stats.means import with_holm
-from streamscope.probes.stats.t_tests import clustered_t
-from streamscope.probes.undefined import note, reasons
 
 HOLDS, OPPOSITE, NEGLIGIBLE = "holds", "opposite", "negligible"
 COUNTED = "counted, not trained"

@@ -10,9 +10,9 @@ stories, documents those that the run was validated on. The defaults take one to
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
-from streamscope.models.disk import check_folder
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import check_folder
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.demo.options import Options
 
 

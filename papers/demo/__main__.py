@@ -1,6 +1,6 @@
 """`python -m papers.demo`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.demo import main
 
 if __name__ == "__main__":

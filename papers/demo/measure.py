@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.disk import Config, read_json
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import pick_device
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.stats.held_out import RULES, halves, held_out
+from streamscope.instruments.stats.means import estimate, hits, with_holm
+from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.describe import parameters_by_part
-from streamscope.models.disk import Config, read_json
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import parse_heads
-from streamscope.models.provenance import pick_device
 from streamscope.models.training.config import tokens_seen
 from streamscope.models.training.data import evaluation_shards
 from streamscope.models.training.run import read_metrics
@@ -26,24 +32,18 @@ from streamscope.probes.coherence.elsewhere import exchanged
 from streamscope.probes.coherence.measure import rows
 from streamscope.probes.coherence.measure import rows as words
 from streamscope.probes.coherence.measure import summary as coherence
-from streamscope.probes.contract import Prompts
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary as by_coreference
 from streamscope.probes.pds.measure import summary as by_pds
 from streamscope.probes.picture.measure import picture
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, load_suite
-from streamscope.probes.prompts.alignment import check_tokenizer
 from streamscope.probes.sps import Sps
 from streamscope.probes.sps.measure import summary as by_sps
-from streamscope.probes.stats.held_out import RULES, halves, held_out
-from streamscope.probes.stats.means import estimate, hits, with_holm
-from streamscope.probes.undefined import note
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from streamscope.probes.prompts.alignment import Aligned
+    from streamscope.instruments.prompts.alignment import Aligned
 
     Bar = Callable[[str], Callable[[Iterable], Iterable]]
 

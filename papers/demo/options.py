@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.models.bounds import Bounds, Count, check
+from streamscope.cli.bounds import Bounds, Count, check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,23 +6,23 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.command import progress_bar
+from streamscope.instruments.parquet import print_table, write_table
+from streamscope.instruments.table import short_units
 from streamscope.interventions.ablate.measure import LOSS
 from streamscope.interventions.suppress.measure import CONTROLS, DRAWS, EFFECTS
 from streamscope.models.checkpoint import run_label
-from streamscope.models.provenance import pick_device, provenance
 from streamscope.papers.demo.html import write_page
 from streamscope.papers.demo.measure import Found, Subject, measure_run, open_runs
 from streamscope.papers.demo.options import Options
 from streamscope.papers.demo.page import build
 from streamscope.papers.demo.words import summary
 from streamscope.probes.coherence.measure import ODDS
-from streamscope.probes.command import progress_bar
 from streamscope.probes.coreference.measure import HEADS as COREFERENCE
 from streamscope.probes.coreference.measure import HELD_OUT
 from streamscope.probes.pds.measure import HEADS
-from streamscope.probes.result import short_units
 from streamscope.probes.sps.measure import COLUMNS as SPS
-from streamscope.probes.tables import print_table, write_table
 
 
 def write_report(options: Options) -> None:

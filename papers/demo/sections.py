@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.table import short_units
 from streamscope.interventions.ablate.measure import LOSS
 from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import words as words
@@ -12,7 +13,6 @@ from streamscope.papers.demo.html import Command, Figure, Panels, Section, Table
 from streamscope.papers.demo.measure import GATES, SUITE, Found, Subject
 from streamscope.papers.demo.options import Sizes
 from streamscope.probes.coreference.measure import HEADS, HELD_OUT
-from streamscope.probes.result import short_units
 
 Runs = Sequence[tuple[Subject, Found]]
 FRONT = {

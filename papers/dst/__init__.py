@@ -20,8 +20,8 @@ tables alone.
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.dst.options import Options
 from streamscope.papers.figures import drawn
 from streamscope.papers.scales import at_scale

@@ -1,6 +1,6 @@
 """`python -m papers.dst`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.dst import main
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from streamscope.models.bounds import Bounds
-from streamscope.models.cli import command, parse
+from streamscope.cli.bounds import Bounds
+from streamscope.cli.parse import command, parse
 from streamscope.papers.comparison.numbers import Page, made
 from streamscope.papers.comparison.options import RunsOptions
 
@@ -66,7 +66,7 @@ def sums(model: Any, batches: Iterable[Any], n: int, edits: Mapping[str, Any]) -
     import torch
 
     from streamscope.models.hooks import edit
-    from streamscope.models.text.shards import NO_TARGET
+    from streamscope.text.shards import NO_TARGET
 
     loss, right = np.zeros((STEPS, n)), np.zeros(n)
     with torch.no_grad(), edit(model, edits):
@@ -103,10 +103,10 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
     import numpy as np
     import pandas as pd
 
+    from streamscope.instruments.undefined_cells import note
     from streamscope.interventions.edits.amplification import amplified
-    from streamscope.models.text.shards import NO_TARGET, document_batches
     from streamscope.papers.comparison.rows import NAN
-    from streamscope.probes.undefined import note
+    from streamscope.text.shards import NO_TARGET, document_batches
 
     batches = list(document_batches(shards, model.config.n_ctx, 16, documents))
     n = min(documents, shards.n_documents)

@@ -30,13 +30,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.streams.measure import ablate_streams, cells_of
 from streamscope.models.config.parts import Initial
 from streamscope.models.config.presets import preset
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows
 from streamscope.papers.dst.printed import (
@@ -53,11 +55,9 @@ from streamscope.papers.dst.printed import (
     TABLE8,
     straightness,
 )
-from streamscope.probes.contract import Documents
-from streamscope.probes.documents import OpenDocuments
 from streamscope.probes.specialization import Specialization
 from streamscope.probes.stream_states import streams_of
-from streamscope.probes.undefined import reasons
+from streamscope.text.shards import TokenShards
 
 METHODS = ("zero", "random", "mean", "resample")
 TABLE4_METHODS = ("zero", "random")

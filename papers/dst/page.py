@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
 from streamscope.papers.comparison.losses import page_rows
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import (
@@ -42,8 +44,6 @@ from streamscope.papers.dst.printed import (
     straightness,
 )
 from streamscope.papers.dst.units import UNITS
-from streamscope.probes.command import INTERVAL
-from streamscope.probes.command import show as print_rows
 
 
 @dataclass(frozen=True, kw_only=True)

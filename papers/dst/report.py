@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.provenance import pick_device, provenance
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.report import each_model, reopen, stack
 from streamscope.papers.comparison.runs import (

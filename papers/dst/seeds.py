@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.undefined_cells import note
 from streamscope.papers.comparison.printed import smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
 from streamscope.papers.dst.factors import Cells, agreeing, factors
 from streamscope.papers.dst.printed import PAPER_ALPHAS, bounds, orders, printed
-from streamscope.probes.undefined import note
 
 
 def presets(quantities: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,9 @@
 """Units of the columns of every table that `papers.dst` writes."""
 
+from streamscope.instruments.table import short_units
 from streamscope.interventions.amplify.measure import AREAS, CURVE, HEADS
 from streamscope.interventions.streams.measure import COLUMNS as STREAMS
 from streamscope.papers.comparison.losses import UNITS as LOSSES
-from streamscope.probes.result import short_units
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}

@@ -19,8 +19,8 @@ from typing import Any
 
 def main(argv: Sequence[str] | None = None) -> None:
     """All figures of all papers on one page."""
-    from streamscope.models.cli import parse
-    from streamscope.models.disk import check_writable
+    from streamscope.cli.disk import check_writable
+    from streamscope.cli.parse import parse
 
     options = parse(Sheet, argv, __doc__)
     check_writable(options.out)

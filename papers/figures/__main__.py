@@ -1,6 +1,6 @@
 """`python -m papers.figures`: see the package."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.figures import main
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from scipy import stats
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.papers.figures.look import RULE, Look, key_of_paper, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.printed import printed

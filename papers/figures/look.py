@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.subplots import make_subplots
 
-from streamscope.probes.drawing import PALETTE
+from streamscope.instruments.figures.drawing import PALETTE
 
 INCH = 96
 """Pixels of plotly."""

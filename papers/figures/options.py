@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from streamscope.models.bounds import Only
+from streamscope.cli.bounds import Only
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 """The result tables of the clone."""

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.papers.figures.layouts import cells, layouts
 from streamscope.papers.figures.look import RULE, Look, note, panels, single
 from streamscope.papers.figures.options import OwnTable, PaperFigure
 from streamscope.papers.figures.printed import printed, quoted
-from streamscope.probes.drawing import PALETTE
 
 HOME, MODES = "pls_eighth", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}

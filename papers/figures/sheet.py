@@ -3,7 +3,7 @@
 from html import escape
 from pathlib import Path
 
-from streamscope.models.disk import write_text
+from streamscope.cli.disk import write_text
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS

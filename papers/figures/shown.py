@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.models.disk import check_writable, write_text
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.disk import check_writable, write_text
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.figures import check_figure, write_figure
+from streamscope.instruments.parquet import print_table, read_parquet
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.page import SMALL
 from streamscope.papers.claims.table import measured
@@ -17,8 +19,6 @@ from streamscope.papers.demo.html import Page, Section, Table, write_page
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
-from streamscope.probes.figures import check_figure, write_figure
-from streamscope.probes.tables import print_table, read_parquet
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
 ALL, LIST = "all", "list"

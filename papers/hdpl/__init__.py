@@ -19,7 +19,7 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales import at_scale

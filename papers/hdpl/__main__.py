@@ -1,6 +1,6 @@
 """`python -m papers.hdpl`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.hdpl import main
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamscope.models.cli import command, parse
+from streamscope.cli.parse import command, parse
 from streamscope.papers.comparison.numbers import Page, made
 from streamscope.papers.comparison.options import RunsOptions
 
@@ -79,8 +79,8 @@ def measured(runs: "Sequence[Run]") -> "pd.DataFrame":
     """One row per run and quantity, as `papers.comparison.seeds` reads them."""
     import pandas as pd
 
+    from streamscope.instruments.undefined_cells import note
     from streamscope.models.training.run import read_metrics
-    from streamscope.probes.undefined import note
 
     logs = [(run, read_metrics(run.folder)) for run in runs]
     found = {(run.arm, run.seed): numbers(rows) for run, rows in logs}
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     options.check("papers.hdpl.overfit runs/overfit/llama-s0 runs/overfit/hdpl-s0")
 
-    from streamscope.models.errors import InputError
+    from streamscope.cli.errors import InputError
     from streamscope.papers.comparison.lengths import short
     from streamscope.papers.hdpl.report import in_arms, open_runs
 

@@ -4,6 +4,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
+from streamscope.instruments.undefined_cells import legend
 from streamscope.papers.comparison import lengths as lengths_of
 from streamscope.papers.comparison.curves import GAP_UNITS, POINT_UNITS, claim_rows, crossing, point_rows
 from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
@@ -20,9 +23,6 @@ from streamscope.papers.comparison.report import (
     write_page,
 )
 from streamscope.papers.hdpl.report import KL_UNITS, ORDER, PRESETS, Found, as_theirs
-from streamscope.probes.command import INTERVAL
-from streamscope.probes.command import show as print_rows
-from streamscope.probes.undefined import legend
 
 CARD = "HDPL, hybrid dual-path linear layers"
 AS_HERE, AS_THEIRS = 4.861, 4.717

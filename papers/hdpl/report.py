@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.cli.provenance import provenance
+from streamscope.instruments.command import progress_bar
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.provenance import provenance
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison import lengths
 from streamscope.papers.comparison.curves import curves, gaps
@@ -19,7 +20,6 @@ from streamscope.papers.comparison.losses import Below, Printed, against, bundle
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
-from streamscope.probes.command import progress_bar
 
 PRESETS = ("llama", "hdpl")
 VARIED = ("attention.o", "mlp.down")

@@ -16,7 +16,7 @@ With --tables an earlier comparison's tables are judged and its page is written 
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.krom.options import Options
 from streamscope.papers.scales import at_scale

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
@@ -22,7 +23,6 @@ from streamscope.papers.comparison.verdicts import bound_row, judged_rows, pairs
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS
 from streamscope.papers.krom.printed import ABOVE, JUMP, STREAM_COSINE
-from streamscope.probes.undefined import note
 
 SHUFFLED = ", shuffled labels"
 """What follows an arm's label in the quantities where the labels are shuffled."""

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
-from streamscope.models.errors import InputError
-from streamscope.probes.command import RunOptions, check_options, show, write_results
+from streamscope.cli.bounds import Count
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+from streamscope.instruments.command import RunOptions, check_options, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,10 +78,10 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     import pandas as pd
     import torch
 
+    from streamscope.instruments.undefined_cells import mark
     from streamscope.models.layers.hyper_mixing import DTYPES
     from streamscope.models.training.config import Training
     from streamscope.models.training.optim import lr_factor
-    from streamscope.probes.undefined import mark
 
     for what, value, known in (("pull", case.pull, PULLS), ("optimizer", case.optimizer, ("adamw", "sgd"))):
         if value not in known:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from streamscope.models.bounds import Bounds
-from streamscope.models.cli import command, parse
-from streamscope.probes.command import RunOptions, check_options, show, write_results
+from streamscope.cli.bounds import Bounds
+from streamscope.cli.parse import command, parse
+from streamscope.instruments.command import RunOptions, check_options, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,8 +121,8 @@ def table(found: "pd.DataFrame", modules: int, biases: Sequence[float] = BIASES)
 
     import pandas as pd
 
+    from streamscope.instruments.undefined_cells import note
     from streamscope.papers.comparison.seeds import estimate, seeds_of
-    from streamscope.probes.undefined import note
 
     rows = []
     for bias in biases:

@@ -14,6 +14,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.prompts.sets import contrast, encode
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import load
 from streamscope.models.config import KromHC
 from streamscope.models.config.presets import preset
@@ -25,10 +28,7 @@ from streamscope.papers.comparison.runs import Run
 from streamscope.probes import mixing
 from streamscope.probes.directions.measure import find
 from streamscope.probes.mixing import AT_REST, DECAY, LEAST, MIX, final, kept_step, kind, log
-from streamscope.probes.prompts.alignment import check_tokenizer
-from streamscope.probes.prompts.sets import contrast, encode
 from streamscope.probes.stream_states import stream_states
-from streamscope.probes.undefined import note
 
 NAN = float("nan")
 NO_BIAS = "no logit of H_res begins with it"

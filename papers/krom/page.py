@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
+from streamscope.instruments.undefined_cells import legend
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
@@ -32,9 +35,6 @@ from streamscope.papers.krom.conclusion import CONTROL, Found, conclusion, cosin
 from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, FACTOR_UNITS, RUN_UNITS
 from streamscope.papers.krom.printed import CARD, DIFFERENCES, IN_ITS_OWN_CODE, RECIPE, STREAM_COSINE, SWAP, TOKENS
-from streamscope.probes.command import INTERVAL
-from streamscope.probes.command import show as print_rows
-from streamscope.probes.undefined import legend
 
 HOW = """A logit of H_res moves by the gradient of the loss and by weight decay, unless storage rounds both away.
 The swap is the probability of the swap in a 2 × 2 factor, mean over the factors whose mixing can change an output:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.models.errors import InputError
-from streamscope.models.provenance import provenance
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import provenance
+from streamscope.instruments.command import progress_bar
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
@@ -20,7 +21,6 @@ from streamscope.papers.krom.curves import compared as compared_curves
 from streamscope.papers.krom.mixing import arm, by_factors, factors, judged, mixing_row, topology, way
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.variants import topology_row
-from streamscope.probes.command import progress_bar
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
 OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "training.rounding", "steps"}

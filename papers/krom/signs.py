@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from streamscope.instruments.stats.proportions import proportion
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.verdicts import HOLDS, OPPOSITE, measured, measured_cells, summary, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
 from streamscope.probes.mixing import short
-from streamscope.probes.stats.proportions import proportion
 
 NAN = float("nan")
 OF = 16

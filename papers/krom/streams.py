@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from streamscope.models.bounds import Bounds
-from streamscope.models.cli import command, parse
+from streamscope.cli.bounds import Bounds
+from streamscope.cli.parse import command, parse
 from streamscope.papers.comparison.numbers import Page, made
 from streamscope.papers.comparison.options import RunsOptions
 
@@ -145,7 +145,7 @@ def measure_run(
 
 def with_streams(folders: Sequence[str]) -> "list[Run]":
     """The runs by arm and seed. Raises `InputError` as `papers.krom.report.open_runs`, and for one without factors."""
-    from streamscope.models.errors import InputError
+    from streamscope.cli.errors import InputError
     from streamscope.papers.krom.mixing import by_factors
     from streamscope.papers.krom.report import open_runs
 
@@ -162,12 +162,12 @@ def measured(runs: "Sequence[Run]", steps: Sequence[int], documents: int) -> "pd
 
     import pandas as pd
 
+    from streamscope.instruments.data import Documents
+    from streamscope.instruments.open_data import OpenDocuments
+    from streamscope.instruments.undefined_cells import note
     from streamscope.papers.comparison.report import each_model
     from streamscope.papers.krom.figure import label
     from streamscope.papers.krom.mixing import arm
-    from streamscope.probes.contract import Documents
-    from streamscope.probes.documents import OpenDocuments
-    from streamscope.probes.undefined import note
 
     rows = []
     for run, model, shards, progress in each_model(runs, "cpu"):

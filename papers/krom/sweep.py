@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.report import rule
@@ -28,7 +29,6 @@ from streamscope.papers.comparison.seeds import NAN, paired
 from streamscope.papers.comparison.verdicts import bound_row, judged_rows, pairs_row, summary, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
-from streamscope.probes.undefined import note
 
 SWEEP = "Bias sweep"
 TRAP, MILDER = "What replicates", "Frozen vs alive"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.checkpoint import load
 from streamscope.papers.comparison.losses import final_loss
 from streamscope.papers.comparison.markdown import interval, number, table
@@ -27,7 +28,6 @@ from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, stream_cosines
 from streamscope.papers.krom.printed import EIGHT, SURVIVE
 from streamscope.probes.mixing_monitor.measure import overview, watch
-from streamscope.probes.undefined import note, reasons
 
 NO_FACTORS = "H_res is no product of 2 × 2 factors"
 FROZEN = "H_res = I by construction"

@@ -21,8 +21,8 @@ With one of the two alone (std-t+rope, std-t+cln) the page says which of them tu
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.lfa.options import MIN_DRAWS, Options
 from streamscope.papers.scales import at_scale

@@ -1,6 +1,6 @@
 """`python -m papers.lfa`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.lfa import main
 
 if __name__ == "__main__":

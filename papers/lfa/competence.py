@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.undefined_cells import note
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, seeds_of
 from streamscope.probes.phenomena import PHENOMENA
-from streamscope.probes.undefined import note
 
 COPYING, INDUCTION = "copying", "induction.max"
 READ = {COPYING: "copying", INDUCTION: "not gated, induction"}

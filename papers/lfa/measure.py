@@ -11,8 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.prompts import align, check_tokenizer, load_suite
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.stats.estimators import ratio_of_sums
+from streamscope.instruments.stats.held_out import held_out
 from streamscope.interventions.observe.documents import document_losses
-from streamscope.models.text.shards import TokenShards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
 from streamscope.papers.lfa.rows import COMPETING, COREFERENCE, DOMAINS, Settings
@@ -26,12 +29,9 @@ from streamscope.probes.pds import FIXED
 from streamscope.probes.pds.measure import layers, summary
 from streamscope.probes.phenomena import Phenomena
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, check_tokenizer, load_suite
-from streamscope.probes.prompts.alignment import Aligned
 from streamscope.probes.sps import Sps
 from streamscope.probes.sps.measure import summary as preferences
-from streamscope.probes.stats.estimators import ratio_of_sums
-from streamscope.probes.stats.held_out import held_out
+from streamscope.text.shards import TokenShards
 
 
 def measure_run(

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     Source = tuple[list[Run], dict[str, pd.DataFrame], Settings, dict[str, Any], dict[str, Any]]
     """Runs, their tables, the settings and the documents of the measurement, and who made it."""
 
-from streamscope.models.provenance import provenance
+from streamscope.cli.provenance import provenance
+from streamscope.instruments.command import INTERVAL, progress_bar, show
+from streamscope.instruments.undefined_cells import legend, note, reasons
 from streamscope.papers.comparison.report import print_claims, reopen
 from streamscope.papers.comparison.runs import typed
 from streamscope.papers.lfa.claims import claims
@@ -27,8 +29,6 @@ from streamscope.papers.lfa.page import MAIN, LfaReport
 from streamscope.papers.lfa.rows import Settings
 from streamscope.papers.lfa.runs import CONTROL, LATER, TABLES, Arms, in_arms, measure_all, open_runs
 from streamscope.papers.lfa.seeds import architectures, comparisons, renamed
-from streamscope.probes.command import INTERVAL, progress_bar, show
-from streamscope.probes.undefined import legend, note, reasons
 
 WIDEST = 48
 """Characters of a verdict on the screen; README.md and claims.parquet have all."""

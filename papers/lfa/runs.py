@@ -17,11 +17,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import pick_device
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.models.provenance import pick_device
-from streamscope.models.text.cache import cache_root, cached
-from streamscope.models.text.shards import TokenShards
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.comparison.report import stack
 from streamscope.papers.comparison.rows import Progress
@@ -36,6 +34,8 @@ from streamscope.papers.comparison.runs import (
 )
 from streamscope.papers.lfa.measure import measure_run
 from streamscope.papers.lfa.rows import Settings
+from streamscope.text.cache import cache_root, cached
+from streamscope.text.shards import TokenShards
 
 PRESETS = ("std-t", "d-cas", "lfa", "cfm")
 CONTROL = "std-t"
@@ -120,7 +120,7 @@ def measure_all(
 ) -> Measured:
     """Measure every run that was not measured before with the same weights, documents, settings and code.
 
-    Tables of a run are kept in the cache folder (`models.text.cache`). Raises `InputError` when the documents are not
+    Tables of a run are kept in the cache folder (`text.cache`). Raises `InputError` when the documents are not
     there, and when a run's tokenizer is not the one it was trained with.
     """
 

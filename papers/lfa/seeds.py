@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.stats.comparisons import compare_seeds
+from streamscope.instruments.stats.effect_sizes import cohens_d
+from streamscope.instruments.stats.t_tests import constant
+from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.rows import ONE_PER_RUN
 from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import COUNTED
 from streamscope.papers.lfa.printed import printed
 from streamscope.papers.lfa.runs import CONTROL, PRESETS, Arms, in_order
 from streamscope.probes.pds.measure import mean_plus_sd
-from streamscope.probes.stats.comparisons import compare_seeds
-from streamscope.probes.stats.effect_sizes import cohens_d
-from streamscope.probes.stats.t_tests import constant
-from streamscope.probes.undefined import note, reasons
 
 EXACT = {"parameters"}
 """Quantities that training does not change: their difference needs no interval."""

@@ -4,14 +4,14 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import OpenDocuments, given_prompts
+from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.interventions.suppress import Suppress
-from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
 from streamscope.papers.lfa.rows import GATES, HARD, MEASURES, OVER, UNITS, Settings
-from streamscope.probes.contract import Documents
-from streamscope.probes.documents import OpenDocuments, given_prompts
 from streamscope.probes.pds import FIXED
-from streamscope.probes.prompts.alignment import Aligned
+from streamscope.text.shards import TokenShards
 
 READINGS = "suppression, standardised"
 """The family of other readings of one change: d, d_z, by relation, asymmetry. They repeat its test in other units."""

@@ -12,8 +12,8 @@ differences with intervals beside what the paper prints. Per claim of the paper:
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.modes.options import LEAST, Options
 
 

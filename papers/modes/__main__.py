@@ -1,6 +1,6 @@
 """`python -m papers.modes`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.modes import main
 
 if __name__ == "__main__":

@@ -30,14 +30,14 @@ from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier
 from streamscope.features.store import Features, features_of, raw_of
-from streamscope.models.text.shards import TokenShards
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import OpenTokens
+from streamscope.instruments.table import Table
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import shares_of_depth
-from streamscope.probes.contract import Tokens
-from streamscope.probes.documents import OpenTokens
-from streamscope.probes.observations import estimate
-from streamscope.probes.result import Table
-from streamscope.probes.undefined import reasons
+from streamscope.text.shards import TokenShards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import (
     LEAD,
@@ -24,8 +26,6 @@ from streamscope.papers.modes.printed import CARD, PRINTED
 from streamscope.papers.pls.depth import UNITS as DEPTH_UNITS
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
 from streamscope.papers.pls.units import UNITS as PLS_UNITS
-from streamscope.probes.command import INTERVAL
-from streamscope.probes.command import show as print_rows
 
 HOW = """Tokens are those of the runs' validation documents, each in its whole context. `hdbscan` is App. C.4:
 sorted top-5 features, 30 principal components, HDBSCAN with 10 and 1; `kmeans` is §4.1: 163 features, ten clusters. Raw

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from streamscope.models.provenance import pick_device, provenance
+from streamscope.cli.provenance import pick_device, provenance
 from streamscope.papers.comparison.report import each_model, reopen, stack
 from streamscope.papers.comparison.runs import Run, typed
 from streamscope.papers.modes.measure import Settings, measure_run

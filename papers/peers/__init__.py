@@ -4,18 +4,18 @@
 
 Each option is a clone (of wz1119/KromHC, VladimerKhasia/HDPL, teilomillet/kromcanon), or the folder with the installed
 package hyper-connections. Its code is run from there: name only folders whose code you trust. A random module of
-theirs is saved in its own format, read by `models.importers` and given the same input; kromcanon needs the package mlx
-(mlx[cpu] on Linux), the two of hyper-connections einops.
+theirs is saved in its own format, read by `models.interop.importers` and given the same input; kromcanon needs the
+package mlx (mlx[cpu] on Linux), the two of hyper-connections einops.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamscope.models.bounds import Seed
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
-from streamscope.probes.command import RunOptions, check_options, show, write_results
+from streamscope.cli.bounds import Seed
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
+from streamscope.instruments.command import RunOptions, check_options, show, write_results
 
 UNITS = {
     "difference": "share of the largest output of theirs",

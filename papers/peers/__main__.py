@@ -1,6 +1,6 @@
 """`python -m papers.peers`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.peers import main
 
 if __name__ == "__main__":

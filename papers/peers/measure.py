@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models import load
-from streamscope.models.errors import InputError
-from streamscope.models.importers.connections import hyper_connection
-from streamscope.models.importers.formats import convert
-from streamscope.models.importers.tensors import read
+from streamscope.models.interop.importers.connections import hyper_connection
+from streamscope.models.interop.importers.formats import convert
+from streamscope.models.interop.importers.tensors import read
 
 Row = dict[str, Any]
 B, T, D = 2, 12, 64

@@ -17,8 +17,8 @@ page, from its tables alone.
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.pls.options import Options
 from streamscope.papers.scales import at_scale

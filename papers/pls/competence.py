@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.diagonality import OWN
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
@@ -26,7 +27,6 @@ from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
 from streamscope.papers.pls.derived import LARGEST
 from streamscope.papers.pls.printed import Ratio
 from streamscope.papers.pls.runs import PRESETS
-from streamscope.probes.undefined import note
 
 LEAST = 0.01
 """The smallest P(answer) of a model that does a task."""

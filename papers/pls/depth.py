@@ -17,12 +17,12 @@ import pandas as pd
 from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.features.extract import Extract
 from streamscope.features.store import Features, features_of
-from streamscope.models.text.shards import TokenShards
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.open_data import OpenTokens
+from streamscope.instruments.stats.means import hits
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.printed import SECOND_PEAK
-from streamscope.probes.contract import Tokens
-from streamscope.probes.documents import OpenTokens
-from streamscope.probes.stats.means import hits
+from streamscope.text.shards import TokenShards
 
 UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
 

@@ -18,6 +18,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Observations
+from streamscope.instruments.open_data import OpenTasks
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.prompts.tasks import Task, load_tasks
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.means import estimate, hits
+from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.interventions.ablation_effects import AblationEffects
 from streamscope.interventions.ablation_effects.changes import cases, changes
 from streamscope.interventions.ablation_effects.changes import rows as of_cases
@@ -29,17 +37,9 @@ from streamscope.interventions.hydra.decomposition import PARTS, kept
 from streamscope.interventions.observe.answers import observe_task
 from streamscope.interventions.selection import Group, HeadFinder, every_head
 from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
-from streamscope.models.errors import InputError
-from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import measure_depth
-from streamscope.probes.documents import OpenTasks
-from streamscope.probes.observations import Observations
-from streamscope.probes.prompts.alignment import check_tokenizer
-from streamscope.probes.prompts.tasks import Task, load_tasks
-from streamscope.probes.result import Result
-from streamscope.probes.stats.means import estimate, hits
-from streamscope.probes.undefined import note, reasons
+from streamscope.text.shards import TokenShards
 
 SUFFIX = {"probability": "", "log_odds": "_odds"}
 UNIT = {"probability": "probability", "log_odds": "nats"}

@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
 from streamscope.papers.comparison.losses import page_rows
 from streamscope.papers.comparison.markdown import number, table
 from streamscope.papers.comparison.report import (
@@ -26,8 +28,6 @@ from streamscope.papers.pls.report import PlsReport
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
 from streamscope.papers.pls.sections import ablation, depth, hydra, routing, steering, unedited, value
 from streamscope.papers.pls.units import UNITS
-from streamscope.probes.command import INTERVAL
-from streamscope.probes.command import show as print_rows
 
 LAYERS = {"last": "the last layer", "all": "all layers"}
 READINGS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.models.provenance import pick_device, provenance
+from streamscope.cli.provenance import pick_device, provenance
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.report import Report, each_model, reopen, stack
 from streamscope.papers.comparison.runs import Run, typed

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.runs import flatten
 from streamscope.papers.comparison.runs import Run, by_preset, must_agree, same_models
 

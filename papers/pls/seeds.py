@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.stats.means import with_holm
+from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.ratios import table as ratios_of
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.steer_heads.measure import leverage
@@ -20,8 +22,6 @@ from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_ve
 from streamscope.papers.pls.measure import Measured
 from streamscope.papers.pls.printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
-from streamscope.probes.stats.means import with_holm
-from streamscope.probes.undefined import note
 
 FACTORS = ("effect", "spread", "range")
 FACTOR = "factor"

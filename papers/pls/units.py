@@ -1,5 +1,6 @@
 """Units of the columns of every table that `papers.pls` writes."""
 
+from streamscope.instruments.table import short_units
 from streamscope.interventions.ablation_effects.diagonality import COLUMNS as MATRIX
 from streamscope.interventions.ablation_effects.measure import columns_of
 from streamscope.interventions.ablation_effects.ratios import COLUMNS as RATIOS
@@ -10,7 +11,6 @@ from streamscope.papers.comparison.losses import UNITS as LOSSES
 from streamscope.papers.pls.competence import UNITS as BASELINES
 from streamscope.papers.pls.depth import UNITS as DEPTH
 from streamscope.probes.head_groups.measure import COLUMNS as ROLES
-from streamscope.probes.result import short_units
 
 OF_THE_ROW = "the unit of the row"
 _INTERVAL = {"ci_low": OF_THE_ROW, "ci_high": OF_THE_ROW}

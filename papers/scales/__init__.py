@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions

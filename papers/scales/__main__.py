@@ -18,10 +18,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from streamscope.models.bounds import Count
-from streamscope.models.cli import command, parse
+from streamscope.cli.bounds import Count
+from streamscope.cli.launch import LaunchOptions, is_worker, launch
+from streamscope.cli.parse import command, parse
 from streamscope.models.grid import begin, print_status, reopen, work
-from streamscope.models.launch import LaunchOptions, is_worker, launch
 from streamscope.papers.scales.training import ORDER, Paper, all_cells
 
 

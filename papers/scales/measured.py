@@ -6,15 +6,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from streamscope.models.disk import read_json, write_text
+from streamscope.cli.disk import read_json, write_text
+from streamscope.instruments.command import contents
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.scales.options import ScaleOptions
-from streamscope.probes.command import contents
 
 Told = TypeVar("Told", bound=ScaleOptions)
 NAME = "measured.json"
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("models", "probes", "interventions", "features", "papers", "datasets")
+ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "datasets")
 KINDS = (".py", ".toml", ".csv", ".jsonl")
 NO_MATTER = {
     "out", "tables", "scale", "seeds", "train", "folder", "retry", "runs", "html", "static", "figure", "table",

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from streamscope.models.bounds import Count, Only
-from streamscope.models.disk import check_folder
+from streamscope.cli.bounds import Count, Only
+from streamscope.cli.disk import check_folder
 from streamscope.papers.comparison.options import RunsOptions
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.ledger import Ledger
 from streamscope.models.grid import Cell, begin, cells_of, changed, read_grid, reopen, work
-from streamscope.models.ledger import Ledger
 from streamscope.papers.scales.options import ScaleOptions
 
 Told = TypeVar("Told", bound=ScaleOptions)

@@ -15,7 +15,7 @@ control. With one seed there is no verdict on an architecture, and the page says
 
 from collections.abc import Sequence
 
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 from streamscope.papers.scales import at_scale
 from streamscope.papers.scorecard.options import Options
 

@@ -1,6 +1,6 @@
 """`python -m papers.scorecard`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.scorecard import main
 
 if __name__ == "__main__":

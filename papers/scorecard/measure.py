@@ -27,22 +27,23 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents, Tasks
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.stats.estimators import mean
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.suppress import Suppress
-from streamscope.models.errors import InputError
 from streamscope.models.flops import flops_per_token
 from streamscope.models.hooks import capture
-from streamscope.models.text.shards import TokenShards
 from streamscope.papers.comparison.rows import NAN, Progress, Rows
 from streamscope.papers.modes.measure import modes_of
-from streamscope.probes.contract import Documents, Tasks
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.phenomena import Phenomena
 from streamscope.probes.specialization import Specialization
-from streamscope.probes.stats.estimators import mean
-from streamscope.probes.undefined import reasons
+from streamscope.text.shards import TokenShards
 
 TASK = "capitalization"
 ALPHA = 16.0
@@ -65,7 +66,7 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     rows = Rows()
     rows.add("parameters", "size", "parameters", model.n_params())
     rows.add("flops", "size", "FLOPs per token", sum(flops_per_token(model).values()))
-    data = Documents(max_documents=settings.documents).of(model)
+    data = open_data(Documents(max_documents=settings.documents), model)
     _gate(rows, model, data, progress)
     _coreference(rows, model, progress)
     _suppression(rows, model, settings, progress)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from streamscope.models.bounds import Bounds, Count, Seed
+from streamscope.cli.bounds import Bounds, Count, Seed
 from streamscope.papers.comparison.options import PageOptions
 from streamscope.papers.scales.options import ScaleOptions
 

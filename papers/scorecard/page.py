@@ -4,6 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from streamscope.instruments.command import show as print_rows
+from streamscope.instruments.parquet import probability
 from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.report import (
     LEAD,
@@ -19,8 +21,6 @@ from streamscope.papers.comparison.report import (
 )
 from streamscope.papers.scorecard import measure
 from streamscope.papers.scorecard.report import Scorecard
-from streamscope.probes.command import show as print_rows
-from streamscope.probes.tables import probability
 
 OF_THE_ROW = "the unit of the row"
 _NUMBERS = dict.fromkeys(("mean", "value", "sd", "ci_low", "ci_high"), OF_THE_ROW)

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.stats.means import with_holm
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.errors import InputError, unknown
-from streamscope.models.provenance import pick_device, provenance
-from streamscope.models.text.cache import cache_root, cached
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.report import Report, each_model, reopen, stack
 from streamscope.papers.comparison.rows import Rows
@@ -24,8 +25,7 @@ from streamscope.papers.scales.measured import sources
 from streamscope.papers.scorecard import orders
 from streamscope.papers.scorecard.measure import Settings, measure_run
 from streamscope.papers.scorecard.options import Options
-from streamscope.probes.stats.means import with_holm
-from streamscope.probes.undefined import note
+from streamscope.text.cache import cache_root, cached
 
 SAME = ("scale", "training data", "validation data", "tokenizer", *SHAPE)
 """Conditions that every run must share; in others the runs may differ, and the page says in which."""

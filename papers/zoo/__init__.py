@@ -19,9 +19,9 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.models.bounds import Bounds
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.bounds import Bounds
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """`python -m papers.zoo`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.papers.zoo import main
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 
+from streamscope.cli.disk import Manifest, TrainedConfig, check_folder, read_json, read_rows, write_text
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import progress_bar
+from streamscope.instruments.parquet import print_table
 from streamscope.models.checkpoint import (
     NAMES,
     load,
@@ -18,14 +22,10 @@ from streamscope.models.checkpoint import (
     snapshots,
     write_snapshot,
 )
-from streamscope.models.disk import Manifest, TrainedConfig, check_folder, read_json, read_rows, write_text
-from streamscope.models.errors import InputError
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.zoo.card import card, index, lines_of, printed
-from streamscope.probes.command import progress_bar
 from streamscope.probes.phenomena import Phenomena
-from streamscope.probes.tables import print_table
 
 LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""

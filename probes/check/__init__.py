@@ -16,7 +16,7 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.models.cli import parse
+from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check, print; `SystemExit` with code 1 where something is broken."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.models.own_code import is_own, told
+    from streamscope.cli.user_code import is_own, told
+    from streamscope.instruments.registry import REGISTERED, named
+    from streamscope.instruments.user_instrument import instrument_in
     from streamscope.probes.check.measure import CHECKS, measured, overlooked, problems
-    from streamscope.probes.contract import REGISTERED, named
-    from streamscope.probes.instrument import instrument_in
 
     made = instrument_in(options.instrument) if is_own(options.instrument) else named(options.instrument)
     REGISTERED.setdefault(made.name, made)  # its results know its figures when they are loaded

@@ -1,6 +1,6 @@
 """`python -m probes.check`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.check import main
 
 if __name__ == "__main__":

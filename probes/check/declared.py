@@ -6,8 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Instrument
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Instrument
 
 
 def options(made: type[Instrument], result: Any) -> Iterator[str]:

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from streamscope.instruments.contract import Instrument
+from streamscope.instruments.figures.drawing import draw
+from streamscope.instruments.pool_results import compare
+from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
 from streamscope.probes.check.declared import options, planted, values
-from streamscope.probes.contract import Instrument
-from streamscope.probes.result import Result
-from streamscope.probes.together import compare
 
 Check = Callable[[type[Instrument], Result], Iterator[str]]
 
@@ -32,7 +33,7 @@ def problems(check: Check, made: type[Instrument], result: Result) -> list[str]:
 
 def overlooked(result: Result) -> Iterator[str]:
     """What an instrument may mean or may have missed: figures that are not drawn, columns without a value."""
-    if silent := [one.name for one in result.figures if one.draw(result) is None]:
+    if silent := [one.name for one in result.figures if draw(one, result) is None]:
         yield f"figures without values in this small measurement: {', '.join(silent)}"
     for name, table in result.tables.items():
         empty = [one.name for one in table.columns if one.name in table.frame and table.frame[one.name].isna().all()]
@@ -114,14 +115,18 @@ def control(made: type[Instrument], result: Result) -> Iterator[str]:
 
 def figures(made: type[Instrument], result: Result) -> Iterator[str]:
     """A declared figure has values, and is drawn for the screen, for dark pages and for a column of a paper."""
-    drawn = [one for one in result.figures if one.draw(result) is not None]
+    drawn = 0
+    for one in result.figures:
+        paper, dark = draw(one, result, paper=True), draw(one, result, dark=True)
+        if paper is None or dark is None:
+            continue
+        drawn += 1
+        if paper.layout.width >= 400:
+            yield f"{one}: on paper it is wider than a column"
+        if dark.layout.template.layout.paper_bgcolor == "white":
+            yield f"{one}: on a dark page it is white"
     if not drawn:
         yield "no figure is declared that its default has values for"
-    for one in drawn:
-        if one.draw(result, paper=True).layout.width >= 400:
-            yield f"{one}: on paper it is wider than a column"
-        if one.draw(result, dark=True).layout.template.layout.paper_bgcolor == "white":
-            yield f"{one}: on a dark page it is white"
 
 
 CHECKS: dict[str, Check] = {

@@ -12,21 +12,23 @@ tool from a container, and what it tells is not due to the nouns of the text. `d
 `lift` what they add to both of its words alike.
 
 Intervals over the generated stories hold for new words: a thousand pairs are made of a hundred nouns, and prompts that
-share either noun are not counted as independent (`probes.stats.estimators`). The title says which holds for a suite.
+share either noun are not counted as independent (`instruments.stats.estimators`). The title says which holds for a
+suite.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Prompts, instrument
-from streamscope.probes.figures import Intervals
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.figures import Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from streamscope.instruments.prompts.alignment import Aligned
+    from streamscope.instruments.prompts.suite import Suite
     from streamscope.models.hooks import Captures, Query
-    from streamscope.probes.prompts.alignment import Aligned
-    from streamscope.probes.prompts.suite import Suite
 
 
 @instrument("coherence", Prompts())

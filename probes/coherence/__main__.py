@@ -1,6 +1,6 @@
 """`python -m probes.coherence`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.coherence import main
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from streamscope.probes.prompts.alignment import Aligned, align
-from streamscope.probes.prompts.suite import Prompt, Suite
+from streamscope.instruments.prompts.alignment import Aligned, align
+from streamscope.instruments.prompts.suite import Prompt, Suite
 
 _END = re.compile(r"[.!?][\"'”’]?\s+")
 NO_CONTROL = "no nouns in sentences of their own before the query, or no other prompt that fits"

@@ -6,16 +6,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.prompts.alignment import Aligned, align_once
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.probes.attention import RoleQuery, align_once, choose, prompt_columns
+from streamscope.probes.attention import RoleQuery, choose, prompt_columns
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged
-from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 RESOLUTION = 1e-5
 """Log-odds closer than this are equal: rounding of float32 logits, in nats."""

@@ -21,9 +21,11 @@ most of what differs is written by modules after which few mix. What mixing chan
 
 from typing import Any, ClassVar
 
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument, need_streams
-from streamscope.probes.figures import Curve
+from streamscope.instruments.about_model import need_streams
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Documents
+from streamscope.instruments.figures import Curve
 
 
 @instrument("contraction", Documents(max_documents=200))

@@ -1,6 +1,6 @@
 """`python -m probes.contraction`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.contraction import main
 
 if __name__ == "__main__":

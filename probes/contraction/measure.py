@@ -9,15 +9,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.table import Column, Table, counts, described, key
 from streamscope.models.hooks import capture, is_finite, not_finite
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
 from streamscope.models.mixing import Module, connections, idle, sigma2
 from streamscope.models.readout import IGNORE
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
 from streamscope.probes.contraction import Contraction
-from streamscope.probes.observations import Estimates, Measure, Observations, each
-from streamscope.probes.result import Column, Table, counts, described, key
 
 KEYS = ("after", "module", "layer", "acts")
 SIZE, STREAMS, SHARE = "share of the streams' size", "streams", "share of what differs"

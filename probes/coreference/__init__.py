@@ -15,17 +15,18 @@ Winogender) are left out and counted: there Top-1 is at most 50 % by constructio
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from streamscope.models.bounds import Count, Seed
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Prompts, instrument
-from streamscope.probes.figures import HeadMap, Intervals
+from streamscope.cli.bounds import Count, Seed
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.figures import HeadMap, Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from streamscope.instruments.prompts.alignment import Aligned
+    from streamscope.instruments.prompts.suite import Suite
     from streamscope.models.hooks import Captures, Query
-    from streamscope.probes.prompts.alignment import Aligned
-    from streamscope.probes.prompts.suite import Suite
 
 
 @instrument("coreference", Prompts(suite="coreference"))

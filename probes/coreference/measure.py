@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.stats.held_out import RULES, held_out
+from streamscope.instruments.table import Column, Table, counts, descending, described, key
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
@@ -21,14 +30,7 @@ from streamscope.probes.attention import (
     tidy,
     to,
 )
-from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.result import Column, Table, counts, descending, described, key
-from streamscope.probes.stats.held_out import RULES, held_out
-from streamscope.probes.undefined import note
 
 KEYS = ("head", "layer", "index")
 READINGS = ("jaccard", "over_total")

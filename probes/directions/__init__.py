@@ -20,10 +20,11 @@ With --out the directions lie beside the table, as .safetensors, for interventio
 
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import Seed, Whole
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Sets, instrument
-from streamscope.probes.figures import Curve, HeadMap
+from streamscope.cli.bounds import Seed, Whole
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Sets
+from streamscope.instruments.figures import Curve, HeadMap
 
 
 @instrument("directions", Sets())

@@ -1,6 +1,6 @@
 """`python -m probes.directions`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.directions import main
 
 if __name__ == "__main__":

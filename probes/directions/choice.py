@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.models.disk import parse
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.disk import parse
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.data import Opened, Sets
 from streamscope.models.tensors import read_tensors
-from streamscope.probes.contract import Opened, Sets
 from streamscope.probes.directions import Directions
 
 CHOICES = ("best", "norm")

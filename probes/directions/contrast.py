@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
-from streamscope.models.errors import InputError
-from streamscope.probes.stats.effect_sizes import cohens_d
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.effect_sizes import cohens_d
 
 Z = float(stats.norm.ppf(0.975))
 TINY = 1e-9

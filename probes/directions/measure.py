@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Opened, Progress, Seen, Sets, title_of
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Sets
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Column, Table, counts, described, key
 from streamscope.probes.directions import Directions
 from streamscope.probes.directions.contrast import (
     Projected,
@@ -24,8 +29,6 @@ from streamscope.probes.directions.contrast import (
     singular_directions,
     unit,
 )
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
-from streamscope.probes.result import Column, Result, Table, counts, described, key
 from streamscope.probes.stream_states import RESID, States, stream_states
 
 NAN = float("nan")

@@ -19,10 +19,12 @@ is that of evaluation. Units of intervals are documents. A variance over all pos
 
 from typing import Annotated, Any, ClassVar
 
-from streamscope.models.bounds import Bounds, Count, Seed
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument, need_parts
-from streamscope.probes.figures import HeadMap
+from streamscope.cli.bounds import Bounds, Count, Seed
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Documents
+from streamscope.instruments.figures import HeadMap
 
 
 @instrument("dual_path", Documents(max_documents=200))

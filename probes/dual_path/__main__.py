@@ -1,6 +1,6 @@
 """`python -m probes.dual_path`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.dual_path import main
 
 if __name__ == "__main__":

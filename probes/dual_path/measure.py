@@ -10,15 +10,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
+from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.models.hooks import capture
 from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_by_dimension, latent_widths, take_penalties
 from streamscope.models.readout import IGNORE
-from streamscope.probes.contract import Documents, Opened, Progress, Seen, title_of
-from streamscope.probes.documents import OpenDocuments
 from streamscope.probes.dual_path import DualPath
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, each
-from streamscope.probes.result import Column, Table, counts, described, key, quantity
 
 READ = ("detail", "global", "mu", "logvar")
 KEYS = ("place", "layer", "projection")

@@ -22,10 +22,11 @@ keeps one class everywhere, and the head scored in the same way.
 
 from typing import ClassVar, Literal
 
-from streamscope.models.bounds import Count, Seed
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Prompts, instrument
-from streamscope.probes.figures import HeadMap, Intervals
+from streamscope.cli.bounds import Count, Seed
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.figures import HeadMap, Intervals
 
 
 @instrument("head_groups", Prompts(suite="story-cases"))

@@ -1,6 +1,6 @@
 """`python -m probes.head_groups`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.head_groups import main
 
 if __name__ == "__main__":

@@ -7,7 +7,17 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
+from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.stats.held_out import halves
+from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.attention import (
@@ -19,15 +29,7 @@ from streamscope.probes.attention import (
     role_query,
     tidy,
 )
-from streamscope.probes.contract import Opened, Prompts, Seen, title_of
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.prompts.word_classes import CLASSES, token_classes
-from streamscope.probes.result import Column, Table, counts, key, quantity
-from streamscope.probes.stats.corrections import correct
-from streamscope.probes.stats.held_out import halves
 
 KEYS = ("layer", "index", "head")
 UNIT = "effective attention, excess over even"

@@ -18,10 +18,11 @@ All are shares of attention, from 0 to 1. `uniform` is the score of a head that 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from streamscope.models.bounds import Bounds, Count, Only, Seed
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, instrument
-from streamscope.probes.figures import HeadMap
+from streamscope.cli.bounds import Bounds, Count, Only, Seed
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents
+from streamscope.instruments.figures import HeadMap
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,6 @@
 """`python -m probes.heads`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.heads import main
 
 if __name__ == "__main__":

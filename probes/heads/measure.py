@@ -9,14 +9,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.table import Column, Table, counts, described, key
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import PATTERN
-from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.heads import Heads
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
-from streamscope.probes.prompts.alignment import check_tokenizer
-from streamscope.probes.result import Column, Table, counts, described, key
 
 SCORES = ("previous", "first", "duplicate", "induction")
 KEYS = ("kind", "score", "head", "layer", "index")

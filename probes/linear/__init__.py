@@ -18,10 +18,11 @@ train each other's probes (`cross_validation.SHARED`), as all intervals here do.
 
 from typing import Annotated, ClassVar
 
-from streamscope.models.bounds import Bounds, Count, Names, Positive, Seed
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Labels, instrument
-from streamscope.probes.figures import Curve, Intervals
+from streamscope.cli.bounds import Bounds, Count, Names, Positive, Seed
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Labels
+from streamscope.instruments.figures import Curve, Intervals
 
 
 @instrument("linear", Labels())

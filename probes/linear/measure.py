@@ -11,14 +11,16 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Labels, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.prompts.labelled import Example
+from streamscope.instruments.stats.cross_validation import SHARED, dealt
+from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.contract import Labels, Opened, Progress, Seen, title_of
 from streamscope.probes.linear import Linear
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.prompts.labelled import Example
-from streamscope.probes.result import Column, Table, counts, key, quantity
-from streamscope.probes.stats.cross_validation import SHARED, dealt
 
 NOTHING = "no word recurs across groups"
 HITS = Measure(name="accuracy", unit="share of cases", resolution=0.0, kind="share", inflation=SHARED)

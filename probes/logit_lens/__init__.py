@@ -10,10 +10,11 @@ For every position and layer: the k most probable next tokens, and probability a
 
 from typing import ClassVar
 
-from streamscope.models.bounds import Count, Whole
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Text, instrument
-from streamscope.probes.figures import Curve, HeadMap
+from streamscope.cli.bounds import Count, Whole
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Text
+from streamscope.instruments.figures import Curve, HeadMap
 
 
 @instrument("logit_lens", Text())

@@ -1,6 +1,6 @@
 """`python -m probes.logit_lens`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.logit_lens import main
 
 if __name__ == "__main__":

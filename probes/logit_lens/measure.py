@@ -11,13 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened, Text
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.table import Column, Table, counts, described, key
 from streamscope.models import readout
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.probes.contract import Opened, Seen, Text, title_of
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.probes.result import Column, Table, counts, described, key
 
 LONGEST = 8
 """Characters of a token in the picture: what a cell holds."""

@@ -13,9 +13,9 @@ decay alone gives (`probes.mixing`), over the modules whose mixing can change an
 
 from typing import ClassVar
 
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, instrument
-from streamscope.probes.figures import Curve, Intervals
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.figures import Curve, Intervals
 
 
 @instrument("mixing_monitor")

@@ -1,6 +1,6 @@
 """`python -m probes.mixing_monitor`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.mixing_monitor import main
 
 if __name__ == "__main__":

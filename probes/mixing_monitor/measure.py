@@ -7,12 +7,17 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.cli.disk import Config, read_json
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened
+from streamscope.instruments.observations import Estimates
+from streamscope.instruments.table import Column, Table, key
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import read_manifest
-from streamscope.models.disk import Config, read_json
-from streamscope.models.errors import InputError
 from streamscope.models.mixing import METRICS, STILL, UNITS, idle
 from streamscope.models.runs import evaluations
-from streamscope.probes.contract import Opened, Seen, title_of
 from streamscope.probes.mixing import (
     AT_REST,
     by_module,
@@ -25,9 +30,6 @@ from streamscope.probes.mixing import (
     streams,
 )
 from streamscope.probes.mixing_monitor import MixingMonitor
-from streamscope.probes.observations import Estimates
-from streamscope.probes.result import Column, Table, key
-from streamscope.probes.undefined import note
 
 
 @dataclass(frozen=True)

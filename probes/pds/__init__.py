@@ -11,18 +11,19 @@ A head that looks at neither, or everywhere alike, has 0 as well: read PDS besid
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from streamscope.models.bounds import NotNegative
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Prompts, instrument
-from streamscope.probes.figures import HeadMap, Histogram, Intervals
+from streamscope.cli.bounds import NotNegative
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.figures import HeadMap, Histogram, Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from streamscope.instruments.prompts.alignment import Aligned
+    from streamscope.instruments.prompts.suite import Suite
     from streamscope.models.hooks import Captures, Query
-    from streamscope.probes.prompts.alignment import Aligned
-    from streamscope.probes.prompts.suite import Suite
 
 FIXED = 0.075
 """The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""

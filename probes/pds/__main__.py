@@ -1,6 +1,6 @@
 """`python -m probes.pds`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.pds import main
 
 if __name__ == "__main__":

@@ -6,13 +6,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.open_data import OpenPrompts, given_prompts
+from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.stats.effect_sizes import cohens_d
+from streamscope.instruments.table import HEAD, Column, Table, counts, key, quantity
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
-    align_once,
     attention_rows,
     by_layer,
     choose,
@@ -21,14 +29,7 @@ from streamscope.probes.attention import (
     tidy,
     to,
 )
-from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.documents import OpenPrompts, given_prompts
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
 from streamscope.probes.pds import FIXED, Pds
-from streamscope.probes.prompts.alignment import Aligned, require_pairs
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.result import HEAD, Column, Table, counts, key, quantity
-from streamscope.probes.stats.effect_sizes import cohens_d
 
 UNIT = "attention"
 ORDERS = ("first", "last", "moved")

@@ -17,7 +17,7 @@
     repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
     position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`)
     coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
-    capitalization, gender, winograd   log-odds of a task's answer against its foil (`probes.prompts.tasks`)
+    capitalization, gender, winograd   log-odds of a task's answer against its foil (`instruments.prompts.tasks`)
     depth        share of tokens whose prediction settles in another layer than the commonest: the first layer from
                  which on every layer predicts what the last one does (the logit lens; PLS B.1)
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
@@ -37,11 +37,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.models.bounds import Bounds, Only
-from streamscope.models.errors import InputError
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Documents, Instrument, instrument
-from streamscope.probes.figures import Curve, HeadMap
+from streamscope.cli.bounds import Bounds, Only
+from streamscope.cli.errors import InputError
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Documents
+from streamscope.instruments.figures import Curve, HeadMap
 
 Name = Literal[
     "loss", "lift", "copying", "reserved", "attention", "induction", "repeats", "position", "coreference",

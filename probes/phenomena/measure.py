@@ -8,7 +8,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.prompts import align, check_tokenizer, load_suite
+from streamscope.instruments.prompts.tasks import load_task
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.held_out import best_head, halves
+from streamscope.instruments.table import Column, Table, counts, described, key
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
@@ -16,20 +26,13 @@ from streamscope.probes.attention import RESOLUTION
 from streamscope.probes.coherence.elsewhere import exchanged
 from streamscope.probes.coherence.measure import AFTER, WORDS
 from streamscope.probes.coherence.measure import rows as coherence_rows
-from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.documents import OpenDocuments
 from streamscope.probes.heads import Heads
 from streamscope.probes.mixing import MIX
 from streamscope.probes.mixing_monitor.measure import kinds, watch
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.probes.pds import Pds
 from streamscope.probes.phenomena import PHENOMENA, Phenomena
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, check_tokenizer, load_suite
-from streamscope.probes.prompts.tasks import load_task
-from streamscope.probes.result import Column, Result, Table, counts, described, key
-from streamscope.probes.stats.held_out import best_head, halves
 
 PRESENT, ABSENT, UNDECIDED = "present", "absent", "undecided"
 LEVEL = {PRESENT: 1.0, UNDECIDED: 0.5, ABSENT: 0.0, "": float("nan")}

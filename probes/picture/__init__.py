@@ -14,12 +14,13 @@ prompt is one observation: nothing here has an interval, `probes.heads` and `pro
 from collections.abc import Mapping
 from typing import ClassVar
 
-from streamscope.models.bounds import AnyInt, Names
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.bounds import AnyInt, Names
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Data, Opened, Prompts, Text
+from streamscope.instruments.figures import HeadMap
 from streamscope.models.head_spec import score_names
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Data, Instrument, Opened, Prompts, Text, instrument
-from streamscope.probes.figures import HeadMap
 
 SCORES = ("pds", "previous", "first", "duplicate", "induction")
 """What --heads ranks by: `probes.pds` on the suite, `probes.heads` on random sequences."""

@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.errors import InputError, unknown
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.data import Opened, Prompts, Text
+from streamscope.instruments.observations import Estimates
+from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer
+from streamscope.instruments.table import HEAD, Column, Table, key
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.probes.attention import choose
-from streamscope.probes.contract import Opened, Progress, Prompts, Seen, Text, title_of
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import summary as by_position
 from streamscope.probes.logit_lens.measure import visible
-from streamscope.probes.observations import Estimates
 from streamscope.probes.pds.measure import summary as by_pds
 from streamscope.probes.picture import Picture
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts.alignment import Aligned, check_tokenizer
-from streamscope.probes.result import HEAD, Column, Table, key
 
 HOOK = "blocks.{}.attn.hook_pattern"
 LONGEST = 14

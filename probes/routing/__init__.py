@@ -22,10 +22,10 @@ this one model; other seeds may differ by more.
 
 from typing import ClassVar
 
-from streamscope.models.bounds import Count, Seed
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, instrument
-from streamscope.probes.figures import Curve, HeadMap, Intervals
+from streamscope.cli.bounds import Count, Seed
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.figures import Curve, HeadMap, Intervals
 
 
 @instrument("routing")

@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.table import Column, Table, counts, key, quantity
+from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.mixing import routing
-from streamscope.probes.contract import Opened, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations
-from streamscope.probes.result import Column, Table, counts, key, quantity
 from streamscope.probes.routing import Routing
-from streamscope.probes.stats.corrections import correct
-from streamscope.probes.undefined import note, reasons
 
 Matrices = Mapping[str, Mapping[int, np.ndarray]]
 """Projection -> layer -> W [H to, H from]."""

@@ -17,10 +17,11 @@ another key reach at most 1 − 1/T. HSS and entropy depend on T: compare models
 
 from typing import Annotated, ClassVar
 
-from streamscope.models.bounds import Bounds, Count
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Documents, Instrument, instrument
-from streamscope.probes.figures import HeadMap, Intervals, Matrix
+from streamscope.cli.bounds import Bounds, Count
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Documents
+from streamscope.instruments.figures import HeadMap, Intervals, Matrix
 
 
 @instrument("specialization", Documents(max_documents=None))

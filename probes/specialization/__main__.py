@@ -1,6 +1,6 @@
 """`python -m probes.specialization`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.specialization import main
 
 if __name__ == "__main__":

@@ -11,13 +11,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.table import Column, Table, described, key
 from streamscope.models.hooks import Query, run
 from streamscope.probes.attention import PATTERN
-from streamscope.probes.contract import Documents, Opened, Seen, title_of
 from streamscope.probes.heads.measure import by_layer
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.probes.result import Column, Table, described, key
 from streamscope.probes.specialization import Specialization
 
 CHUNK_NUMBERS = 2**24

@@ -13,16 +13,17 @@ up to the query is asked with either answer are left out and counted: their SPS 
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from streamscope.probes.command import main_of
-from streamscope.probes.contract import Instrument, Prompts, instrument
-from streamscope.probes.figures import HeadMap, Intervals
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.figures import HeadMap, Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from streamscope.instruments.prompts.alignment import Aligned
+    from streamscope.instruments.prompts.suite import Suite
     from streamscope.models.hooks import Captures, Query
-    from streamscope.probes.prompts.alignment import Aligned
-    from streamscope.probes.prompts.suite import Suite
 
 
 @instrument("sps", Prompts())

@@ -1,6 +1,6 @@
 """`python -m probes.sps`."""
 
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from streamscope.probes.sps import main
 
 if __name__ == "__main__":

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.stats.effect_sizes import cohens_d
+from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
@@ -19,13 +27,7 @@ from streamscope.probes.attention import (
     tidy,
     to,
 )
-from streamscope.probes.contract import Opened, Prompts, Seen, title_of
-from streamscope.probes.observations import Contrast, Estimates, Measure, Observations, estimate
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.result import Column, Table, counts, key, quantity
 from streamscope.probes.sps import Sps
-from streamscope.probes.stats.effect_sizes import cohens_d
 
 KEYS = ("head", "layer", "index")
 LEVELS = {"all": "all heads", "layers": "the heads of each layer", "heads": "each head"}

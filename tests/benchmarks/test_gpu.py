@@ -8,7 +8,7 @@ import torch
 
 from streamscope.benchmarks.gpu import main
 from streamscope.benchmarks.gpu import measure as gpu
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 
 
 def rows(path: Path) -> dict[tuple, dict]:

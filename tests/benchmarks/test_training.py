@@ -6,8 +6,8 @@ import torch
 from streamscope.benchmarks.training import main
 from streamscope.benchmarks.training.measure import _step, matmul_ceiling, on_paper, shape, training_step
 from streamscope.benchmarks.training.options import PARTS, Options
+from streamscope.cli.errors import InputError
 from streamscope.models import build
-from streamscope.models.errors import InputError
 
 SMALL = ["--layers", "1", "--batch", "1", "--context", "8", "--rounds", "1", "--widths", "48", "--vocabularies", "64"]
 

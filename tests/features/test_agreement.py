@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.agreement import (
     adjusted_mutual_information,
     adjusted_mutual_information_interval,
     adjusted_rand,
     adjusted_rand_interval,
 )
-from streamscope.models.errors import InputError
 
 
 def labels(n: int, clusters: int, same: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.features.card import main
 from streamscope.features.extract import main as extract
 from streamscope.features.store import read_features
-from streamscope.models.errors import InputError
 from tests.tiny import untrained
 
 

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 from safetensors.numpy import save_file
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster, main
 from streamscope.features.cluster.measure import _place, _umap
 from streamscope.features.extract import Extract
 from streamscope.features.tables import FeatureTables
-from streamscope.models.errors import InputError
-from streamscope.probes.result import Result
+from streamscope.instruments.figures.drawing import draw
+from streamscope.instruments.result import Result
 from tests.features.planted import about_features, planted_file, planted_table, written
 
 ABOUT = about_features(2, 2, Extract())
@@ -75,7 +76,7 @@ def test_k_star_clusters_are_found(tmp_path: Path) -> None:
     assert summary["coverage_low"] < 234 / 240 < summary["coverage_high"]
     assert (tmp_path / "out.html").stat().st_size > 10_000
     for one in result.figures:
-        assert one.draw(result) is not None
+        assert draw(one, result) is not None
 
 
 def test_kmeans_and_all_options(tmp_path: Path) -> None:

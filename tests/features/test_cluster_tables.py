@@ -6,13 +6,13 @@ import pytest
 from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.checks import agreement_table, apart, stability_table
 from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread
 from streamscope.features.cluster.measure import depths, each, same_token
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.cluster.parts import parts_table
-from streamscope.models.errors import InputError
-from streamscope.probes.observations import estimate
+from streamscope.instruments.observations import estimate
 from tests.features.test_cluster import NAMES, planted
 
 

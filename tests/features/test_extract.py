@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamscope.features.extract.measure
+from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, main
 from streamscope.features.extract.measure import stream_names
 from streamscope.features.extract.parts import Parts
 from streamscope.features.store import read_features, read_raw
+from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.parquet import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import pack
-from streamscope.probes.contract import Opened, Tokens
-from streamscope.probes.tables import read_about
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import pack
 from tests.features.planted import planted_file
 from tests.tiny import untrained
 

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamscope.features.extract.measure
+from streamscope.cli.ledger import Ledger
 from streamscope.features.extract import Extract, main
 from streamscope.features.extract.parts import Parts
+from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.models.ledger import Ledger
-from streamscope.probes.contract import Opened, Tokens
-from streamscope.probes.result import Result
 from tests.tiny import untrained
 
 HOW = Extract(raw=("blocks.1.hook_context_post",))
@@ -83,7 +83,7 @@ def test_a_part_that_a_dead_worker_held_is_read_by_another(run: Path, corpus, tm
     assert same(HOW.run(shared), alone)
 
 
-@pytest.mark.slow  # a worker imports everything again; how it is launched, tests/models/test_launch.py asks
+@pytest.mark.slow  # a worker imports everything again; how it is launched, tests/cli/test_launch.py asks
 def test_launched_workers_read_all_parts(run: Path, corpus, tmp_path: Path, monkeypatch, capsys) -> None:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[dev]'")
     monkeypatch.undo()  # parts of the size that the worker's process has

@@ -9,15 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.features.needed_context import NeededContext, main
 from streamscope.features.needed_context.measure import bins_of, pairs
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.figures.drawing import draw
+from streamscope.instruments.observations import Measure, Observations, each, estimate
+from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import pack
-from streamscope.probes.contract import Tokens
-from streamscope.probes.observations import Measure, Observations, each, estimate
-from streamscope.probes.result import Result
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import pack
 from tests.tiny import untrained
 
 LEAST = 8
@@ -137,7 +138,7 @@ def test_the_command_and_bad_input(run: Path, corpus: tuple[Path, Path], tmp_pat
     result = Result.load(out)
     assert set(result.table().frame["depths"]) <= {"early", "middle", "late"}
     for figure in result.figures:
-        assert figure.draw(result) is not None
+        assert draw(figure, result) is not None
     for how, message in (
         ({"windows": (16,), "least": 8}, "at most --least 8"),
         ({"windows": ()}, "at least one of --windows"),

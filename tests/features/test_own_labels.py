@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.features.profile import Profile, main
 from streamscope.features.profile.own_labels import read_labels
 from streamscope.features.store import read_features
 from streamscope.features.tables import FeatureTables
-from streamscope.models.errors import InputError
-from streamscope.probes.result import Result
+from streamscope.instruments.result import Result
 from tests.features.test_profiles import MODEL, planted
 
 

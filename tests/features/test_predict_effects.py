@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.features.predict_effects import main
 from streamscope.features.predict_effects.explained import baselines, explain
 from streamscope.features.predict_effects.matched import Matched, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
 from streamscope.features.tables import OpenEffects
-from streamscope.models.errors import InputError
-from streamscope.probes.tables import read_about, write_table
+from streamscope.instruments.parquet import read_about, write_table
 from tests.features.planted import planted_file
 
 N, DOCUMENTS = 3000, 100

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import fingerprint
 from streamscope.features.compute.formulas import columns
@@ -25,8 +26,8 @@ from streamscope.features.profile.samples import Scale, farthest_points, from_ce
 from streamscope.features.profile.token_kinds import kinds
 from streamscope.features.store import read_features
 from streamscope.features.tables import FeatureTables
-from streamscope.models.errors import InputError
-from streamscope.probes.result import LongTable, Result, Table, key
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import LongTable, Table, key
 from tests.features.planted import planted_file
 
 TEXT = ["<|endoftext|>", "Lil", "y", " had", " 3", " red", " balls", ".", "\n", "She", " saw", " it", "!"]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.features.compute.attention import attention_stats, gated
 from streamscope.features.compute.formulas import columns, longest_run, stability
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier
 from streamscope.models import build
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import attached, capture
 from streamscope.models.readout import top_two
 from tests.features.naive import k_star, kappa, naive_features

@@ -5,8 +5,8 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
+from streamscope.cli.errors import InputError
 from streamscope.features.predict_effects.regression import PENALTIES, boosting, folds_of, ridge
-from streamscope.models.errors import InputError
 
 
 def r2(y: np.ndarray, said) -> np.ndarray:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.features.compute.attention import AttentionStats
 from streamscope.features.compute.formulas import Seen, Shape, Trajectory, columns, compute, family
 from streamscope.features.extract import Extract
-from streamscope.models.errors import InputError
 
 
 def names(n_layers: int, n_heads: int, **options) -> list[str]:

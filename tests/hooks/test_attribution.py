@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise, some

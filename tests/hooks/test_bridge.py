@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from streamscope.cli.errors import InputError
 from streamscope.models import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Query, capture, edit, run
 
 torch.set_num_threads(1)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import streamscope.models
+from streamscope.cli.errors import InputError
 from streamscope.models import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import ObservePoint, OnDemand, Query, capture, edit, edited_at, hooked_at, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
@@ -280,7 +280,7 @@ def test_captured_tensors_are_copies(model: StreamTransformer) -> None:
 def test_package_exports() -> None:
     """What `models` exports is not hidden by a file of the same name, once all of them are imported."""
     for home in set(streamscope.models._HOME.values()):
-        importlib.import_module(f"streamscope.models.{home}")
+        importlib.import_module(f"streamscope.{home}")
     assert not [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
 
 
@@ -290,7 +290,7 @@ def test_package_exports_of_a_fresh_process() -> None:
     code = """
 import importlib, types, streamscope.models
 for home in set(streamscope.models._HOME.values()):
-    importlib.import_module(f"streamscope.models.{home}")
+    importlib.import_module(f"streamscope.{home}")
 wrong = [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
 assert not wrong, f"modules instead of what they hold: {wrong}"
 """

@@ -129,7 +129,7 @@ def check_later_passes() -> None:
     """tracer.iter reads a pattern of the pass that it names; after passes that did not compute it, it is told so."""
     import torch
 
-    from streamscope.models.errors import InputError
+    from streamscope.cli.errors import InputError
 
     model, sight, tokens = _setup("lfa")
     name = "blocks.0.attn.hook_pattern"
@@ -236,7 +236,7 @@ def check_observe_only() -> None:
     """Setting the sum of the streams raises our error with their names; reading it does not."""
     import torch
 
-    from streamscope.models.errors import InputError
+    from streamscope.cli.errors import InputError
 
     model, sight, tokens = _setup("lfa")
     plain = model(tokens)
@@ -320,7 +320,7 @@ def check_our_tools_after_wrapping() -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
     import torch
 
-    from streamscope.models.errors import InputError
+    from streamscope.cli.errors import InputError
     from streamscope.models.hooks import Query, capture, edit, run
     from streamscope.models.make import build
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Query, capture, edit, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer

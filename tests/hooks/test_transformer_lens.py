@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformer_lens import patching
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer

@@ -18,11 +18,11 @@ import tokenizers
 import torch
 from tokenizers import pre_tokenizers
 
+from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.models.config import LayerNorm
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.prompts.suite import Prompt, Suite
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 WORDS = ["rose", "bear", "king", "star", "red", "sun", "fox", "moon", "rain", "snow"]

@@ -8,20 +8,21 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import numerics_of
+from streamscope.instruments.data import Documents
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Documents, numerics_of
-from streamscope.probes.result import Result
-from streamscope.probes.stats.estimators import ratio_of_sums
+from streamscope.text.shards import document_batches
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.open_data import OpenTasks
+from streamscope.instruments.prompts.tasks import token_task
+from streamscope.instruments.result import Result
 from streamscope.interventions.ablation_effects import AblationEffects
 from streamscope.interventions.ablation_effects.changes import cases, changes, rows
 from streamscope.interventions.ablation_effects.diagonality import diagonality, own_groups
 from streamscope.interventions.ablation_effects.ratios import mean_ratio, ratio_of_changes, sd_ratio, table
 from streamscope.interventions.selection import HeadFinder
-from streamscope.models.errors import InputError
-from streamscope.probes.documents import OpenTasks
-from streamscope.probes.prompts.tasks import token_task
-from streamscope.probes.result import Result
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.result import Result
 from streamscope.interventions.abliterate import main
 from streamscope.interventions.abliterate.weights import abliterated, largest_output, project_out
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.readout import divergences
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions
-from streamscope.probes.result import Result
 from tests.tiny import arguments
 
 

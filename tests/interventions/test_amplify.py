@@ -10,22 +10,22 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.result import Result
 from streamscope.interventions.amplify import Amplify, main
 from streamscope.interventions.amplify.areas import areas, contrasts, trapezoid
 from streamscope.interventions.amplify.measure import CURVE
 from streamscope.interventions.edits.amplification import amplified, amplify_heads, check_alpha, pattern_sums
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
-from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5, degradation
-from streamscope.probes.contract import Documents
-from streamscope.probes.observations import estimate
-from streamscope.probes.result import Result
+from streamscope.text.shards import document_batches
 from tests.probes import planted
 from tests.tiny import MOST_PARTS, some, untrained
 

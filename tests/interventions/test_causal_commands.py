@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 import streamscope.models
+from streamscope.cli.errors import InputError
+from streamscope.instruments.result import Result
 from streamscope.interventions.ablation_effects import main as ablation_effects
 from streamscope.interventions.hydra import main as hydra
 from streamscope.interventions.steer_heads import main as steer_heads
-from streamscope.models.errors import InputError
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.head_groups import main as head_groups
-from streamscope.probes.result import Result
+from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import MOST_PARTS, some
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,6 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents, Tasks
+from streamscope.instruments.pool_results import compare as beside
+from streamscope.instruments.prompts.suite import Prompt
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.interventions import (
     ablate,
     ablation_effects,
@@ -26,13 +32,7 @@ from streamscope.interventions.hydra.decomposition import PARTS
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.interventions.streams import Streams
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Documents, Tasks
-from streamscope.probes.prompts.suite import Prompt
-from streamscope.probes.result import Result
-from streamscope.probes.stats.t_tests import clustered_t
-from streamscope.probes.together import compare as beside
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.tiny import some, untrained

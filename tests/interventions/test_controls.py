@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.stats.t_tests import clustered_t
 
 HEADS = parse_heads("all", 2, 4)
 

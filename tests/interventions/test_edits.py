@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.ablate import main
 from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head, score_names
 from streamscope.models.hooks import capture, edit
-from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
+from streamscope.text.shards import document_batches
 
 HEADS = [Head(0, 1), Head(0, 3), Head(1, 2)]
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 import streamscope.models
+from streamscope.cli.errors import InputError
+from streamscope.instruments.open_data import OpenTasks
+from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
+from streamscope.instruments.prompts.tasks import Task, sentence_task, token_task
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.contributions import contributions, directions, observe
 from streamscope.interventions.hydra.decomposition import decompose
 from streamscope.interventions.selection import Group
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
-from streamscope.probes.documents import OpenTasks
-from streamscope.probes.prompts.loaders import SentencePair, SentencePairs
-from streamscope.probes.prompts.tasks import Task, sentence_task, token_task
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
 
@@ -86,7 +86,7 @@ def random_task(n: int = 6) -> Task:
     """Cases of random tokens."""
     import pandas as pd
 
-    from streamscope.probes.prompts.tasks import Reads
+    from streamscope.instruments.prompts.tasks import Reads
 
     rng = np.random.default_rng(3)
     tokens = [[0, *rng.integers(1, 250, 4 + i).tolist()] for i in range(n)]

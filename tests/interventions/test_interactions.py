@@ -10,21 +10,23 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.figures import Matrix
+from streamscope.instruments.figures.drawing import draw
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import ratio_of_sums
+from streamscope.instruments.table import Table, key, quantity
 from streamscope.interventions.ablate import main
 from streamscope.interventions.ablate.interactions import MOST, head_sets
 from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
 from streamscope.interventions.controls import Sweep
 from streamscope.interventions.observe.documents import Losses
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Seen
-from streamscope.probes.figures import Matrix
-from streamscope.probes.observations import estimate
-from streamscope.probes.prompts.alignment import align
-from streamscope.probes.result import Result, Table, key, quantity
-from streamscope.probes.stats.estimators import ratio_of_sums
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
 from tests.interventions.test_ablate import naive_loss
 from tests.tiny import untrained
@@ -113,7 +115,7 @@ def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.Capture
     found = Result.load(out)
     assert len(found.table().frame) == 28 and found.table().frame["interaction"].notna().all()
     assert found.table().column("interaction").unit.startswith("nats/token")
-    drawn = [one.name for one in found.figures if one.draw(found) is not None]
+    drawn = [one.name for one in found.figures if draw(one, found) is not None]
     assert {"delta-against-alone", "interaction-pairs"} <= set(drawn)
     main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
     assert len(pd.read_parquet(out)) == 4
@@ -177,7 +179,7 @@ def test_the_strongest_come_first_and_pictures_show_them() -> None:
     assert list(table.rows()["interaction"].abs()) == [3.0] * 8
     assert table.caption() == "pairs; 8 of 28 rows, those with the largest interaction"
     assert replace(table, most=28).rows() is frame
-    pairs = Matrix("interaction").draw(Result({"pairs": table})).data[0]
+    pairs = draw(Matrix("interaction"), Result({"pairs": table})).data[0]
     z = np.array(pairs.z, float)
     assert list(pairs.x) == [h.label for h in HEADS[:8]] and np.isnan(np.diag(z)).all()
     assert z[0, 3] == z[3, 0] == frame.set_index("head").loc["L0H0+L0H3", "interaction"]

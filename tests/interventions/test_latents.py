@@ -10,6 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import tests.tiny
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents, Text
+from streamscope.instruments.open_data import open_documents
+from streamscope.instruments.result import Result
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import Latents, main
@@ -17,14 +21,10 @@ from streamscope.interventions.latents.measure import aligned_positions
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.readout import divergences
-from streamscope.models.text.shards import document_batches
-from streamscope.probes.contract import Documents, Text
-from streamscope.probes.documents import open_documents
-from streamscope.probes.result import Result
+from streamscope.text.shards import document_batches
 
 UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
 

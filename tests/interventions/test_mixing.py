@@ -12,6 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.corrections import correct
 from streamscope.interventions.edits.mixing import (
     average_streams,
     constant_coefficients,
@@ -22,13 +27,9 @@ from streamscope.interventions.edits.mixing import (
 from streamscope.interventions.mixing import Change, Mixing, main
 from streamscope.interventions.mixing.measure import cells_of, constants_of
 from streamscope.models import build, load, preset
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import Module, connections
 from streamscope.papers.krom.contraction import set_bias
-from streamscope.probes.contract import Documents
-from streamscope.probes.result import Result
-from streamscope.probes.stats.corrections import correct
 from tests.tiny import some, untrained
 
 DATA = Documents(data="stories:1:6", batch_size=4, stride=0)
@@ -155,7 +156,7 @@ def plain(change: str, layer: int, part: str, means: dict[str, Tensor], order: S
 def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
     model, draws = moved(model_of(residual)), 2
     result = measured(model, where=("everywhere", "L0.*", "L1.mlp"), draws=draws, seed=4)
-    rows = [row[: model.config.n_ctx + 1] for row in DATA.of(model).rows()]
+    rows = [row[: model.config.n_ctx + 1] for row in open_data(DATA, model).rows()]
     names = [f"{name}.hook_{of}" for name in connections(model) for of in ("pre", "res", "post")]
     n, kept = 0, list[tuple[Tensor, Tensor]]()
     sums = {name: torch.zeros((), dtype=torch.float64) for name in names}
@@ -217,7 +218,7 @@ def test_what_is_said_not_to_act_is_what_changes_nothing(
     """Each edit is made all the same: no logit moves where it cannot act, and some do everywhere else."""
     own = {"residual.post_input": post_input, "residual.freeze_res": frozen, "residual.dynamic": not static}
     model = moved(model_of(residual, **own)).double()
-    opened, how = DATA.of(model), Mixing(where=("all", "everywhere"))
+    opened, how = open_data(DATA, model), Mixing(where=("all", "everywhere"))
     cells = cells_of(how, model)
     acting = [type(cell)(cell.change, cell.where, cell.modules, "") for cell in cells]
     constants = {key: value.double() for key, value in constants_of(model, acting, opened).items()}

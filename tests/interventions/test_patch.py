@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.stats.estimators import mean
+from streamscope.instruments.table import Table
 from streamscope.interventions.patch import Patch, main
 from streamscope.interventions.patch.activations import Patched, patch_pairs, plan, spots
 from streamscope.interventions.patch.measure import Swept, add, cell_labels, errors, tables
 from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Seen
-from streamscope.probes.observations import estimate
-from streamscope.probes.prompts import load_suite
-from streamscope.probes.prompts.alignment import align
-from streamscope.probes.result import Table
-from streamscope.probes.stats.estimators import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 from tests.tiny import MOST_PARTS, WORDS, some, untrained

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.patch.paths import (
     READERS,
     Edge,
@@ -15,7 +16,6 @@ from streamscope.interventions.patch.paths import (
     parse_senders,
     patch_edges,
 )
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds
 

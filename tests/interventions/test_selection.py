@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.permutations import rank_among
 from streamscope.interventions.controls import random_sets
 from streamscope.interventions.suppress import Suppress
 from streamscope.interventions.suppress.measure import over, ranked
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.probes.stats.permutations import rank_among
 
 
 def test_random_sets_are_distinct_seeded_and_others() -> None:

@@ -7,17 +7,17 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.steer import Steer, main
 from streamscope.interventions.steer.measure import mean_norms, steering_edits
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import capture, edit
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Documents
 from streamscope.probes.directions import main as directions
 from streamscope.probes.stream_states import streams_of
 from tests.tiny import arguments, randomise

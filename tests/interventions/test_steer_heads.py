@@ -11,19 +11,19 @@ import torch
 from scipy import stats
 
 import streamscope.models
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Measure, Observations
+from streamscope.instruments.open_data import OpenTasks
+from streamscope.instruments.pool_results import compare
+from streamscope.instruments.prompts.tasks import token_task
+from streamscope.instruments.table import Table
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.selection import Group, every_head
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.interventions.steer_heads.measure import levels, leverage, ranges, spearman, task_blocks
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
-from streamscope.probes.documents import OpenTasks
-from streamscope.probes.observations import Measure, Observations
-from streamscope.probes.prompts.tasks import token_task
-from streamscope.probes.result import Table
-from streamscope.probes.together import compare
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
 from tests.tiny import randomise

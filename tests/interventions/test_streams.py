@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import main
 from streamscope.interventions.streams.measure import (
@@ -24,10 +25,9 @@ from streamscope.interventions.streams.reference import hook_names, random_embed
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import FrozenToken
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
-from streamscope.models.text.shards import document_batches
 from streamscope.models.training.data import evaluation_shards
+from streamscope.text.shards import document_batches
 from tests.tiny import MOST_PARTS, randomise, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))

@@ -18,6 +18,13 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Documents
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts.alignment import Aligned, align
+from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablate.measure import ablate_on_prompts
 from streamscope.interventions.edits import scale_heads
@@ -28,16 +35,10 @@ from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress, main
 from streamscope.interventions.suppress.measure import Protocol, add, design, ranked, tables
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Documents, Seen
-from streamscope.probes.documents import given_prompts
-from streamscope.probes.observations import estimate
 from streamscope.probes.pds import Pds
-from streamscope.probes.prompts.alignment import Aligned, align
-from streamscope.probes.result import Result
 from tests.probes import planted
 
 DELTA, C = 2.0, 1.5
@@ -269,7 +270,7 @@ def test_loss_of_documents_is_a_measure_like_the_others() -> None:
 def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
     monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
-    monkeypatch.setattr("streamscope.probes.documents.load_suite", lambda name, n=None, seed=None: planted.suite())
+    monkeypatch.setattr("streamscope.instruments.open_data.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "s.parquet"
     main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
     printed = " ".join(capsys.readouterr().out.split())
@@ -302,7 +303,7 @@ def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
 ) -> None:
     monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
     monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
-    monkeypatch.setattr("streamscope.probes.documents.load_suite", lambda name, n=None, seed=None: planted.suite())
+    monkeypatch.setattr("streamscope.instruments.open_data.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "a.parquet"
     ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measures", "sps", "coherence", "--out", str(out)])
     assert "by construction" in capsys.readouterr().out

@@ -13,6 +13,11 @@ import pytest
 import torch
 
 import streamscope.models
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import Document
+from streamscope.instruments.parquet import read_about
 from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.interventions.selection import Group
@@ -20,14 +25,9 @@ from streamscope.interventions.token_effects import TokenEffects, main
 from streamscope.interventions.token_effects.gates import Halves, Modes, apart, gates_of
 from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.contract import Tokens
-from streamscope.probes.documents import Document
-from streamscope.probes.observations import estimate
-from streamscope.probes.tables import read_about
 from tests.interventions import copiers
 from tests.tiny import randomise
 

@@ -11,18 +11,20 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.registry import discover
+from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit, edited_at, hooked_at
-from streamscope.models.huggingface.bridged import Bridged, bridge
-from streamscope.models.huggingface.convert import convert
-from streamscope.models.text import END_OF_TEXT
-from streamscope.models.text.shards import NO_TARGET, document_batches
-from streamscope.probes.contract import Documents, discover
+from streamscope.models.interop.huggingface.bridged import Bridged, bridge
+from streamscope.models.interop.huggingface.convert import convert
 from streamscope.probes.logit_lens.measure import lens_of
-from streamscope.probes.result import Result
+from streamscope.text import END_OF_TEXT
+from streamscope.text.shards import NO_TARGET, document_batches
 from tests.tiny import randomise
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -95,7 +97,7 @@ def test_logits_are_those_of_the_library(theirs: tuple[Bridged, Any]) -> None:
 def test_ablation_is_a_loop_over_the_librarys_module(theirs: tuple[Bridged, Any]) -> None:
     """A head's part of the input of out_proj set to 0, by a hook of torch on the module itself."""
     model, module = theirs
-    opened = Documents("stories:1:3").of(model)
+    opened = open_data(Documents("stories:1:3"), model)
     found = Ablate(heads=("L1.H2", "L4.H0"), draws=0).measure(model, opened).table("loss").frame.set_index("head")
 
     def loss() -> float:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
 from streamscope.models.make import build

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import streamscope.models
+from streamscope.cli.errors import InputError
 from streamscope.models import build, load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import match
-from streamscope.models.text.stories import documents
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.text.stories import documents
+from streamscope.text.tokenizer import Tokenizer
 
 TEXTS = ["Lily ran.", "Once there was a boy who had a small dog."]
 

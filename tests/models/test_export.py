@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models import build, load, preset
 from streamscope.models.checkpoint import write_snapshot
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.errors import InputError
-from streamscope.models.export import main
-from streamscope.models.export.code import files
-from streamscope.models.export.write import export
 from streamscope.models.hooks import expected_hooks
+from streamscope.models.interop.export import main
+from streamscope.models.interop.export.code import files
+from streamscope.models.interop.export.write import export
 from streamscope.models.tensors import read_tensors
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.tokenizer import Tokenizer
 from tests.models.test_huggingface import CASES, theirs
 from tests.tiny import PARTS, some
 
@@ -280,7 +280,7 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
 @pytest.mark.parametrize("name", ["gpt2", "canon", "hdpl", "alone"])
 def test_exports_in_a_bridge(name: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every hook of the table that may be edited, with our values; edits have our effects."""
-    from streamscope.models.export.bridge import ARCHITECTURE, boot
+    from streamscope.models.interop.export.bridge import ARCHITECTURE, boot
 
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))

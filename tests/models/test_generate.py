@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import streamscope.models
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.generate import generate
 from streamscope.models.make import build
 

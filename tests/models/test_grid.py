@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from streamscope.cli.errors import InputError
+from streamscope.cli.ledger import Ledger
+from streamscope.cli.parse import parse
 from streamscope.models import grid
-from streamscope.models.cli import parse
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set
-from streamscope.models.errors import InputError
 from streamscope.models.grid import Cell, begin, cells_of, changed, main, read_grid
-from streamscope.models.ledger import Ledger
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Options, phases_of, with_recipe
 from streamscope.models.training.run import read_metrics

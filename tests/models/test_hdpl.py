@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.checkpoint import load
 from streamscope.models.config.presets import preset
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
 from streamscope.models.make import build

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
-from streamscope.models.huggingface import main
+from streamscope.models.interop.huggingface import main
 
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)

@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import streamscope.models
+from streamscope.cli.errors import InputError
 from streamscope.features.extract.measure import pieces_of
+from streamscope.instruments.data import Text
 from streamscope.models import load
 from streamscope.models.checkpoint import opened
-from streamscope.models.errors import InputError
-from streamscope.models.export.write import export
 from streamscope.models.generate import generate
-from streamscope.models.huggingface.convert import read_config
-from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.contract import Text
+from streamscope.models.interop.export.write import export
+from streamscope.models.interop.huggingface.convert import read_config
 from streamscope.probes.logit_lens import LogitLens
+from streamscope.text.tokenizer import Tokenizer
 from tests.models.test_huggingface import theirs
 
 transformers = pytest.importorskip("transformers")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.registry import discover
 from streamscope.models import load
-from streamscope.models.errors import InputError
-from streamscope.probes.contract import Tokens, discover
 from tests.models.test_huggingface import CASES, theirs
 
 ROOT = Path(__file__).resolve().parents[2]

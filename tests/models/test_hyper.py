@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
 from streamscope.models.make import build

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command
 from streamscope.models import load
-from streamscope.models.cli import command
-from streamscope.models.errors import InputError
-from streamscope.models.importers import main
-from streamscope.models.importers.connections import hyper_connection
-from streamscope.models.importers.formats import imported
-from streamscope.models.importers.tensors import read
+from streamscope.models.interop.importers import main
+from streamscope.models.interop.importers.connections import hyper_connection
+from streamscope.models.interop.importers.formats import imported
+from streamscope.models.interop.importers.tensors import read
 from streamscope.models.transformer import StreamTransformer
 
 Weights = dict[str, Tensor]

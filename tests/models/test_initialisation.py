@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models import config as c
 from streamscope.models.checkpoint import bundled, run_folder
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, override, to_dict
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import some

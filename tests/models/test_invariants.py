@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, kinds, override, parse_mixing, to_dict
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.residual import map_state
 from streamscope.models.make import build

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.registry import discover
 from streamscope.models.checkpoint import ZOO, load
-from streamscope.models.errors import InputError
-from streamscope.models.export.write import export
+from streamscope.models.interop.export.write import export
 from streamscope.models.make import build
 from streamscope.models.tensors import save
-from streamscope.probes.contract import discover
 
 INSTRUMENTS = discover()
 

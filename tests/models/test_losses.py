@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models import readout
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
 
 V, D = 50, 12

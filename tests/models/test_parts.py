@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
 from streamscope.models.layers.mlp import Mlp

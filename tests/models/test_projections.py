@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
+from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import kinds
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import projections
 from streamscope.models.layers.projections import Projection

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import streamscope.models.sweep.captures
+from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Query, capture, edit, run
 from streamscope.models.sweep.captures import run_sweep

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.cli.errors import InputError
 from streamscope.models import build
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Edits, ObservePoint, capture, edit
 from streamscope.models.sweep.batched_sweep import Trajectories
 from streamscope.models.transformer import StreamTransformer

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from streamscope.cli.parse import command
 from streamscope.models.checkpoint import ZOO
-from streamscope.models.cli import command
 from streamscope.papers.comparison.runs import all_agree, opened
 
 NAN = float("nan")
@@ -76,7 +76,7 @@ def as_bundled(folder: Path, names: Sequence[str]) -> None:
 
 def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list[str]]:
     """Table -> its columns with a value that is missing without a reason."""
-    from streamscope.probes.undefined import printable
+    from streamscope.instruments.undefined_cells import printable
 
     found = {}
     for path in folder.glob("*.parquet"):
@@ -90,15 +90,15 @@ def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list
 
 def fewer_prompts(patch: pytest.MonkeyPatch, most: int) -> None:
     """From every suite that is loaded, its first `most` prompts, whole pairs."""
-    import streamscope.probes.prompts
+    import streamscope.instruments.prompts
 
-    whole = streamscope.probes.prompts.load_suite
+    whole = streamscope.instruments.prompts.load_suite
 
     def first(*args: Any, **options: Any) -> Any:
         suite = whole(*args, **options)
         return replace(suite, prompts=suite.prompts[:most])
 
-    patch.setattr(streamscope.probes.prompts, "load_suite", first)
+    patch.setattr(streamscope.instruments.prompts, "load_suite", first)
 
 
 def refused(

@@ -16,8 +16,10 @@ import pytest
 from scipy import stats
 
 from streamscope.__main__ import main as streamscope
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
+from streamscope.instruments.parquet import read_about, write_table
+from streamscope.instruments.registry import discover
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers.claims import HERE, RESULTS, main
 from streamscope.papers.claims.judged import Tables, judged
@@ -31,8 +33,6 @@ from streamscope.papers.lfa import printed as lfa
 from streamscope.papers.modes import printed as modes
 from streamscope.papers.pls import printed as pls
 from streamscope.papers.scales.training import ORDER, all_cells
-from streamscope.probes.contract import discover
-from streamscope.probes.tables import read_about, write_table
 
 NAN = float("nan")
 ROOT = Path(__file__).resolve().parents[2]
@@ -339,7 +339,7 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
     }
     assert len(several) > 20
     modules = {name: importlib.import_module(f"streamscope.{name}") for name, _ in several}  # with the parse they have
-    monkeypatch.setattr("streamscope.models.cli.parse", stop)
+    monkeypatch.setattr("streamscope.cli.parse.parse", stop)
     for (name, arguments), where in several.items():
         module = modules[name]
         monkeypatch.setattr(module, "parse", stop, raising=False)

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from streamscope.models.disk import read_toml
-from streamscope.models.errors import InputError
+from streamscope.cli.disk import read_toml
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import write_table
+from streamscope.instruments.stats.means import estimate
 from streamscope.papers.claims.judged import Tables
 from streamscope.papers.claims.single import CLAIMS, GATE, OUT, File, judged, main, student
-from streamscope.probes.stats.means import estimate
-from streamscope.probes.tables import write_table
 
 TOLD: Any = {
     "run": "stories/lfa", "quantity": "q", "where": "§1", "table": "t.parquet", "row": {"head": "L0H0"},

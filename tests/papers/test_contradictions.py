@@ -18,6 +18,7 @@ import pytest
 from scipy.optimize import linprog
 from transformers import get_cosine_schedule_with_warmup
 
+from streamscope.instruments.prompts import load_suite
 from streamscope.interventions.amplify.areas import AXES, trapezoid
 from streamscope.models.config.presets import preset
 from streamscope.models.make import build
@@ -25,7 +26,6 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.ledger import read
 from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5
-from streamscope.probes.prompts import load_suite
 from tests.papers.test_claims_ledger import FILES, TEXTS
 
 CLAIMS = {claim.row["id"]: claim.row for claim in read(HERE)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.papers.demo import main
 from streamscope.papers.demo import words as words
 from streamscope.papers.demo.options import Sizes
@@ -203,13 +203,13 @@ def test_a_head_is_needed_only_where_the_nouns_are_used(whole, chosen, above, ve
 
 def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
     """Two heads chosen for different prompts: each prompt loses its own, and the others of that head's layer."""
+    from streamscope.instruments.prompts import align, load_suite
     from streamscope.models import load
     from streamscope.models.hooks import edit
     from streamscope.papers.demo.measure import Found, _following
     from streamscope.probes.coherence import Coherence
     from streamscope.probes.coherence.elsewhere import exchanged
     from streamscope.probes.probe import measure
-    from streamscope.probes.prompts import align, load_suite
 
     model = load(runs[0])
     aligned = align(load_suite("stories", n=30), model.tokenizer, model.config.n_ctx)

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.streams.measure import PAPER
 from streamscope.models.checkpoint import load
 from streamscope.models.config.parts import FanInNormal, Initial
 from streamscope.models.config.presets import preset as make
 from streamscope.models.config.serialization import to_dict
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.models.train import main as train

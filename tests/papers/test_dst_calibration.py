@@ -8,15 +8,15 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.observe.documents import document_losses
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import edit
-from streamscope.models.text.shards import NO_TARGET, document_batches
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst import calibration
 from streamscope.papers.dst.calibration import claims, main, measure_run, sums, temperatures, tempered
+from streamscope.text.shards import NO_TARGET, document_batches
 from tests.papers.pages import planted
 from tests.tiny import arguments
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from scipy import stats
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config import Hdpl, presets
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.runs import opened

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import read_about, write_table
 from streamscope.models import checkpoint
-from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.losses import (
     Below,
@@ -31,7 +32,6 @@ from streamscope.papers.krom.mixing import arm, factors, judged, without_gradien
 from streamscope.papers.krom.page import differences, page
 from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.report import again, open_runs, read
-from streamscope.probes.tables import read_about, write_table
 from tests.papers.pages import as_bundled, committed
 from tests.tiny import arguments
 

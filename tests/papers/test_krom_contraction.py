@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import read_about
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.papers.krom.contraction import claims, differences, main, measured, set_bias, table
-from streamscope.probes.tables import read_about
 
 
 def net():

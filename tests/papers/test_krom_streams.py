@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import OpenDocuments
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import edit
 from streamscope.models.mixing import connections, idle
-from streamscope.models.text.shards import NO_TARGET, document_batches
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.krom.streams import FEW, NO_SLOPE, SAME, UNIT, alphas, claims, gained, main, rho, slope
-from streamscope.probes.contract import Documents
-from streamscope.probes.documents import OpenDocuments
+from streamscope.text.shards import NO_TARGET, document_batches
 from tests.papers.pages import planted
 from tests.tiny import arguments
 

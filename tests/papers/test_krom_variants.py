@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.instruments.prompts.sets import contrast, encode
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.papers.krom import main
@@ -18,9 +20,7 @@ from streamscope.papers.krom.curves import sentences
 from streamscope.papers.krom.mixing import CONTRASTS
 from streamscope.papers.krom.report import Found, open_runs, read, standard
 from streamscope.papers.krom.variants import FROZEN, NO_FACTORS, claims, differences, pairs, section, streams
-from streamscope.probes.prompts.sets import contrast, encode
 from streamscope.probes.stream_states import stream_states
-from streamscope.probes.undefined import reasons
 from tests.papers.pages import unexplained
 from tests.tiny import arguments
 

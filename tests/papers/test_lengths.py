@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.comparison.lengths import by_position, curves, lengths, section, short, usual

@@ -20,12 +20,12 @@ import streamscope.papers.lfa.report
 import streamscope.papers.lfa.runs
 import streamscope.probes.probe
 import tests.tiny
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import align, load_suite
 from streamscope.models.checkpoint import load
 from streamscope.models.config.presets import preset as make
 from streamscope.models.config.serialization import parse_set, to_dict
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.comparison.figures import write_figures
@@ -49,7 +49,7 @@ from streamscope.papers.scales.training import cells
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, load_suite
+from streamscope.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.papers.pages import NAN, changed, planted, unexplained
 

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.papers.demo.html import (
     Command,
     Figure,
@@ -147,7 +147,7 @@ def test_a_disk_that_is_full_leaves_the_old_page(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("streamscope.models.disk.os.replace", full)
+    monkeypatch.setattr("streamscope.cli.disk.os.replace", full)
     with pytest.raises(InputError, match="cannot write"):
         write_page(page(Text("x")), path)
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1

@@ -8,7 +8,7 @@ import datasets
 import pandas as pd
 import pytest
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.papers.peers import main
 from streamscope.papers.peers.measure import TPU, their_code
 

@@ -12,12 +12,12 @@ import pytest
 from plotly.subplots import make_subplots
 from scipy import stats
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import read_about
+from streamscope.instruments.prompts.tasks import token_task
 from streamscope.interventions.hydra.decomposition import decompose, kept
 from streamscope.interventions.selection import Group
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import pack
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.printed import Bound, Order
 from streamscope.papers.comparison.rows import Rows
@@ -33,8 +33,8 @@ from streamscope.papers.pls.report import again
 from streamscope.papers.pls.runs import open_runs
 from streamscope.papers.pls.seeds import claims, comparisons, pairs, presets
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.prompts.tasks import token_task
-from streamscope.probes.tables import read_about
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import pack
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER

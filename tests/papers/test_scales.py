@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set
-from streamscope.models.errors import InputError
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers import dst, hdpl, krom, lfa, pls
 from streamscope.papers.scales.__main__ import main as train_all

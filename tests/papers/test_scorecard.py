@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
 from streamscope.models import load
 from streamscope.models.checkpoint import ZOO, run_folder
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
@@ -37,7 +39,6 @@ from streamscope.papers.scorecard.report import (
     open_runs,
     recipes,
 )
-from streamscope.probes.contract import Documents
 from tests.conftest import ROOT
 
 PAPERS = ROOT.parent / "shared" / "papers"
@@ -89,7 +90,7 @@ def test_how_far_streams_lie_apart() -> None:
     """Beside 1 − N ‖s̄‖² / Σ_n ‖s_n‖² in a loop over tokens; 0 where all streams are the same; none with one."""
     model, data = load("stories/kromcanon-b2"), Documents(max_documents=2)
     hook = f"blocks.{model.config.n_layers - 1}.hook_streams_post"
-    opened, shares = data.of(model), []
+    opened, shares = open_data(data, model), []
     for ids in opened.rows():
         with torch.no_grad(), capture(model, [hook]) as found:
             model(torch.tensor([ids[: model.config.n_ctx]]))

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from streamscope.cli.disk import read_rows
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import checkpoint_of, title_of
 from streamscope.models import checkpoint
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
-from streamscope.models.disk import read_rows
-from streamscope.models.errors import InputError
 from streamscope.models.training.data import _tokenizer_path
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import card, index
-from streamscope.probes.contract import checkpoint_of, title_of
 from streamscope.probes.phenomena import Phenomena
 from tests.tiny import some
 

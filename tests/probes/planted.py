@@ -19,12 +19,12 @@ import tokenizers
 import torch
 from tokenizers import pre_tokenizers
 
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelConfig, Readout
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Prompt, Suite
+from streamscope.text.tokenizer import Tokenizer
 
 TOOLS, BOXES = ["key", "hammer", "spoon", "saw", "brush", "pen"], ["box", "jar", "bag", "drawer", "chest", "basket"]
 OTHER = ["Tim", "took", "a", "and", ".", "He", "used", "it", "to", "work", "with", "the"]

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts import align, load_suite
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.coherence import Coherence, main
 from streamscope.probes.coherence.measure import rows, seen_of, summary
-from streamscope.probes.documents import given_prompts
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, load_suite
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 torch.set_num_threads(1)

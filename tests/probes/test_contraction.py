@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load, preset
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.mixing import connections
 from streamscope.papers.krom.contraction import set_bias
-from streamscope.probes.contract import Documents
 from streamscope.probes.contraction import Contraction
 from streamscope.probes.contraction.measure import APART, UNBOUND, by_module
 
@@ -78,7 +79,7 @@ def test_the_numbers_beside_a_naive_loop() -> None:
             one.W["res"].normal_(0.0, 0.5)
     names, n = list(connections(model)), 0
     spread, rank, apart, alone, gone = (np.zeros(len(names)) for _ in range(5))
-    for row in DATA.of(model).rows():
+    for row in open_data(DATA, model).rows():
         read = [f"blocks.{i}.hook_streams_{p}" for i in range(model.config.n_layers) for p in ("pre", "mid", "post")]
         with torch.no_grad(), capture(model, [*read, *(f"{name}.hook_res" for name in names)]) as found:
             model(torch.tensor([row[: model.config.n_ctx]]))

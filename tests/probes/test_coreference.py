@@ -10,17 +10,17 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts import Suite, align, load_suite
+from streamscope.instruments.stats.held_out import halves, held_out
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.attention import exceeds, left_out, undecided
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import mean_stability, seen_of, summary
-from streamscope.probes.documents import given_prompts
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import Suite, align, load_suite
-from streamscope.probes.stats.held_out import halves, held_out
-from streamscope.probes.undefined import reasons
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.open_data import OpenSets
+from streamscope.instruments.prompts.sets import BUILT_IN, Rows, contrast, encode, read_set
+from streamscope.instruments.result import Result
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import ModelConfig, NoPositions
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.train import main as train
 from streamscope.probes.directions import Directions, main
@@ -30,9 +33,6 @@ from streamscope.probes.directions.contrast import (
     unit,
 )
 from streamscope.probes.directions.measure import best_layer, find, relate
-from streamscope.probes.documents import OpenSets
-from streamscope.probes.prompts.sets import BUILT_IN, Rows, contrast, encode, read_set
-from streamscope.probes.result import Result
 from streamscope.probes.stream_states import States, stream_states
 from tests.tiny import arguments
 

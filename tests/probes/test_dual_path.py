@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import tests.tiny
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load, preset
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import hdpl
 from streamscope.models.readout import IGNORE
-from streamscope.probes.contract import Documents
 from streamscope.probes.dual_path import DualPath
 from streamscope.probes.dual_path.measure import drawing, loss, projections_of
 
@@ -65,7 +66,7 @@ def test_paths_whose_shares_are_known(run: Path) -> None:
 def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
     """Position by position and dimension by dimension, as in HDPL Eq. 1 to 9 and in the definition of active units."""
     model, name = load(run), "blocks.1.attn.v"
-    opened = DATA.of(model)
+    opened = open_data(DATA, model)
     got = {what: np.empty((0, 0)) for what in ("detail", "global", "mu", "logvar")}
     for row in opened.rows():
         with torch.no_grad(), capture(model, [f"{name}.hook_{what}" for what in got]) as found:
@@ -112,7 +113,7 @@ def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             one.logvar.bias.fill_(2 * np.log(s))
     monkeypatch.setattr(hdpl, "noise", torch.ones_like)
     row = table(model, "model").iloc[0]
-    (first, tokens, targets), *others = DATA.of(model).batches()
+    (first, tokens, targets), *others = open_data(DATA, model).batches()
     batches, total, count = [(first, tokens, targets), *others], 0.0, 0
     for _, tokens, targets in batches:
         with torch.no_grad(), edit(model, {"blocks.*.hook_latent": lambda z, hook: z + s}):

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.suite import Prompt
 from streamscope.probes.coherence.elsewhere import NO_CONTROL, elsewhere, opening
 from streamscope.probes.coherence.measure import summary
-from streamscope.probes.prompts.alignment import Aligned
-from streamscope.probes.prompts.suite import Prompt
 
 TEXTS = {
     "a": "Mia saw a pen and a box. She used it to write. It was a",

@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.prompts.suite import Prompt
+from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled, summary
-from streamscope.probes.prompts.alignment import align
-from streamscope.probes.prompts.suite import Prompt
-from streamscope.probes.prompts.word_classes import CLASSES, token_classes
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +138,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     rows = [r / r.sum(-1, keepdim=True) for r in rows]
     found = shuffled(probe, captures(rows), query, tokenizer, draws=3, seed=5)
-    from streamscope.probes.stats.held_out import halves
+    from streamscope.instruments.stats.held_out import halves
 
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
     seen = [
@@ -178,7 +178,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     chosen = summary(HeadGroups(k=1, layers="all"), table)
     from itertools import permutations
 
-    from streamscope.probes.stats.held_out import halves
+    from streamscope.instruments.stats.held_out import halves
 
     first = table[halves(table.assign(relation=""), 0)[0] == 0]
     scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.result import Result
 from streamscope.models.hooks import run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads, main
 from streamscope.probes.heads.measure import SCORES, summary
 from streamscope.probes.probe import measure
-from streamscope.probes.result import Result
 
 torch.set_num_threads(1)
 N = 6

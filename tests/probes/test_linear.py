@@ -9,19 +9,20 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Labels
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import OpenLabels
+from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Captures
 from streamscope.models.make import build
-from streamscope.models.text.stories import labelled
-from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.contract import Labels
-from streamscope.probes.documents import OpenLabels
 from streamscope.probes.linear import Linear, main
 from streamscope.probes.linear import measure as linear
-from streamscope.probes.observations import estimate
-from streamscope.probes.prompts.labelled import Example, position_examples, story_examples
-from streamscope.probes.result import Result, Table
+from streamscope.text.stories import labelled
+from streamscope.text.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
 HOOK = "blocks.1.hook_resid_post"
@@ -195,7 +196,7 @@ def test_plan_places_examples() -> None:
 
 
 def test_story_examples_are_the_ground_truth() -> None:
-    from streamscope.models.text.stories import story
+    from streamscope.text.stories import story
 
     examples = story_examples("antecedent", 120)
     assert {e.label for e in examples} == {"first", "second"}

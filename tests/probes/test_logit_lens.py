@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.result import Result
 from streamscope.models import readout
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
@@ -25,8 +27,6 @@ from streamscope.probes.logit_lens.measure import (
     tables,
     visible,
 )
-from streamscope.probes.observations import estimate
-from streamscope.probes.result import Result
 from tests.tiny import randomise
 
 torch.set_num_threads(1)

@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
 from streamscope.models.mixing import idle
 from streamscope.models.train import main as train
 from streamscope.probes.mixing import by_module, final, log, short, without_gradient
 from streamscope.probes.mixing_monitor import main
 from streamscope.probes.mixing_monitor.measure import Watched, overview, watch
-from streamscope.probes.result import Result
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})

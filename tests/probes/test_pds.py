@@ -10,19 +10,20 @@ import pytest
 import torch
 from scipy import stats
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table
 from streamscope.models import load
-from streamscope.models.errors import InputError
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.probes.attention import clusters
-from streamscope.probes.contract import Seen
-from streamscope.probes.documents import given_prompts
-from streamscope.probes.observations import estimate
 from streamscope.probes.pds import Pds, main
 from streamscope.probes.pds.measure import mean_plus_sd
-from streamscope.probes.prompts import align, load_suite
-from streamscope.probes.prompts.suite import Suite
-from streamscope.probes.result import Result, Table
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -7,14 +7,16 @@ import pandas as pd
 import pytest
 import torch
 
-import streamscope.probes.command
+import streamscope.instruments.command
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Seen
+from streamscope.instruments.data import Documents
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load, run_folder
-from streamscope.models.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes import coherence
-from streamscope.probes.contract import Documents, Seen
-from streamscope.probes.observations import estimate
 from streamscope.probes.phenomena import NAMES, Phenomena, main
 from streamscope.probes.phenomena.measure import (
     Look,
@@ -27,7 +29,6 @@ from streamscope.probes.phenomena.measure import (
     tables,
     verdict,
 )
-from streamscope.probes.result import Result
 from tests import tiny
 from tests.probes import planted
 
@@ -184,10 +185,10 @@ def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Pa
 
 
 def test_coreference_is_the_lead_that_the_probe_says(one: object) -> None:
+    from streamscope.instruments.prompts import align, load_suite
+    from streamscope.instruments.stats.held_out import held_out
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.probe import measure
-    from streamscope.probes.prompts import align, load_suite
-    from streamscope.probes.stats.held_out import held_out
 
     aligned = align(load_suite("reserved-words", n=60), one.tokenizer, one.config.n_ctx)
     table = held_out(measure(one, Coreference(), aligned, tokenizer=one.tokenizer))
@@ -231,10 +232,10 @@ def test_mixing_is_that_of_the_monitor(one: object) -> None:
 
 def test_position_of_a_planted_head() -> None:
     """The hand-set model of `planted`: its recency head has PDS 1 on pairs of its own suite."""
+    from streamscope.instruments.prompts import align
+    from streamscope.instruments.stats.held_out import halves
     from streamscope.probes.pds import Pds
     from streamscope.probes.probe import measure
-    from streamscope.probes.prompts import align
-    from streamscope.probes.stats.held_out import halves
 
     model = planted.model()
     table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))
@@ -244,10 +245,10 @@ def test_position_of_a_planted_head() -> None:
 
 def test_position_is_pds_of_the_stories(one: object) -> None:
     """Values, head and number of pairs are those of the probe on the suite that the gate names."""
+    from streamscope.instruments.prompts import align, load_suite
+    from streamscope.instruments.stats.held_out import halves
     from streamscope.probes.pds import Pds
     from streamscope.probes.probe import measure
-    from streamscope.probes.prompts import align, load_suite
-    from streamscope.probes.stats.held_out import halves
 
     table = measure(one, Pds(), align(load_suite("stories", n=60), one.tokenizer, one.config.n_ctx))
     chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
@@ -296,7 +297,7 @@ def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypa
     out = tmp_path / "p.parquet"
     argv = [f"{run}@all", "--sequences", "4", "--length", "6", "--max-documents", "4", "--out", str(out)]
     argv += ["--only", "loss", "induction", "capitalization", "depth", "mixing"]
-    job, seen = streamscope.probes.command.Job, []
+    job, seen = streamscope.instruments.command.Job, []
     do = job.do
 
     def dying(self: object, *rest: str) -> Result:

@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Text
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts.alignment import Aligned, align
+from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
 from streamscope.probes.attention import choose
-from streamscope.probes.contract import Text
-from streamscope.probes.documents import given_prompts
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.picture import Picture, main
 from streamscope.probes.picture.measure import LONGEST, axis_label, picture, summary
-from streamscope.probes.prompts.alignment import Aligned, align
-from streamscope.probes.result import Result
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import estimate
 from streamscope.models.make import build
 from streamscope.models.mixing import routing
-from streamscope.probes.observations import estimate
 from streamscope.probes.routing import Routing, main
 from streamscope.probes.routing.measure import (
     cells,

@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.config import Gate
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
-from streamscope.models.text.tokenizer import Tokenizer
-from streamscope.probes.documents import given_prompts
 from streamscope.probes.probe import measure
-from streamscope.probes.prompts import align, load_suite
 from streamscope.probes.sps import Sps, main
 from streamscope.probes.sps.measure import summary
-from streamscope.probes.undefined import reasons
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
 torch.set_num_threads(1)

@@ -25,14 +25,14 @@ from torch import Tensor
 from transformer_lens import HookedRootModule, head_detector, patching
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.errors import InputError
-from streamscope.models.export.write import export
 from streamscope.models.hooks import Query, edit, expected_hooks, run
+from streamscope.models.interop.export.write import export
 from streamscope.models.make import build
-from streamscope.models.text.stories import documents
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.transformer import StreamTransformer
+from streamscope.text.stories import documents
+from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import randomise
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"

@@ -1,7 +1,7 @@
 """Odd input from outside: every case ends in one line that names the thing, nothing lost, nothing half-written.
 
 Each case was a traceback, a hang or a silent mistake once. `attack` calls a command's `main` as its process does: what
-`models.cli.command` would not turn into one line fails the test.
+`cli.parse.command` would not turn into one line fails the test.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import ZOO
-from streamscope.models.errors import InputError
 
 HUGE, DEEP = "9" * 5000, "[" * 5000
 
@@ -251,8 +251,8 @@ def test_a_suite_that_is_a_pipe(tmp_path: Path) -> None:
 
 
 def test_markup_in_a_suite_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from streamscope.instruments.prompts import load_suite
     from streamscope.probes.pds import main
-    from streamscope.probes.prompts import load_suite
 
     rows = [json.loads(line) for line in Path(load_suite("competing").source).read_text().splitlines() if line.strip()]
     path = tmp_path / "[b]suite.jsonl"
@@ -289,7 +289,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damaged_tables(table: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from streamscope.probes.tables import read_about
+    from streamscope.instruments.parquet import read_about
 
     whole = pq.read_table(table)
     for i, about in enumerate((b"[", DEEP.encode(), HUGE.encode(), b"\xff", b"3")):
@@ -320,7 +320,7 @@ def test_files_have_the_mode_of_the_umask(run: Path, tmp_path: Path) -> None:
 
 def test_two_processes_may_write_one_table(tmp_path: Path) -> None:
     """Each writes under a name of its own and renames, so that the last one's whole file stays."""
-    from streamscope.models.disk import write_atomically
+    from streamscope.cli.disk import write_atomically
 
     path, seen = tmp_path / "x", []
 

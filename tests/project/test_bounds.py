@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from streamscope.models.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
-from streamscope.models.cli import parse
-from streamscope.models.errors import InputError
+from streamscope.cli.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
+from streamscope.instruments.registry import discover
 from streamscope.models.training.config import Training
-from streamscope.probes.contract import discover
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
+ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "benchmarks")
 TOLD_BY_HAND = {"papers.lfa", "papers.dst", "papers.pls"}
 """Their mains refuse what their numbers exclude."""
 
@@ -31,7 +31,7 @@ COMMANDS = [
     for room in ROOMS
     for path in sorted((ROOT / room).rglob("*.py"))
     if "    options = parse(Options, argv" in path.read_text(encoding="utf-8")
-    and path.name != "cli.py"
+    and path.name != "parse.py"
     and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")) not in TOLD_BY_HAND
 ]
 

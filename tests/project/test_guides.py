@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from streamscope.__main__ import main as streamscope
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Instrument
+from streamscope.instruments.data import Documents
+from streamscope.instruments.result import Result
+from streamscope.instruments.user_instrument import instrument_in, main
 from streamscope.models.hooks import capture
-from streamscope.probes.contract import Documents, Instrument
-from streamscope.probes.instrument import instrument_in, main
-from streamscope.probes.result import Result
 from tests.probes.planted import HEADS, tokenizer
 from tests.probes.planted import model as planted
 from tests.tiny import corpus_text

@@ -11,12 +11,12 @@ import pytest
 from streamscope.models.checkpoint import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
+ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "benchmarks")
 COMMANDS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for room in ROOMS
     for path in (ROOT / room).rglob("*.py")
-    if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
+    if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8") and path.parent.name != "streamscope"
 )
 HEAVY = ("torch", "pandas", "transformer_lens", "plotly", "pyarrow", "tokenizers", "sklearn", "scipy", "statsmodels")
 
@@ -42,7 +42,8 @@ def help_of(module):
 
 modules = sys.argv[1:]
 sys.meta_path.insert(0, Blocker())
-import streamscope.models.cli, streamscope.probes.command, streamscope.probes.contract, streamscope.probes.figures
+import streamscope.cli.parse, streamscope.instruments.command, streamscope.instruments.contract
+import streamscope.instruments.figures
 with contextlib.redirect_stdout(io.StringIO()):
     help_of("probes.pds")  # what printing a help loads
 assert not set(sys.modules) & set({HEAVY!r})
@@ -94,8 +95,8 @@ def test_help_reads_as_prose(module: str, helped: dict[str, tuple[int, str]]) ->
 
 
 def test_a_meaning_flows_over_the_lines_of_its_source() -> None:
-    from streamscope.models.help import meanings
-    from streamscope.probes.command import Arguments
+    from streamscope.cli.help import meanings
+    from streamscope.instruments.arguments import Arguments
 
     found = meanings(Arguments)
     assert found["control"].startswith(
@@ -113,7 +114,7 @@ def test_the_blocker_blocks(helped: dict[str, tuple[int, str]]) -> None:
 
 def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     from streamscope.__main__ import main
-    from streamscope.models.cli import spoken
+    from streamscope.cli.parse import spoken
 
     text = "python -m interventions.ablate   x\npython -m streamscope.papers.hdpl, python -m pytest"
     monkeypatch.setattr(sys, "argv", ["ablate.py"])

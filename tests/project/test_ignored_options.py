@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
+from streamscope.cli.errors import InputError
+from streamscope.instruments.registry import discover
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.latents import main as latents
 from streamscope.interventions.patch import main as patch
 from streamscope.interventions.steer_heads import main as steer_heads
 from streamscope.interventions.suppress import main as suppress
-from streamscope.models.errors import InputError
 from streamscope.models.grid import main as grid
 from streamscope.models.train import main as train
 from streamscope.papers.dst import main as dst
-from streamscope.probes.contract import discover
 from streamscope.probes.heads import main as heads
 from streamscope.probes.phenomena import main as phenomena
 from streamscope.probes.picture import main as picture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamscope.__main__ import commands
+from streamscope.cli.commands import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -17,14 +17,14 @@ SAME = """
 import importlib, pickle, sys
 for room in {rooms!r}:
     assert importlib.import_module(room) is importlib.import_module(f"streamscope.{{room}}"), room
-import models.errors, streamscope.models.errors
-assert models.errors is streamscope.models.errors
-assert models.errors.InputError is streamscope.models.errors.InputError
+import models.hooks, streamscope.models.hooks
+assert models.hooks is streamscope.models.hooks
+assert models.hooks.edit is streamscope.models.hooks.edit
 from probes import Pds
 from streamscope.probes import Pds as Same
 from streamscope.interventions import Ablate
 assert Pds is Same and isinstance(pickle.loads(pickle.dumps(Same())), Pds)
-assert models.errors.__name__ == models.errors.__spec__.name == "streamscope.models.errors"
+assert models.hooks.__name__ == models.hooks.__spec__.name == "streamscope.models.hooks"
 import datasets
 assert datasets.load_dataset
 """
@@ -81,9 +81,10 @@ def test_every_package_is_in_the_wheel() -> None:
 
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {"streamscope", "streamscope.datasets"}
-    for room in ROOMS:
+    for room in (*ROOMS, "streamscope"):
         for path in (ROOT / room).rglob("__init__.py"):
-            there.add(".".join(("streamscope", *path.parent.relative_to(ROOT).parts)))
+            parts = path.parent.relative_to(ROOT).parts
+            there.add(".".join(parts if room == "streamscope" else ("streamscope", *parts)))
     assert set(told) == there
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LOUD = """
 import sys
-from streamscope.models.cli import command
+from streamscope.cli.parse import command
 from pathlib import Path
 
 def main():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from streamscope.models.provenance import CHANGES
+from streamscope.cli.provenance import CHANGES
 
 
 def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
+from streamscope.cli.errors import InputError
+from streamscope.text.corpus import open_corpus
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -341,7 +341,7 @@ def test_describe_is_json(tmp_path):
 
 def test_importing_the_corpus_is_light():
     heavy = "{'torch', 'datasets', 'pyarrow', 'pandas', 'numpy', 'huggingface_hub'}"
-    code = f"import sys, models.text.corpus; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, streamscope.text.corpus; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

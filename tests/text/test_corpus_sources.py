@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import streamscope.models.text
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import Corpus, HubCorpus, open_corpus
+import streamscope.text
+from streamscope.cli.errors import InputError
+from streamscope.text.corpus import Corpus, HubCorpus, open_corpus
 
 
 def read(source: str, **options) -> list[str]:
@@ -101,11 +101,11 @@ def test_hub_source_grammar(source, config, split):
 
 
 def test_built_in_stories(monkeypatch):
-    fake = types.ModuleType("models.text.stories")
+    fake = types.ModuleType("streamscope.text.stories")
     fake.VERSION = 3
     fake.documents = lambda seed, n: (f"story {seed} {i}" for i in range(n))
-    monkeypatch.setitem(sys.modules, "models.text.stories", fake)
-    monkeypatch.setattr(streamscope.models.text, "stories", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "streamscope.text.stories", fake)
+    monkeypatch.setattr(streamscope.text, "stories", fake, raising=False)
     assert read("stories:7:2") == ["story 7 0", "story 7 1"]
     assert len(read("stories")) == 20_000
     assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
+from streamscope.cli.errors import InputError
+from streamscope.text.corpus import open_corpus
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 CHAT = [

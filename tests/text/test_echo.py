@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from streamscope.models.text import echo
-from streamscope.models.text.corpus import open_corpus
+from streamscope.text import echo
+from streamscope.text.corpus import open_corpus
 
 DOCUMENTS = [text.split() for text in echo.documents(3, 400)]
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import MixtureCorpus, open_corpus
-from streamscope.models.text.mixture import BLOCK, MixedWindows, Mixture, in_thousandths
-from streamscope.models.text.shards import Windows, pack
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.cli.errors import InputError
 from streamscope.models.training.data import prepare
+from streamscope.text.corpus import MixtureCorpus, open_corpus
+from streamscope.text.mixture import BLOCK, MixedWindows, Mixture, in_thousandths
+from streamscope.text.shards import Windows, pack
+from streamscope.text.tokenizer import Tokenizer
 
 WORDS = {"a": "ant bee cow", "b": "pig rat sow", "c": "yak zebu elk"}
 

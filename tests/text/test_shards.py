@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import TokenShards, in_validation, pack
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.cli.errors import InputError
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import TokenShards, in_validation, pack
+from streamscope.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
 DRAW = random.Random(0)
@@ -165,9 +165,9 @@ def test_a_run_that_finds_another_was_faster_takes_its_entry(source, tokenizer, 
 PACK = """
 import os, sys
 from pathlib import Path
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import pack
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import pack
+from streamscope.text.tokenizer import Tokenizer
 source, tokenizer, cache, said = sys.argv[1:]
 children = []
 for kill in (True, False, False):
@@ -237,7 +237,7 @@ def test_bad_parts_are_refused(source, tokenizer, tmp_path):
 
 def test_documents_are_tokenized_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group ends with the document that reaches the bound of characters, or of documents; none is lost."""
-    import streamscope.models.text.shards as module
+    import streamscope.text.shards as module
 
     monkeypatch.setattr(module, "GROUP_CHARACTERS", 10)
     monkeypatch.setattr(module, "GROUP_DOCUMENTS", 4)

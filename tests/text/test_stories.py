@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from streamscope.models.disk import read_toml
-from streamscope.models.errors import InputError
-from streamscope.models.text.stories import (
+from streamscope.cli.disk import read_toml
+from streamscope.cli.errors import InputError
+from streamscope.text.stories import (
     CATEGORIES,
     RELATIONS,
     Case,
@@ -26,8 +26,8 @@ from streamscope.models.text.stories import (
     minimal_pairs,
     story,
 )
-from streamscope.models.text.stories.__main__ import main
-from streamscope.models.text.stories.lexicon import (
+from streamscope.text.stories.__main__ import main
+from streamscope.text.stories.lexicon import (
     ANIMALS,
     BOYS,
     CONTAINERS,
@@ -38,8 +38,8 @@ from streamscope.models.text.stories.lexicon import (
     THINGS,
     TOOLS,
 )
-from streamscope.models.text.stories.plots import PLOTS
-from streamscope.models.text.stories4.text import Text
+from streamscope.text.stories.plots import PLOTS
+from streamscope.text.stories4.text import Text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOUNS = {
@@ -53,7 +53,7 @@ def evaluate(expression: str, hash_seed: str = "0") -> Any:
 
     There it runs without the type checks that tests switch on, which cost seven times its own time.
     """
-    code = "import pickle, sys; from streamscope.models.text.stories import *; "
+    code = "import pickle, sys; from streamscope.text.stories import *; "
     code += f"sys.stdout.buffer.write(pickle.dumps({expression}))"
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True)
@@ -245,7 +245,7 @@ def test_the_command_prints_stories_and_statistics(capsys: pytest.CaptureFixture
 
 
 def test_the_command_refuses_a_number_of_stories_below_one() -> None:
-    from streamscope.models.errors import InputError
+    from streamscope.cli.errors import InputError
 
     with pytest.raises(InputError, match="^--n must be at least 1, got 0$"):
         main(["--n", "0"])
@@ -266,6 +266,6 @@ def test_a_damaged_lexicon_is_named(text: str, told: str, tmp_path: Path) -> Non
 
 
 def test_words_of_the_file_reach_the_generator() -> None:
-    path = ROOT / "models/text/stories/text.toml"
+    path = ROOT / "streamscope/text/stories/text.toml"
     assert read_toml(path, dict[str, object])["words"]["girls"] == list(GIRLS)
     assert read_toml(path, dict[str, object])["plots"][0]["places"] == ["outside"] and "the park" in PLOTS[0].places

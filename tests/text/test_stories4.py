@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from streamscope.models.errors import InputError
-from streamscope.models.text import stories
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.stories import Case, Span
-from streamscope.models.text.stories.cases import is_held_out
-from streamscope.models.text.stories4 import SAME_KIND, Tale, documents, minimal_pairs, story
-from streamscope.models.text.stories4.__main__ import main
-from streamscope.models.text.stories4.lexicon import CHANTED, KIND_OF, RESERVED, TRAINING
-from streamscope.models.text.stories4.passages import TASK_PAIRS
-from streamscope.models.text.stories4.repeats import FIRST, repeated_words
+from streamscope.cli.errors import InputError
+from streamscope.text import stories
+from streamscope.text.corpus import open_corpus
+from streamscope.text.stories import Case, Span
+from streamscope.text.stories.cases import is_held_out
+from streamscope.text.stories4 import SAME_KIND, Tale, documents, minimal_pairs, story
+from streamscope.text.stories4.__main__ import main
+from streamscope.text.stories4.lexicon import CHANTED, KIND_OF, RESERVED, TRAINING
+from streamscope.text.stories4.passages import TASK_PAIRS
+from streamscope.text.stories4.repeats import FIRST, repeated_words
 
 ROOT = Path(__file__).resolve().parents[2]
 RESERVED_WORDS = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
@@ -30,7 +30,7 @@ RESERVED_WORDS = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
 
 def evaluate(expression: str, hash_seed: str = "0") -> Any:
     """The value of an expression in a process of its own, without the type checks that tests switch on."""
-    code = "import pickle, sys; from streamscope.models.text import stories; from models.text.stories4 import *; "
+    code = "import pickle, sys; from streamscope.text import stories; from streamscope.text.stories4 import *; "
     code += f"sys.stdout.buffer.write(pickle.dumps({expression}))"
     env = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True)
@@ -117,7 +117,7 @@ def test_training_text_never_uses_a_reserved_word(tales: list[Tale], early: list
     files = [
         path
         for name in ("stories", "stories4")
-        for path in (ROOT / "models/text" / name).iterdir()
+        for path in (ROOT / "streamscope/text" / name).iterdir()
         if path.suffix in (".py", ".toml") and path.name != "lexicon.toml"
     ]
     written = "".join(path.read_text() for path in files)  # templates that these stories missed

@@ -5,9 +5,9 @@ import pytest
 import tokenizers
 import torch
 
-from streamscope.models.errors import InputError
-from streamscope.models.text import tokenizer as module
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.cli.errors import InputError
+from streamscope.text import tokenizer as module
+from streamscope.text.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tokenizers"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not on this machine")

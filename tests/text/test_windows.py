@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import (
+from streamscope.cli.errors import InputError
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import (
     NO_TARGET,
     TokenShards,
     Windows,
@@ -18,7 +18,7 @@ from streamscope.models.text.shards import (
     pack,
     truncated_documents,
 )
-from streamscope.models.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import Tokenizer
 
 DRAW = random.Random(0)
 WORDS = ["cat", "dog", "ran", "far", "\u00e9t\u00e9", "\U0001f600", "the", "end\n"]

@@ -39,11 +39,11 @@ def fingerprint() -> dict[str, Any]:
 def losses(preset: str) -> list[float]:
     """Twenty steps of eight sequences in two micro-batches, over more than one epoch, on one thread."""
     from streamscope.models import build
-    from streamscope.models.text.shards import Windows
     from streamscope.models.training.config import Training, with_recipe
     from streamscope.models.training.data import prepare
     from streamscope.models.training.loop import Trainer
     from streamscope.models.training.run import Run
+    from streamscope.text.shards import Windows
     from tests.tiny import corpus_text
 
     threads = torch.get_num_threads()

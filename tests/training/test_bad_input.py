@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.config.presets import preset
 from streamscope.models.describe import main as describe
-from streamscope.models.errors import InputError
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Training, check_given, with_recipe

@@ -29,18 +29,18 @@ from streamscope.benchmarks.faults.measure import (
     tuning,
     uninterrupted,
 )
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.disk import write_text
-from streamscope.models.errors import InputError
 from streamscope.models.sft import main as tune
 from streamscope.models.tensors import read_tensors, write_tensors
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import TokenShards, pack
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.train import main as train
 from streamscope.models.training.checkpoints import BEFORE, LAST
 from streamscope.models.training.lock import EXPIRES, NAME, Lock
 from streamscope.models.training.run import Run
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import TokenShards, pack
+from streamscope.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +349,7 @@ def test_the_command_kills_and_compares(capsys: pytest.CaptureFixture[str]) -> N
 WRITER = """
 import os, signal
 from pathlib import Path
-from streamscope.models.disk import write_atomically
+from streamscope.cli.disk import write_atomically
 write_atomically(Path({path!r}), lambda part: (part.write_text("half"), os.kill(os.getpid(), signal.SIGKILL)))
 """
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.models.text.corpus import open_corpus
-from streamscope.models.text.shards import Windows, in_validation, pack, pieces
-from streamscope.models.text.tokenizer import Tokenizer
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards, prepare
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import Windows, in_validation, pack, pieces
+from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import WORDS, arguments
 
 BOS = 0

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 import streamscope.models.tensors
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
-from streamscope.models.text.shards import Windows
 from streamscope.models.train import main
 from streamscope.models.training.checkpoints import load_checkpoint
 from streamscope.models.training.config import Training, with_recipe
@@ -23,6 +22,7 @@ from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Stopped, Trainer
 from streamscope.models.training.optim import lr_factor, make_optimizer
 from streamscope.models.training.run import Run, read_metrics
+from streamscope.text.shards import Windows
 from tests.tiny import arguments
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from streamscope.models.errors import InputError
+from streamscope.cli.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.run import OF_THE_MACHINE, read_metrics

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.errors import InputError
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import (
     AdamW,

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.run import main as torchrun
 
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load, snapshots
-from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.config import Training
 from streamscope.models.training.parallel import Ranks

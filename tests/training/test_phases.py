@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.flops import training_flops_per_token
-from streamscope.models.text.shards import Windows, epoch_order
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, late_positions, phases_of, tokens_seen, with_recipe
 from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
+from streamscope.text.shards import Windows, epoch_order
 from tests.tiny import arguments, corpus_text, some
 from tests.training.test_mixture import rows, same_weights, stop_at
 

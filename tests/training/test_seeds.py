@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.run import read_metrics

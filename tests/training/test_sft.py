@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import streamscope.models.training.loop
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.hooks import capture
 from streamscope.models.runs import main as runs
 from streamscope.models.sft import main
-from streamscope.models.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
+from streamscope.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
 from tests.tiny import WORDS
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"

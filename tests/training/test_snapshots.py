@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.checkpoint import read_manifest, run_folder, snapshots
-from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.config import snapshot_steps
 from streamscope.models.training.run import read_metrics

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.errors import InputError
 from streamscope.models.train import main
 from tests.tiny import arguments
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from streamscope.models.make import build
-from streamscope.models.text.shards import epoch_order
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.optim import lr_factor
 from streamscope.models.training.parallel import Ranks
+from streamscope.text.shards import epoch_order
 from tests.training.test_loop import trainer
 
 

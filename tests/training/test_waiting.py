@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.config.serialization import from_dict, to_dict
-from streamscope.models.errors import InputError
-from streamscope.models.text.shards import Windows
 from streamscope.models.training import loop
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.data import prepare
 from streamscope.models.training.feed import Feed
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.run import Run, read_metrics
+from streamscope.text.shards import Windows
 from tests.tiny import some
 
 

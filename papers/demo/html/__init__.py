@@ -23,9 +23,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from streamscope.models.disk import write_text
-from streamscope.models.errors import InputError
-from streamscope.probes.undefined import legend, printable
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
+from streamscope.instruments.undefined_cells import legend, printable
 
 HERE = Path(__file__).parent
 INK, MUTED, LINE, SURFACE = "var(--ink)", "var(--muted)", "var(--line)", "var(--surface)"

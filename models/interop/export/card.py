@@ -1,0 +1,165 @@
+"""The card of an exported model: what it is, what it was trained on, what was measured, how it is opened."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamscope.cli.disk import Config, read_json
+from streamscope.cli.terminal import cell, code, visible, without_html, yaml
+from streamscope.models.checkpoint import read_manifest, run_folder, snapshot_step
+from streamscope.models.config import ModelConfig
+from streamscope.models.describe import parameters_by_part
+from streamscope.models.training.config import tokens_seen
+from streamscope.models.training.run import read_metrics
+from streamscope.text.shards import counted
+
+if TYPE_CHECKING:
+    from streamscope.models.transformer import StreamTransformer
+
+
+def model_card(model: "StreamTransformer", run: str, architecture: str, license: str) -> str:
+    """README.md of an exported model. Says of everything that a run does not know that it is not known."""
+    folder, config = run_folder(run), model.config
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
+    head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- streamscope"]
+    head += [f"- {yaml(config.name)}", *([f"license: {yaml(license)}"] if license else []), "---"]
+    ours = architecture.startswith("Streamscope")
+    parts = [
+        "\n".join(head),
+        f"# {cell(run.replace('hf:', ''))}",
+        f"A causal language model of {model.n_params():,} parameters, the architecture {code(config.name)} of "
+        "streamscope" + ("." if ours else f", written as `{architecture}`, which computes the same."),
+        "## Architecture\n\n" + _table(("part", "value"), _architecture(config)),
+        _table(("parameters", "count"), [(f"`{part}`", f"{n:,}") for part, n in parameters_by_part(model)]),
+        "## Training\n\n" + _training(folder, manifest, config),
+        "## Measured\n\n" + _measured(folder, run),
+        "## Use\n\n" + _use(model, ours),
+        f"## Licence\n\n{cell(license) or 'Not stated by who exported it.'}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [titles, tuple("---" for _ in titles), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
+    """What a reader asks first; config.json has the rest."""
+    attention, mlp, readout = config.attention, config.mlp, config.readout
+    rows: list[tuple[str, ...]] = [
+        ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.d_model}"),
+        ("vocabulary, context", f"{config.d_vocab:,}, {config.n_ctx:,}"),
+        ("residual", config.residual.kind), ("norm", f"{config.norm.kind}, before the head {readout.norm.kind}"),
+        ("positions", config.positions.kind), ("mixing of V-O/up-down", config.mixing),
+        ("FFN", f"{config.d_mlp} wide, {mlp.activation}{', gated' if mlp.gate is not None else ''}"),
+        ("head", "tied to the embedding" if readout.tied else "of its own"),
+    ]  # fmt: skip
+    if attention.gate is not None:
+        rows.append(("head gates", f"{attention.gate.shape}, from the {attention.gate.source}"))
+    if config.kv_heads != config.n_heads:
+        rows.append(("heads of keys and values", str(config.kv_heads)))
+    if config.canon is not None:
+        rows.append(("Canon layers", config.canon.places))
+    if readout.supervision is not None:
+        rows.append(
+            ("trained on every layer", f"{readout.supervision.weights}, strength {readout.supervision.strength}")
+        )
+    return rows
+
+
+def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> str:
+    """The data, the tokens seen, the command."""
+    if "argv" not in manifest:
+        source = manifest.get("source")
+        return (
+            f"Not trained here; read from {code(Path(source).name)}." if source else "Nothing is known of its training."
+        )
+    lines = []
+    train, step = manifest.get("data", {}).get("train"), manifest.get("step")
+    if train is not None:
+        lines.append(
+            f"Data: {code(train['source']['source'])}, {counted(train['n_documents'], manifest['data']['valid'])}, "
+            f"{train['n_tokens']:,} tokens, fingerprint {code(train['corpus'][:12])}."
+        )
+    training = read_json(folder / "config.json", Config).get("training", {})
+    if step is not None and "batch_size" in training and "pairs" not in training:
+        of = f" of {manifest['of_steps']:,}" if manifest.get("of_steps") else ""
+        lines.append(
+            f"{step:,} steps{of}, {tokens_seen(training, config.n_ctx, step):,} tokens seen, repeated ones counted."
+        )
+    commit = str(manifest.get("commit") or "unknown")[:12]
+    lines.append(
+        f"Seed {manifest.get('seed')}, commit {cell(commit)}, {cell(manifest.get('device', 'device unknown'))}."
+    )
+    return "\n".join(lines) + f"\n\n    {visible(shlex.join(manifest['argv']))}"
+
+
+def _measured(folder: Path, run: str) -> str:
+    """The last evaluation of the run, and what its own card has."""
+    step = snapshot_step(folder)
+    rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
+    found = [row for row in rows if row["kind"] == "eval" and (step is None or row["step"] == step)]
+    lines = []
+    if found:
+        last = found[-1]
+        manifest = read_manifest(folder)
+        valid = manifest.get("data", {}).get("valid", {}).get("source", {}).get("source", "its validation data")
+        over = f"{int(last['tokens']):,} tokens of " if "tokens" in last else ""
+        lines.append(
+            _table(
+                ("measured", "value", "on", "run"),
+                [
+                    (
+                        "loss, nats/token",
+                        f"{last['loss']:.4f}",
+                        f"{over}{code(valid)}",
+                        f"{run}, step {last['step']:,}",
+                    ),
+                    (
+                        "perplexity",
+                        f"{last['perplexity']:.3f}",
+                        f"{over}{code(valid)}",
+                        f"{run}, step {last['step']:,}",
+                    ),
+                ],
+            )
+        )
+    card = folder / "README.md"
+    if step is None and card.is_file():
+        text = card.read_text(encoding="utf-8")
+        _, found_table, rest = text.partition("\n|")
+        meant = rest.partition("\nLicence:")[0]  # the table, and below it what its lines say
+        if found_table:
+            if "| loss " in meant and lines:
+                lines.append(
+                    "The loss below is another one: this is the training's last evaluation, of the windows that "
+                    "training makes of its validation data; the card's is of documents, each read from its beginning "
+                    "and cut at the context."
+                )
+            lines.append(f"From the card of the run {code(run)}:\n\n|{without_html(meant.rstrip())}")
+    return "\n\n".join(lines) or "Nothing was measured on this run."
+
+
+def _use(model: "StreamTransformer", ours: bool) -> str:
+    """How it is opened, and what is different from other models of the library."""
+    trust = ", trust_remote_code=True" if ours else ""
+    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    lines.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
+    text = ""
+    if model.tokenizer is not None:
+        lines += [
+            f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})',
+            'text = tokenizer("Once upon a time", return_tensors="pt")',
+            "print(tokenizer.decode(model.generate(**text, max_new_tokens=20)[0]))",
+        ]
+        known = range(model.tokenizer.d_vocab)
+        bos, *ends = model.tokenizer.pieces([model.tokenizer.bos_id, *(i for i in model.eos_ids if i in known)])
+        end = "it ends a text" if ends == [bos] else f"{' or '.join(map(code, ends)) or 'none'} ends a text"
+        text = f"Every text begins with {code(bos)}, which the tokenizer adds; generated, {end}. "
+    if ours:
+        text += (
+            "There is no cache of keys and values: `use_cache` changes nothing. The modules named `hook_*` return what "
+            "they are given, so forward hooks of torch read and replace activations there. "
+        )
+    return "```python\n" + "\n".join(lines) + f"\n```\n\n{text}The context is {model.config.n_ctx:,} tokens."

@@ -1,0 +1,140 @@
+"""The source of our forward pass as files that need torch and transformers alone.
+
+What `modeling_streamscope` imports of streamscope is found, and what that imports, and so on. A module becomes a file
+of one flat folder, word for word but for its imports; hook points become modules that return what they are given.
+"""
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOTS = {
+    "streamscope.models.interop.export.configuration_streamscope": "configuration_streamscope",
+    "streamscope.models.interop.export.modeling_streamscope": "modeling_streamscope",
+}
+OURS, HOOK_POINT = "streamscope.", "transformer_lens.hook_points"
+STAND_INS = {
+    HOOK_POINT: '''"""A hook point: a module that returns what it is given."""
+
+from torch import nn
+
+
+class HookPoint(nn.Identity):
+    """torch's own forward hooks read and replace what passes here."""
+
+    name = "this point"
+''',
+    "streamscope.models.layers.noise": '''"""Random numbers inside a forward pass."""
+
+from torch import randn_like as noise  # noqa: F401
+from torch.nn import Dropout  # noqa: F401
+from torch.nn.functional import dropout  # noqa: F401
+''',
+}
+"""Modules that are not taken as they are."""
+DROPPED = "jaxtyping"
+"""Shapes in annotations, which nothing evaluates."""
+
+
+def file_of(module: str) -> str:
+    """The name of a module's file, without its ending."""
+    if module == HOOK_POINT:
+        return "streamscope_hook_point"
+    return ROOTS.get(module) or "streamscope_" + module.removeprefix("streamscope.").removeprefix("models.").replace(
+        ".", "_"
+    )
+
+
+@cache
+def _origin(module: str) -> Path | None:
+    """The file of a module of ours; None for what is no module."""
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    path = _origin(module)
+    assert path is not None, module
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _home(module: str, name: str) -> str:
+    """The module that defines what `module` may only pass on."""
+    if module in STAND_INS:
+        return module
+    for node in _tree(module).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(OURS):
+            for one in node.names:
+                if (one.asname or one.name) == name and _origin(f"{node.module}.{one.name}") is None:
+                    return _home(node.module, one.name)
+    return module
+
+
+def _imports(module: str) -> list[ast.ImportFrom]:
+    """The import statements of a module that become others. Raises for a form that has no counterpart in a file."""
+    found = []
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.Import) and any(one.name.startswith((OURS, *STAND_INS)) for one in node.names):
+            raise NotImplementedError(f"{module} line {node.lineno}: import names from the module instead")
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module.startswith(OURS) or node.module in STAND_INS or node.module == DROPPED:
+                found.append(node)
+            elif node.module.partition(".")[0] in ("transformer_lens", "nnsight"):
+                raise NotImplementedError(
+                    f"{module} line {node.lineno}: {node.module} is not there without streamscope"
+                )
+    return found
+
+
+def _rewritten(node: ast.ImportFrom) -> tuple[list[str], list[str]]:
+    """(lines in place of an import, modules that they need)."""
+    lines, named = [], dict[str, list[str]]()
+    module = node.module or ""
+    for one in node.names if module != DROPPED else ():
+        whole, alias = f"{module}.{one.name}", f" as {one.asname}" if one.asname else ""
+        if module not in STAND_INS and _origin(whole) is not None:
+            lines.append(f"from . import {file_of(whole)} as {one.asname or one.name}")
+            named.setdefault(whole, []).append("__doc__ as _")  # transformers copies what it finds in this form
+        else:
+            named.setdefault(_home(module, one.name), []).append(f"{one.name}{alias}")
+    lines += [f"from .{file_of(home)} import {', '.join(names)}" for home, names in named.items()]
+    return lines, list(named)
+
+
+def _source(module: str) -> tuple[str, list[str]]:
+    """(the text of a module's file, modules that it needs)."""
+    if module in STAND_INS:
+        return STAND_INS[module], []
+    path = _origin(module)
+    assert path is not None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    needed: list[str] = []
+    shapes = False
+    for node in sorted(_imports(module), key=lambda node: -node.lineno):
+        new, more = _rewritten(node)
+        needed += more
+        shapes |= node.module == DROPPED
+        lines[node.lineno - 1 : node.end_lineno] = [" " * node.col_offset + line for line in new]
+    if shapes:
+        start = _tree(module).body[0].end_lineno or 0  # after the docstring
+        lines[start:start] = ["", "from __future__ import annotations"]
+    return "\n".join(lines) + "\n", needed
+
+
+@cache
+def files() -> dict[str, str]:
+    """File name -> text of everything that a folder needs to compute."""
+    found: dict[str, str] = {}
+    waiting = list(ROOTS)
+    while waiting:
+        module = waiting.pop()
+        name = f"{file_of(module)}.py"
+        if name not in found:
+            found[name], needed = _source(module)
+            waiting += needed
+    return dict(sorted(found.items()))

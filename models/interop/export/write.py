@@ -1,0 +1,108 @@
+"""Write a run as a folder of the transformers library."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
+from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
+from streamscope.models.interop.export.card import model_card
+from streamscope.models.interop.export.code import files
+from streamscope.models.interop.huggingface.convert import their_weights
+from streamscope.models.interop.huggingface.families import FAMILIES, native
+from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
+from streamscope.text.tokenizer import Tokenizer
+
+AUTO = {
+    "AutoConfig": "configuration_streamscope.StreamscopeConfig",
+    "AutoModelForCausalLM": "modeling_streamscope.StreamscopeForCausalLM",
+}
+
+
+def export(
+    run: str, out: Path, *, native: bool = False, snapshots: bool = False, license: str = ""
+) -> list[tuple[Path, str]]:
+    """(folder, what lies there) of everything that was written; all of it, or nothing.
+
+    Raises `InputError` for an `out` that is there, for a run without snapshots where they are asked for, and with
+    `native` for a model that no class of the library computes.
+    """
+    if out.exists():
+        raise InputError(f"{out} is there already; give a new folder")
+    steps = _steps(run) if snapshots else []
+    license = license or ("mit" if run_folder(run).parent == ZOO else "")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
+        part = Path(scratch) / "folder"
+        told = [(out, _write(run, part, native, license))]
+        for step in steps:
+            name = f"step-{step:06d}"
+            told.append((out / name, _write(f"{run}@{step}", part / name, native, license)))
+        part.rename(out)
+    return told
+
+
+def _steps(run: str) -> list[int]:
+    """The snapshots of a run."""
+    found = [row["step"] for row in snapshots(run_folder(run))]
+    if not found:
+        raise InputError(f"{run} has no snapshots: train with --snapshots log, or export without --snapshots")
+    return found
+
+
+def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
+    """Fill a new folder with one model; what it is, in a few words."""
+    model = load(run)
+    source = run_folder(run)
+    config = model.config
+    tensors = read_tensors(source / "model.safetensors")[0]
+    kind, theirs, there = (
+        native(config) if as_native else ("streamscope", FAMILIES["streamscope"].theirs(config), config)
+    )
+    family = FAMILIES[kind]
+    described: dict[str, Any] = {
+        "architectures": [family.architecture],
+        "model_type": kind,
+        "dtype": "float32",
+        **theirs,
+    }
+    if not as_native:
+        described |= {"auto_map": AUTO, "use_cache": False}
+    folder.mkdir(parents=True)
+    tokenizer, (eos, *_) = model.tokenizer, (*model.eos_ids, None)
+    begins: dict[str, Any] = (
+        {} if tokenizer is None else dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
+    )
+    if tokenizer is not None:
+        _write_tokenizer(tokenizer, eos, folder, config.n_ctx)
+    if eos is not None:
+        begins["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
+    _write_json(folder / "config.json", described | begins)
+    _write_json(folder / GENERATION, begins | ({} if as_native else {"use_cache": False}))
+    write_tensors(folder / "model.safetensors", their_weights(tensors, there, family), {"format": "pt"})
+    for name, text in files().items() if not as_native else ():
+        write_text(folder / name, text)
+    write_text(folder / "README.md", model_card(model, run, family.architecture, license))
+    return f"{family.architecture}, {model.n_params():,} parameters{', no tokenizer' if tokenizer is None else ''}"
+
+
+def _write_tokenizer(tokenizer: Tokenizer, eos: int | None, folder: Path, n_ctx: int) -> None:
+    """tokenizer.json as ours, and what the library's fast tokenizer must be told to give our ids."""
+    tokenizer.save(folder / "tokenizer.json")
+    bos, end = tokenizer.pieces(
+        [tokenizer.bos_id, eos if eos is not None and eos < tokenizer.d_vocab else tokenizer.bos_id]
+    )
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, "split_special_tokens": True,
+            "clean_up_tokenization_spaces": False, "bos_token": bos, "eos_token": end, "pad_token": bos,
+            "model_input_names": ["input_ids", "attention_mask"], "padding_side": "left",
+        },
+    )  # fmt: skip
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    write_text(path, json.dumps(data, indent=1) + "\n")

@@ -1,0 +1,255 @@
+"""Families that are not made of our parts: TransformerLens' bridge around transformers' own module.
+
+    model = bridge("their-folder")
+    Ablate(heads="L5.*", draws=0).measure(model, Documents("stories:1:20"))
+
+Hooks have TransformerLens' names; a pass is the whole model, and every edit costs one. What reads our parts (several
+streams, mixings, latents, weights) says so in one line.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformer_lens import ActivationCache
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+from streamscope.cli.errors import InputError, Undefined
+from streamscope.models.decoder import machine_memory
+from streamscope.models.hooks import CleanCopies
+from streamscope.models.interop.huggingface.convert import read_tokenizer, source_folder, source_name, weight_files
+from streamscope.models.interop.transformer_lens_api import NormedCache
+from streamscope.models.transformer import StreamTransformer
+from streamscope.text.tokenizer import Tokenizer
+
+
+def _not_ours(family: str, name: str) -> Undefined:
+    return Undefined(
+        f"{family} is no family that is made of our parts, and TransformerLens' bridge has no {name}: this needs a "
+        "model that is"
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What instruments read of every configuration, in our names."""
+
+    name: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_vocab: int
+    n_ctx: int
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _not_ours(self.name, name)
+
+
+class BridgedCache(NormedCache):
+    """The cache of a bridge, whose norms may be folded into other weights, or store γ − 1 (Gemma)."""
+
+    def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
+        norm = self._norm_module(layer, mlp_input)
+        weight = getattr(norm, "weight", None)
+        if weight is None:
+            weight = self.model.W_U.new_ones(self.model.cfg.d_model)
+        elif norm.uses_weight_offset:
+            weight = weight + 1
+        return 1, not norm.uses_rms_norm, weight, None if norm.uses_rms_norm else getattr(norm, "bias", None)
+
+    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens. Raises `InputError` where a norm stands between heads and stream (OLMo 2, Gemma 2)."""
+        self._check_direct("ln1_post", "heads")
+        return super().stack_head_results(*args, **kwargs)
+
+    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens. Raises `InputError` where a norm stands between neurons and stream."""
+        self._check_direct("ln2_post", "neurons")
+        return super().stack_neuron_results(*args, **kwargs)
+
+    def _check_direct(self, norm: str, parts: str) -> None:
+        if any(norm in dict(block.named_children()) for block in self.model.blocks):
+            raise InputError(
+                f"{self.model.family} norms what the {parts} of a layer write together ({norm}), so they are no shares "
+                "of the residual stream: take decompose_resid()"
+            )
+
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens, with the norm's weight and what the model multiplies its logits by (Granite, Cohere).
+
+        Raises `InputError` for logits that are no linear function of what the head reads.
+        """
+        return super().logit_attrs(*args, **kwargs) * self.model.logit_scale
+
+
+class Bridged(CleanCopies, TransformerBridge):
+    """A bridge with what instruments ask of a model besides its hooks."""
+
+    family: str
+    run: Path | None
+    label: str
+    """What titles call it besides its family; empty of one that somebody booted."""
+    eos_ids: tuple[int, ...]
+    """The tokens that end a generated text: of generation_config.json or config.json, else the tokenizer's."""
+    final = "unembed.hook_in"
+    """The hook of what the head reads."""
+
+    @property
+    def config(self) -> Shape:
+        """Names and sizes; anything else raises `Undefined`, an `InputError`."""
+        c = self.cfg
+        return Shape(self.family, c.n_layers, c.n_heads, c.d_model, c.d_head, c.d_vocab, c.n_ctx)
+
+    @property
+    def logit_scale(self) -> float:
+        """What the model multiplies its logits by after the head, 1 in most families.
+
+        Raises `InputError` where it does something else to them, as Gemma 2, which caps them.
+        """
+        zero, one, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
+        if zero != 0 or abs(large - 1e6 * one) > one:
+            raise InputError(
+                f"{self.family} caps its logits, so they are no linear function of what its head reads, which "
+                "instruments and attribution need: take a model without final_logit_softcapping"
+            )
+        return one
+
+    @property
+    def logit_bias(self) -> Tensor:
+        """[V]: the share of the logits that no part of the residual stream writes, as in our models."""
+        bias = BridgedCache({}, self)._norm(None, False)[3]
+        return ((0.0 if bias is None else bias @ self.W_U) + self.b_U) * self.logit_scale
+
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; the cache knows the norms' weights."""
+        out, cache = super().run_with_cache(*args, **kwargs)
+        if isinstance(cache, ActivationCache):
+            cache = BridgedCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
+        return out, cache
+
+    @property
+    def head(self) -> Tensor:
+        """[V, D + 1]: the unembedding and its bias, times `logit_scale`, for `streams`."""
+        return torch.cat([self.W_U.T, self.b_U[:, None]], 1) * self.logit_scale
+
+    def streams(self, x: Tensor) -> Tensor:
+        """What the head reads [B, T, D] with a 1 behind it, so that logits are `streams(x) @ head.T`."""
+        return torch.cat([x, torch.ones_like(x[..., :1])], -1)
+
+    def _text(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InputError("this model has no tokenizer: its folder has no tokenizer.json")
+        return self.tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if hasattr(StreamTransformer, name) and name != "segment":
+                raise _not_ours(self.__dict__.get("family", "this"), name) from None
+            raise
+
+
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    """Without the library's progress bars, which would stand between ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
+    """The causal language model of a Hugging Face folder, or of the hub's cache, whatever its family, in a bridge.
+
+    Titles call it hf:NAME. Raises `InputError` for a folder that is none, for a config.json whose sizes its weights
+    have not, for weights that lack a tensor, and for what transformers or TransformerLens do not read.
+    """
+    folder = source_folder(name)
+    try:
+        with warnings.catch_warnings(), _no_bar():
+            warnings.simplefilter("ignore")
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            _check_sizes(folder, weight_files(folder), config)
+            module, report = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
+                attn_implementation="eager", output_loading_info=True,
+            )  # fmt: skip
+            if lacking := sorted(report["missing_keys"]):  # the library draws them at random
+                raise InputError(f"{folder} lacks {lacking[0]}{f' and {len(lacking) - 1} more' * (len(lacking) > 1)}")
+            module = module.eval().to(device)
+            booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a family's own code raises for a config.json that it does not expect
+        raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    made = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
+    made.__dict__["label"] = f"hf:{source_name(folder)}"
+    return made
+
+
+def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
+    """Raise `InputError` where the weights cannot be those of config.json, or no machine like this one holds the model.
+
+    A layer has a tensor at least and a parameter half a byte; what is missing in config.json has the size of the
+    family's largest models.
+    """
+    tensors = 0
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors += len(file.keys())
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is no sound safetensors file ({error})") from None
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > tensors:
+        raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, the weights are {tensors:,} tensors")
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config)
+    n, held = sum(x.numel() for x in empty.parameters()), sum(path.stat().st_size for path in files)
+    if n > 2 * held:
+        raise InputError(
+            f"{folder / 'config.json'} asks for {n:,} parameters, which the {held:,} bytes of its weights cannot hold: "
+            "a size in it is missing or wrong"
+        )
+    size, have = sum(x.numel() * x.element_size() for x in empty.buffers()), machine_memory()
+    if size > have:
+        raise InputError(
+            f"{folder / 'config.json'} asks for tables of {size / 2**30:,.0f} GiB, this machine has "
+            f"{have / 2**30:,.0f}: choose a shorter context"
+        )
+
+
+def adopt(booted: TransformerBridge) -> Bridged:
+    """A bridge that somebody booted, as instruments read it: the same modules, weights and hooks, with our tokenizer.
+
+    The bridge itself stays as it is. Raises `InputError` for a tokenizer that is none of the fast ones.
+    """
+    tokenizer = None if booted.tokenizer is None else Tokenizer.of_library(booted.tokenizer)
+    return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
+
+
+def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None) -> Bridged:
+    said = getattr(getattr(booted.original_model, "generation_config", None), "eos_token_id", None)
+    if said is None and tokenizer is not None:
+        said = tokenizer.bos_id if tokenizer.eos_id is None else tokenizer.eos_id
+    ends = () if said is None else tuple(said) if isinstance(said, list) else (said,)
+    words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
+    made = Bridged.__new__(Bridged)  # with the modules of `booted`; its own copying binds the configuration anew
+    made.__dict__.update(booted.__dict__, family=family, run=None, label="", eos_ids=ends, _tokenizer=words)
+    return made

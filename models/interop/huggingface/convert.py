@@ -1,0 +1,345 @@
+"""A Hugging Face folder as a run folder: configuration, weights, tokenizer, and what it was made of."""
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from streamscope.cli.disk import read_json, write_text
+from streamscope.cli.errors import InputError
+from streamscope.models.config import ModelConfig
+from streamscope.models.config.serialization import to_dict
+from streamscope.models.decoder import Decoder
+from streamscope.models.interop.huggingface.families import FAMILIES, Family, Weight, Whole
+from streamscope.models.tensors import FORMAT, GENERATION, TOKENIZER, sha256, write_tensors
+from streamscope.text.cache import cache_root, cached
+from streamscope.text.tokenizer import PAIRS, Tokenizer
+
+INDEX = "model.safetensors.index.json"
+READ = (
+    "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", *PAIRS, *PAIRS.values(),
+)  # fmt: skip
+"""What is read of a folder besides its tensors, where it is there."""
+IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
+"""Ends of names of buffers that older files hold: causal masks and wavelengths."""
+
+
+REMEDY = "restore it from where the model came from"
+READER = 2
+"""Which rules folders are read by: runs in the cache that were read by others are not taken."""
+
+
+class Index(TypedDict):
+    """model.safetensors.index.json: which file holds a tensor."""
+
+    weight_map: dict[str, str]
+
+
+def source_folder(name: str) -> Path:
+    """The folder of a model: a folder here, or one in the hub's cache. Raises `InputError` for neither."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        raise InputError(f"{name} is no folder here and no model in the hub's cache; nothing is fetched") from None
+
+
+def source_name(folder: Path) -> str:
+    """A Hugging Face folder by its path from the working folder, or by its name where it lies in the hub's cache."""
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+    here = Path.cwd()
+    return str(folder.relative_to(here) if here in folder.parents else folder)
+
+
+def foreign(name: str) -> Path | None:
+    """The folder of `hf:NAME` where its family is not made of our parts, so that only a bridge reads it; else None."""
+    path = source_folder(name) / "config.json"
+    if not path.is_file() or read_json(path, dict[str, Any], REMEDY).get("model_type") in FAMILIES:
+        return None
+    return path.parent
+
+
+def files_read(folder: Path) -> list[Path]:
+    """The files that make a model: configuration, tokenizer, weights, of a run or of a Hugging Face folder."""
+    return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
+
+
+def content_digest(folder: Path) -> str:
+    """One sha256 of the names and contents of `files_read`: two folders with one digest are one model."""
+    files = [(path.name, sha256(path)) for path in files_read(folder)]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def read_config(folder: Path) -> tuple[ModelConfig, Family]:
+    """The configuration in our parts. Raises `InputError` for another family, a lacking or an unsupported option."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError(f"{folder} has no config.json: is it the folder of a Hugging Face model?")
+    theirs = read_json(path, dict[str, Any], REMEDY)
+    kind = str(theirs.get("model_type"))
+    if kind not in FAMILIES:
+        raise InputError(
+            f"{path} is of the family {kind!r}; {', '.join(FAMILIES)} are made of our parts, any other is measured by "
+            "instruments alone"
+        )
+    family = FAMILIES[kind]
+    try:
+        return family.config(theirs), family
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except KeyError as error:
+        raise InputError(f"{path} lacks {error}") from None
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise InputError(f"{path} has a value of the wrong kind ({error})") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model: one, else those of its index, as the library has it.
+
+    Raises `InputError` where there are none, and for an index that names a file outside the folder.
+    """
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    if (folder / INDEX).is_file():
+        names = sorted(set(read_json(folder / INDEX, Index, REMEDY)["weight_map"].values()))
+        if outside := [name for name in names if not Path(name).name or {"..", "/"} & set(Path(name).parts)]:
+            raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is no file in its folder; {REMEDY}")
+        files = [folder / name for name in names]
+        if missing := [path for path in files if not path.is_file()]:
+            raise InputError(f"{missing[0]} is missing, which {INDEX} names: complete the folder")
+        return files
+    pickled = next(iter(sorted(folder.glob("*.bin"))), None)
+    hint = f"; {pickled.name} is pickled, which is not read: save the model as safetensors" if pickled else ""
+    raise InputError(f"{folder} has no model.safetensors{hint}")
+
+
+def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """(configuration, our tensors by name), made of theirs, in the dtype of the file.
+
+    As in the library, a tied configuration is untied by a file whose head is not its embedding.
+    Raises `InputError` for a damaged file, a tensor that is not there or of another shape, and one that nobody reads.
+    """
+    with ExitStack() as stack:
+        where: dict[str, Any] = {}
+        for path in weight_files(folder):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{path} is no sound safetensors file ({error})") from None
+            where |= dict.fromkeys(file.keys(), file)
+        prefix = family.prefix if any(name.startswith(family.prefix) for name in where) else ""
+        found: dict[str, Tensor] = {}
+        used: set[str] = set()
+        if config.readout.tied:
+            untied = replace(config, readout=replace(config.readout, tied=False))
+            names = {ours: _their_name(their, prefix) for ours, their, _ in family.weights(untied)}
+            embed, head = names.get("embed.weight"), names.get("unembed.weight")
+            if embed in where and head in where:
+                if _equal(where[embed].get_tensor(embed), where[head].get_tensor(head)):
+                    used.add(head)
+                else:
+                    config = untied
+        for ours, their, how in _unrepeated(family, config):
+            name = _their_name(their, prefix)
+            if name not in where:
+                raise InputError(f"{folder} lacks {name}, which makes {ours}")
+            theirs = where[name].get_tensor(name)
+            try:
+                found[ours] = how.take(theirs).contiguous()
+            except (RuntimeError, IndexError):
+                raise InputError(f"{name} of {folder} is {list(theirs.shape)}: not of its config.json") from None
+            used.add(name)
+        rest = [name for name in where if name not in used and not name.endswith(IGNORED)]
+        if rest:
+            raise InputError(
+                f"{folder} has {rest[0]}{f' and {len(rest) - 1} more' * (len(rest) > 1)} that no part takes"
+            )
+    for ours, shape in _shapes(config).items():
+        if found[ours].shape != shape:
+            raise InputError(
+                f"{folder}: its model.safetensors belongs to another configuration: {ours} is "
+                f"{list(found[ours].shape)} there, {list(shape)} by config.json"
+            )
+    return config, found
+
+
+def _their_name(their: str, prefix: str) -> str:
+    """The name in a file of a weight of `Family.weights`; one that begins with a slash has no prefix."""
+    return their[1:] if their.startswith("/") else prefix + their
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, whatever their dtypes."""
+    return a.shape == b.shape and torch.equal(a.float(), b.float())
+
+
+def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    """The shapes of our tensors by name; nothing is allocated."""
+    with torch.device("meta"):
+        return {name: x.shape for name, x in Decoder(config).state_dict().items()}
+
+
+def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Weight]:
+    """The weights of a family, without the biases of maps that have none."""
+    lacking = {f".{name}.bias" for name, spec, *_ in config.projections() if not getattr(spec, "bias", False)}
+    seen: set[str] = set()
+    for ours, their, how in family.weights(config):
+        if ours not in seen and not any(ours.endswith(end) for end in lacking):
+            seen.add(ours)
+            yield ours, their, how
+
+
+def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Family) -> dict[str, Tensor]:
+    """Their tensors by name, made of ours: the inverse of `read_weights`. `config` is the family's of theirs.
+
+    Biases that ours has not are zeros. Raises `InputError` for a tensor of ours that has no place there.
+    """
+    shapes = _shapes(config)
+    parts: dict[str, tuple[Whole, list[Tensor]]] = {}
+    for ours, their, how in _unrepeated(family, config):
+        x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
+        name = _their_name(their, family.prefix)
+        parts.setdefault(name, (how, []))[1].append(x)
+    if extra := sorted(tensors.keys() - shapes.keys()):
+        raise InputError(f"{extra[0]} has no place in a {family.architecture}")
+    return {name: how.join(found).contiguous() for name, (how, found) in parts.items()}
+
+
+def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
+    """Its tokenizer, where the folder has one that fits the model."""
+    there = any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS))
+    return fitting_tokenizer(folder, d_vocab) if there else None
+
+
+def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """The tokens that end a generated text: of generation_config.json, else config.json, else the tokenizer's files.
+
+    Empty where nothing names one. Raises `InputError` for what is no list of token ids.
+    """
+    for path in (folder / GENERATION, folder / "config.json"):
+        said = read_json(path, dict[str, Any], REMEDY).get("eos_token_id") if path.is_file() else None
+        if said is not None:
+            ids = said if isinstance(said, list) else [said]
+            if not all(type(i) is int for i in ids):
+                raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {said!r}")
+            return tuple(ids)
+    return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+
+
+def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
+    """The tokenizer of a file or folder. Raises `InputError` for one with more entries than the model.
+
+    A line on stderr says what was taken where the files were not followed.
+    """
+    tokenizer = Tokenizer.load(path)
+    if tokenizer.d_vocab > d_vocab:
+        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, the model {d_vocab}")
+    if tokenizer.note:
+        print(f"{path}: {tokenizer.note}", file=sys.stderr)
+    return tokenizer
+
+
+def write_run(folder: Path, out: Path) -> ModelConfig:
+    """Fill the empty folder `out` with the model of a Hugging Face folder. Raises as the readers of the parts."""
+    config, family = read_config(folder)
+    tokenizer = read_tokenizer(folder, config.d_vocab)
+    config, tensors = read_weights(folder, config, family)
+    eos = read_eos(folder, tokenizer)
+    fill(out, config, tensors, tokenizer, eos, source=str(folder.resolve()))
+    return config
+
+
+def fill(
+    out: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
+    eos: Sequence[int] = (),
+    **about: Any,
+) -> None:
+    """Fill the empty folder `out` with a model that was trained elsewhere; `about` goes into its manifest.
+
+    `eos` are the tokens that end a generated text, where it is not the tokenizer's BOS.
+    """
+    metadata = {} if tokenizer is None else {TOKENIZER: tokenizer.sha256}
+    digest = write_tensors(out / "model.safetensors", tensors, metadata)
+    if tokenizer is not None:
+        tokenizer.save(out / "tokenizer.json")
+    if eos:
+        write_text(out / GENERATION, json.dumps({"eos_token_id": list(eos)}))
+    write_text(out / "config.json", json.dumps({"format": FORMAT, "model": to_dict(config)}, indent=1))
+    manifest = {
+        "preset": config.name, "scale": None, "seed": None, "outcome": "completed", "weights": digest,
+        "parameters": sum(x.numel() for x in tensors.values()), **about,
+    }  # fmt: skip
+    write_text(out / "manifest.json", json.dumps(manifest, indent=2))
+
+
+def convert(folder: Path, out: Path) -> ModelConfig:
+    """Write the model of a Hugging Face folder as the run folder `out`, whole or not at all.
+
+    Raises `InputError` for an `out` that is there, and as `write_run`.
+    """
+    with new_folder(out) as part:
+        return write_run(folder, part)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """An empty folder beside `out` that gets its name at the end, and is gone after an error.
+
+    Raises `InputError` for an `out` that is there.
+    """
+    if out.exists():
+        raise InputError(f"{out} is there already; give a new folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
+        part = Path(scratch) / "run"
+        part.mkdir()
+        yield part
+        part.rename(out)
+
+
+def cached_run(name: str) -> Path:
+    """The run folder of `hf:NAME` in the cache, made where it is not there; another state of its files has another.
+
+    The state of a file is its name, size, times of change (of content and of inode, in ns) and inode: rsync and `cp -p`
+    restore the size and the time of the content, but not the others. Of a family that is not made of our parts
+    (`foreign`) it is the Hugging Face folder itself.
+    """
+    if (folder := foreign(name)) is not None:
+        return folder
+    folder = source_folder(name)
+    state = [
+        (path.name, str(path.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
+        for path in files_read(folder) for s in [path.stat()]
+    ]  # fmt: skip
+    digest = hashlib.sha256(json.dumps([READER, state]).encode()).hexdigest()[:16]
+    out = cache_root() / "huggingface" / f"{folder.resolve().name}-{digest}"
+
+    def build(part: Path) -> None:
+        write_run(folder, part)
+
+    def there(run: Path) -> Path:
+        if not (run / "manifest.json").is_file():
+            raise InputError(f"{run} is not whole")
+        return run
+
+    return cached(out, build, there)

@@ -1,0 +1,424 @@
+"""The families of Hugging Face models that are made of our parts: their configuration, and where each weight lies.
+
+A family is three functions. `config` says a config.json of the library in our parts, and raises `InputError` for an
+option that no part has; `theirs` says a configuration of ours as a config.json, right only where `config` takes that
+back to where it came from. `weights` says for every tensor of ours where it lies in theirs: (our name, theirs, how).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.models.config import (
+    Attention,
+    Dense,
+    Initial,
+    LayerNorm,
+    Learned,
+    Mlp,
+    ModelConfig,
+    Readout,
+    RMSNorm,
+    Rope,
+    Single,
+    Stretch,
+)
+from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.decoder import Decoder
+
+Theirs = Mapping[str, Any]
+
+
+class Whole:
+    """Theirs is ours."""
+
+    def take(self, x: Tensor) -> Tensor:
+        """Ours of theirs."""
+        return x
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Theirs of all of ours that lie in it, in the order of `Family.weights`."""
+        return parts[0]
+
+
+class Transposed(Whole):
+    """A map [d_in, d_out] (GPT-2's Conv1D), ours is [d_out, d_in]."""
+
+    def take(self, x: Tensor) -> Tensor:
+        return x.T
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return parts[0].T
+
+
+@dataclass(frozen=True)
+class Third(Whole):
+    """Queries, keys and values side by side on the last axis: maps [d_in, 3 · d_out], or biases."""
+
+    part: int
+
+    def take(self, x: Tensor) -> Tensor:
+        one = x.chunk(3, -1)[self.part]
+        return one.T if one.ndim == 2 else one
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([x.T if x.ndim == 2 else x for x in parts], -1)
+
+
+@dataclass(frozen=True)
+class ByHead(Whole):
+    """Queries, keys and values side by side in every head: [H · 3 · K, …]."""
+
+    part: int
+    heads: int
+
+    def take(self, x: Tensor) -> Tensor:
+        return x.unflatten(0, (self.heads, 3, -1))[:, self.part].flatten(0, 1)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack([x.unflatten(0, (self.heads, -1)) for x in parts], 1).flatten(0, 2)
+
+
+WHOLE, TRANSPOSED = Whole(), Transposed()
+Weight = tuple[str, str, Whole]
+"""(our name, their name, how ours lies in theirs)."""
+
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu", "swish": "silu", "relu": "relu",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the models of one `model_type` are read and written."""
+
+    config: Callable[[Theirs], ModelConfig]
+    theirs: Callable[[ModelConfig], dict[str, Any]]
+    weights: Callable[[ModelConfig], Iterator[Weight]]
+    prefix: str
+    """What names begin with where the file is of the model with its head; left out in files of the bare model."""
+    architecture: str
+    """The library's class."""
+
+
+def activation(name: str) -> Any:
+    """Our name of an activation; `InputError` for one that we do not have."""
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, sorted(ACTIVATIONS))
+    return ACTIVATIONS[name]
+
+
+def refuse(theirs: Theirs, **plain: Any) -> None:
+    """Raise `InputError` where an option is other than what our parts compute."""
+    for name, value in plain.items():
+        if theirs.get(name, value) != value:
+            raise InputError(f"{name} = {theirs[name]!r} has no part here; models with {name} = {value!r} are read")
+
+
+def their_activation(config: ModelConfig) -> str:
+    """The library's name of an activation."""
+    return next(name for name, ours in ACTIVATIONS.items() if ours == config.mlp.activation)
+
+
+def sizes(config: ModelConfig) -> dict[str, Any]:
+    """What families with rotary positions name alike."""
+    turn = config.positions if isinstance(config.positions, Rope) else Rope()
+    rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base}
+    if (to := turn.stretch) is not None:
+        rule |= {"rope_type": "llama3" if to.original else "linear", "factor": to.factor}
+        if to.original:
+            rule |= {"original_max_position_embeddings": to.original}
+            rule |= {"low_freq_factor": to.low, "high_freq_factor": to.high}
+    return {
+        "num_hidden_layers": config.n_layers, "hidden_size": config.d_model, "num_attention_heads": config.n_heads,
+        "vocab_size": config.d_vocab, "max_position_embeddings": config.n_ctx, "intermediate_size": config.d_mlp,
+        "hidden_act": their_activation(config), "rope_parameters": rule, "tie_word_embeddings": config.readout.tied,
+    }  # fmt: skip
+
+
+def any_bias(config: ModelConfig, names: str) -> bool:
+    """Whether any of these projections of attention has a bias."""
+    return any(getattr(getattr(config.attention, name), "bias", False) for name in names)
+
+
+def flag(theirs: Theirs, name: str, default: bool) -> bool:
+    """A field that is true or false. Raises `InputError` for another value."""
+    value = theirs.get(name, default)
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def rope(theirs: Theirs, *, base: str = "rope_theta", share: str = "") -> Rope:
+    """Rotary positions, as they are or stretched (`config.Stretch`), by the rules of the library's classes.
+
+    `base` and `share` name the fields that stand outside `rope_parameters`. Without a `share` the class rotates whole
+    heads, whatever partial_rotary_factor says. Raises `InputError` for rules that we lack.
+    """
+    rule: Theirs = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    if any(isinstance(value, Mapping) for value in rule.values()):
+        raise InputError("rotary positions that differ from layer to layer have no part here")
+    kind = rule.get("rope_type", rule.get("type", "default"))
+    if kind not in ("default", "linear", "llama3"):
+        raise InputError(
+            f"rotary positions of the kind {kind!r} have no part here; those of the kinds 'default', 'linear' and "
+            "'llama3' are read"
+        )
+    stretch = None
+    if kind == "linear":
+        stretch = Stretch(factor=float(rule["factor"]), original=0)
+    elif kind == "llama3":
+        waves = [float(rule[f"{name}_freq_factor"]) for name in ("low", "high")]
+        name = "original_max_position_embeddings"
+        original = int(theirs.get(name) or rule.get(name) or theirs["max_position_embeddings"])
+        stretch = Stretch(factor=float(rule["factor"]), original=original, low=waves[0], high=waves[1])
+    if share:
+        fraction = rule.get("partial_rotary_factor", theirs.get(share, 0.25))
+    else:
+        fraction = 1.0
+        if stretch is not None:  # there the class reads the factor, and its own code fails
+            refuse({**theirs, **rule}, partial_rotary_factor=1.0)
+    return Rope(
+        base=float(rule.get("rope_theta", theirs.get(base, 10_000.0))), fraction=float(fraction), stretch=stretch
+    )
+
+
+def gpt2(theirs: Theirs) -> ModelConfig:
+    """GPT-2: learned positions, LayerNorm, biases everywhere, a tied head."""
+    refuse(
+        theirs, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False,
+        add_cross_attention=False,
+    )  # fmt: skip
+    bias, norm = Dense(bias=True), LayerNorm(eps=theirs["layer_norm_epsilon"])
+    return ModelConfig(
+        name="hf-gpt2", n_layers=theirs["n_layer"], d_model=theirs["n_embd"], n_heads=theirs["n_head"],
+        d_vocab=theirs["vocab_size"], n_ctx=theirs["n_positions"], positions=Learned(), norm=norm,
+        attention=Attention(q=bias, k=bias, v=bias, o=bias),
+        mlp=Mlp(d_mlp=theirs.get("n_inner") or 0, up=bias, down=bias,
+                activation=activation(theirs["activation_function"])),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", True)),
+    )  # fmt: skip
+
+
+def as_gpt2(config: ModelConfig) -> dict[str, Any]:
+    """A config.json of GPT-2 with the sizes of ours."""
+    return {
+        "n_layer": config.n_layers, "n_embd": config.d_model, "n_head": config.n_heads, "vocab_size": config.d_vocab,
+        "n_positions": config.n_ctx, "n_inner": config.d_mlp, "layer_norm_epsilon": config.norm.eps,
+        "activation_function": their_activation(config), "tie_word_embeddings": config.readout.tied,
+    }  # fmt: skip
+
+
+def gpt2_weights(config: ModelConfig) -> Iterator[Weight]:
+    """Conv1D maps lie transposed, q, k and v in one."""
+    yield "embed.weight", "wte.weight", WHOLE
+    yield "pos_embed.weight", "wpe.weight", WHOLE
+    for layer in range(config.n_layers):
+        ours, theirs = f"blocks.{layer}", f"h.{layer}"
+        for end in ("weight", "bias"):
+            yield f"{ours}.ln1.{end}", f"{theirs}.ln_1.{end}", WHOLE
+            yield f"{ours}.ln2.{end}", f"{theirs}.ln_2.{end}", WHOLE
+            for part, name in enumerate("qkv"):
+                yield f"{ours}.attn.{name}.{end}", f"{theirs}.attn.c_attn.{end}", Third(part)
+            for name, their in (("attn.o", "attn.c_proj"), ("mlp.up", "mlp.c_fc"), ("mlp.down", "mlp.c_proj")):
+                yield f"{ours}.{name}.{end}", f"{theirs}.{their}.{end}", TRANSPOSED if end == "weight" else WHOLE
+    yield from (("ln_final.weight", "ln_f.weight", WHOLE), ("ln_final.bias", "ln_f.bias", WHOLE))
+    if not config.readout.tied:
+        yield "unembed.weight", "/lm_head.weight", WHOLE
+
+
+def neox(theirs: Theirs) -> ModelConfig:
+    """GPT-NeoX and Pythia: partly rotary, both branches in parallel, biases, a head of its own."""
+    bias = Dense(bias=True)
+    attention = bias if flag(theirs, "attention_bias", True) else Dense()
+    refuse(theirs, head_dim=theirs["hidden_size"] // theirs["num_attention_heads"])
+    norm = LayerNorm(eps=theirs["layer_norm_eps"])
+    return ModelConfig(
+        name="hf-gpt-neox", n_layers=theirs["num_hidden_layers"], d_model=theirs["hidden_size"],
+        n_heads=theirs["num_attention_heads"], d_vocab=theirs["vocab_size"], n_ctx=theirs["max_position_embeddings"],
+        positions=rope(theirs, base="rotary_emb_base", share="rotary_pct"), norm=norm,
+        residual=Single(order="parallel" if flag(theirs, "use_parallel_residual", True) else "sequential"),
+        attention=Attention(q=attention, k=attention, v=attention, o=attention),
+        mlp=Mlp(d_mlp=theirs["intermediate_size"], up=bias, down=bias, activation=activation(theirs["hidden_act"])),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", False)),
+    )  # fmt: skip
+
+
+def as_neox(config: ModelConfig) -> dict[str, Any]:
+    """A config.json of GPT-NeoX with the sizes of ours."""
+    theirs = sizes(config)
+    if isinstance(config.positions, Rope):
+        theirs["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
+    return {
+        **theirs, "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
+        "use_parallel_residual": getattr(config.residual, "order", "") == "parallel",
+    }  # fmt: skip
+
+
+def neox_weights(config: ModelConfig) -> Iterator[Weight]:
+    """q, k and v of a head lie side by side."""
+    yield "embed.weight", "embed_in.weight", WHOLE
+    for layer in range(config.n_layers):
+        ours, theirs = f"blocks.{layer}", f"layers.{layer}"
+        for end in ("weight", "bias"):
+            yield f"{ours}.ln1.{end}", f"{theirs}.input_layernorm.{end}", WHOLE
+            yield f"{ours}.ln2.{end}", f"{theirs}.post_attention_layernorm.{end}", WHOLE
+            for part, name in enumerate("qkv"):
+                one = ByHead(part, config.n_heads)
+                yield f"{ours}.attn.{name}.{end}", f"{theirs}.attention.query_key_value.{end}", one
+            for name, their in (("attn.o", "attention.dense"), ("mlp.up", "mlp.dense_h_to_4h"),
+                                ("mlp.down", "mlp.dense_4h_to_h")):  # fmt: skip
+                yield f"{ours}.{name}.{end}", f"{theirs}.{their}.{end}", WHOLE
+            yield f"ln_final.{end}", f"final_layer_norm.{end}", WHOLE
+    if not config.readout.tied:
+        yield "unembed.weight", "/embed_out.weight", WHOLE
+
+
+def llama(
+    theirs: Theirs,
+    *,
+    name: str = "hf-llama",
+    biases: Sequence[str] = ("attention_bias", "mlp_bias"),
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+) -> ModelConfig:
+    """Llama, Qwen2 and Qwen3: rotary, RMSNorm, a gated FFN; grouped queries, biases and QK norm where it has them.
+
+    `biases` are the fields that the class reads; it has no other biases, whatever its config.json says.
+    """
+    refuse(theirs, use_sliding_window=False, pretraining_tp=1)
+    if set(theirs.get("layer_types") or ()) - {"full_attention"}:
+        raise InputError("layer_types other than 'full_attention' have no part here")
+    norm, d, heads = RMSNorm(eps=theirs["rms_norm_eps"]), theirs["hidden_size"], theirs["num_attention_heads"]
+    has = {field: field in biases and flag(theirs, field, False) for field in ("attention_bias", "mlp_bias")}
+    bias, mlp = has["attention_bias"], Dense(bias=has["mlp_bias"])
+    qkv = Dense(bias=bias or qkv_bias)
+    return ModelConfig(
+        name=name, n_layers=theirs["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=theirs["vocab_size"],
+        n_ctx=theirs["max_position_embeddings"], positions=rope(theirs), norm=norm,
+        attention=Attention(
+            q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=theirs.get("head_dim") or d // heads,
+            kv_heads=theirs.get("num_key_value_heads") or heads, qk_norm=norm if qk_norm else None,
+        ),
+        mlp=Mlp(d_mlp=theirs["intermediate_size"], up=mlp, down=mlp, gate=mlp,
+                activation=activation(theirs["hidden_act"])),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", False)),
+    )  # fmt: skip
+
+
+def as_llama(config: ModelConfig) -> dict[str, Any]:
+    """A config.json of Llama, Qwen2 or Qwen3 with the sizes of ours."""
+    return {
+        **sizes(config), "rms_norm_eps": config.norm.eps, "head_dim": config.d_head,
+        "num_key_value_heads": config.kv_heads, "attention_bias": any_bias(config, "o"),
+        "mlp_bias": any(getattr(spec, "bias", False) for spec in (config.mlp.up, config.mlp.down, config.mlp.gate)),
+    }  # fmt: skip
+
+
+def llama_weights(config: ModelConfig) -> Iterator[Weight]:
+    """Every map lies as ours."""
+    yield "embed.weight", "embed_tokens.weight", WHOLE
+    names = [(f"attn.{name}", f"self_attn.{name}_proj", getattr(config.attention, name)) for name in "qkvo"]
+    names += [(f"mlp.{name}", f"mlp.{name}_proj", getattr(config.mlp, name)) for name in ("gate", "up", "down")]
+    for layer in range(config.n_layers):
+        ours, theirs = f"blocks.{layer}", f"layers.{layer}"
+        yield f"{ours}.ln1.weight", f"{theirs}.input_layernorm.weight", WHOLE
+        yield f"{ours}.ln2.weight", f"{theirs}.post_attention_layernorm.weight", WHOLE
+        for name in ("q_norm", "k_norm") if config.attention.qk_norm is not None else ():
+            yield f"{ours}.attn.{name}.weight", f"{theirs}.self_attn.{name}.weight", WHOLE
+        for name, their, spec in names:
+            for end in ("weight", "bias") if spec.bias else ("weight",):
+                yield f"{ours}.{name}.{end}", f"{theirs}.{their}.{end}", WHOLE
+    yield "ln_final.weight", "norm.weight", WHOLE
+    if not config.readout.tied:
+        yield "unembed.weight", "/lm_head.weight", WHOLE
+
+
+def exported(theirs: Theirs) -> ModelConfig:
+    """What `streamscope export` wrote."""
+    return from_dict(ModelConfig, theirs["parts"], "parts")
+
+
+def as_exported(config: ModelConfig) -> dict[str, Any]:
+    """The parts as they are."""
+    return {"parts": to_dict(config)}
+
+
+def exported_weights(config: ModelConfig) -> Iterator[Weight]:
+    """Every tensor as it is."""
+    with torch.device("meta"):
+        names = list(Decoder(config).state_dict())
+    yield from ((name, name, WHOLE) for name in names)
+
+
+FAMILIES = {
+    "gpt2": Family(gpt2, as_gpt2, gpt2_weights, "transformer.", "GPT2LMHeadModel"),
+    "gpt_neox": Family(neox, as_neox, neox_weights, "gpt_neox.", "GPTNeoXForCausalLM"),
+    "llama": Family(llama, as_llama, llama_weights, "model.", "LlamaForCausalLM"),
+    "qwen2": Family(
+        partial(llama, name="hf-qwen2", biases=(), qkv_bias=True), as_llama, llama_weights, "model.", "Qwen2ForCausalLM"
+    ),
+    "qwen3": Family(
+        partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True),
+        as_llama,
+        llama_weights,
+        "model.",
+        "Qwen3ForCausalLM",
+    ),
+    "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
+}
+"""By `model_type`. The last one is our own, what `streamscope export` writes."""
+NATIVE = tuple(kind for kind in FAMILIES if kind != "streamscope")
+
+
+def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
+    """(model_type, config.json, our configuration of it) of the family that computes what a configuration computes.
+
+    It may have biases that ours has not, which are zeros then; of several families that with the fewest. How weights
+    start, dropout and what layers before the last are trained on is no part of it. Raises `InputError` for none.
+    """
+    found = []
+    for kind in NATIVE:
+        theirs = FAMILIES[kind].theirs(config)
+        try:
+            back = FAMILIES[kind].config(theirs)
+        except InputError:
+            continue
+        ours, there = _biased(config), _biased(back)
+        if _computed(back) == _computed(config) and ours <= there:
+            found.append((len(there - ours), kind, theirs, back))
+    if not found:
+        raise InputError(
+            f"no class of the library computes what {config.name} computes (those tried: "
+            f"{', '.join(FAMILIES[kind].architecture for kind in NATIVE)}); export without --native"
+        )
+    return min(found, key=lambda one: one[0])[1:]
+
+
+def _biased(config: ModelConfig) -> set[str]:
+    """The dense maps that have biases."""
+    return {name for name, spec, *_ in config.projections() if getattr(spec, "bias", False)}
+
+
+def _computed(config: ModelConfig) -> ModelConfig:
+    """What a configuration computes at evaluation, but for biases: equal ones compute the same."""
+
+    def plain(spec: Any) -> Any:
+        return Dense() if isinstance(spec, Dense) else spec
+
+    attention, mlp = config.attention, config.mlp
+    return replace(
+        config, name="", dropout=0.0, init=Initial(), init_std=0.02,
+        attention=replace(
+            attention, dropout=0.0, d_head=config.d_head, kv_heads=config.kv_heads,
+            **{name: plain(getattr(attention, name)) for name in "qkvo"},
+        ),
+        mlp=replace(mlp, d_mlp=config.d_mlp, up=plain(mlp.up), down=plain(mlp.down), gate=plain(mlp.gate)),
+        readout=replace(config.readout, supervision=None) if config.readout.layer_norms == "shared" else config.readout,
+    )  # fmt: skip

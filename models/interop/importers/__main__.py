@@ -1,0 +1,7 @@
+"""`python -m models.interop.importers`."""
+
+from streamscope.cli.parse import command
+from streamscope.models.interop.importers import main
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,464 @@
+"""What TransformerLens' tools expect of a model: `cfg`, run_with_cache, text (`models.weights` has the weights)."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformer_lens import ActivationCache
+from transformer_lens.utilities import Slice
+from transformer_lens.utilities.lm_utils import lm_cross_entropy_loss
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.models.config import Alibi, Hyper, LayerNorm, Learned, RMSNorm, Rope
+from streamscope.models.hooks import ObservePoint, OnDemand, capture, match, time_axes
+from streamscope.models.weights import WeightsMixin
+
+if TYPE_CHECKING:
+    from streamscope.text.tokenizer import Tokenizer
+
+NORM_NAMES = {LayerNorm: "LN", RMSNorm: "RMS"}
+POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
+
+
+class LensConfig:
+    """TransformerLens' flat field names, read-only, from a model and its configuration."""
+
+    attn_only = False
+    default_prepend_bos = True
+    use_split_qkv_input = use_attn_in = False
+    use_hook_mlp_in = True
+    final_rms = False
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in FLAT:
+            raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
+        return getattr(self._model.config, name)
+
+    def __repr__(self) -> str:
+        return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
+
+    @property
+    def normalization_type(self) -> str | None:
+        """LN or RMS of the final norm; None where TransformerLens has no name for it."""
+        return NORM_NAMES.get(type(self._model.config.readout.norm))
+
+    @property
+    def positional_embedding_type(self) -> str:
+        """TransformerLens' name of the positions."""
+        return POSITION_NAMES.get(type(self._model.config.positions), "none")
+
+    @property
+    def gated_mlp(self) -> bool:
+        """Whether the FFN is gated."""
+        return self._model.config.mlp.gate is not None
+
+    @property
+    def use_attn_result(self) -> bool:
+        """What `set_use_attn_result` chose."""
+        return any(point.wanted or bool(point.asked) for point in self._model.result_points())
+
+    @property
+    def model_name(self) -> str:
+        """The preset."""
+        return self._model.config.name
+
+    @property
+    def n_key_value_heads(self) -> int | None:
+        """Heads of keys and values where they are fewer than those of queries, as in TransformerLens."""
+        config = self._model.config
+        return config.kv_heads if config.kv_heads < config.n_heads else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._model.embed.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        return self._model.embed.weight.dtype
+
+
+FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
+
+
+LAYER = re.compile(r"(blocks\.)\d+\.")
+
+
+def _slice(chosen: Any) -> Slice:
+    """TransformerLens' slice; an int drops the axis."""
+    return chosen if isinstance(chosen, Slice) else Slice(chosen)
+
+
+class NotCached(InputError, KeyError):
+    """A name that a cache does not hold; a `KeyError` as well, which TransformerLens' own functions wait for."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the sentence
+
+
+class NormedCache(ActivationCache):
+    """TransformerLens' cache, with our norms: their weights count, and their statistics may be per head.
+
+    What each part of a stack adds to a token's logit, or to the difference of two, is γ ⊙ (x − mean) / s · u, u the
+    token's column of W_U (`logit_attrs`). Parts that add up to the last residual state add up to the logit minus
+    `model.logit_bias` of the token, which the final norm's bias alone gives it:
+    `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`.
+    """
+
+    def apply_slice_to_batch_dim(self, batch_slice: Any) -> "NormedCache":
+        """As in TransformerLens; the part is a cache of this kind."""
+        part = super().apply_slice_to_batch_dim(batch_slice)
+        return type(self)(part.cache_dict, self.model, has_batch_dim=part.has_batch_dim)
+
+    def apply_ln_to_stack(
+        self, residual_stack: Tensor, layer: int | None = None, mlp_input: bool = False, pos_slice: Any = None,
+        batch_slice: Any = None, has_batch_dim: bool = True, recompute_ln: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Every part x of a stack through the norm before `layer` (None: the final one): γ ⊙ (x − mean) / s.
+
+        s is the statistic of the whole stream, from the cache, so parts that add up to the stream add up to the norm's
+        output without its bias β. TransformerLens leaves γ out here because it folds γ into the weights; W_U and W_Q
+        are as trained in our models. With `recompute_ln` each part gets the whole final norm, with its own statistics.
+        """
+        if has_batch_dim:
+            residual_stack = _slice(batch_slice).apply(residual_stack, dim=1)
+        final = layer in (None, -1, self.model.cfg.n_layers)
+        if recompute_ln and final:
+            return self.model.ln_final(residual_stack)
+        scale = self._scale(layer, mlp_input, pos_slice, batch_slice)
+        groups, centred, weight, _ = self._norm(layer, mlp_input)
+        x = residual_stack.unflatten(-1, (groups, -1))
+        x = x - x.mean(-1, keepdim=True) if centred else x
+        return (x / scale).flatten(-2) * weight
+
+    def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
+        """(groups that have their own statistics, whether the mean is taken off, γ, β) of the norm before a layer."""
+        norm = self._norm_module(layer, mlp_input)
+        return norm.groups, norm.centred, norm.weight, norm.bias
+
+    def _norm_module(self, layer: int | None, mlp_input: bool) -> Any:
+        if layer in (None, -1, self.model.cfg.n_layers):
+            return self.model.ln_final
+        return getattr(self.model.blocks[layer], "ln2" if mlp_input else "ln1")
+
+    def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
+        """s of the norm before a layer, [*batch and position, groups, 1]."""
+        if layer in (None, -1, self.model.cfg.n_layers):
+            name = "ln_final.hook_scale"
+        else:
+            name = f"blocks.{layer}.ln{2 if mlp_input else 1}.hook_scale"
+        scale = self[name]
+        groups = self._norm(layer, mlp_input)[0]
+        scale = scale if groups > 1 else scale.unsqueeze(-2)
+        scale = _slice(pos_slice).apply(scale, dim=-3)
+        return _slice(batch_slice).apply(scale) if self.has_batch_dim else scale
+
+    def _stack_neuron_results_apply_ln_projected(
+        self, layer: int, pos_slice: Any, neuron_slice: Any, project_2d: Tensor, mlp_input: bool = False
+    ) -> Tensor:
+        """Neurons through the norm, as in `apply_ln_to_stack`, times `project_2d` [D, n]: [neurons, …, n].
+
+        A neuron writes a w, so its share is Σ_g a / s_g (γ ⊙ (w − mean))_g · p_g over the groups g of the norm; the
+        product of all neurons with the whole width is never formed.
+        """
+        scale = self._scale(layer, mlp_input, pos_slice)[..., 0]  # [..., G]
+        groups, centred, weight, _ = self._norm(layer, mlp_input)
+        rows = [scale.new_zeros(0, *scale.shape[:-1], project_2d.shape[-1])]
+        for at in range(layer):
+            block = self.model.blocks[at]
+            w = neuron_slice.apply(block.mlp.W_out, dim=0).unflatten(-1, (groups, -1))
+            w = w - w.mean(-1, keepdim=True) if centred else w
+            w = w * weight.unflatten(-1, (groups, -1)) * getattr(block, "residual_contribution_scale", 1.0)
+            along = torch.einsum("mgd,gdn->mgn", w, project_2d.unflatten(0, (groups, -1)))
+            a = neuron_slice.apply(pos_slice.apply(self["post", at, "mlp"], dim=-2), dim=-1)
+            rows.append(torch.einsum("...m,...g,mgn->...mn", a, 1 / scale, along).movedim(-2, 0))
+        return torch.cat(rows)
+
+    def accumulated_resid(
+        self, layer: int | None = None, incl_mid: bool = False, apply_ln: bool = False, pos_slice: Any = None,
+        mlp_input: bool = False, return_labels: bool = False,
+    ) -> Any:  # fmt: skip
+        """As in TransformerLens: the residual states up to a layer; with `apply_ln` through the norm before it, with β.
+
+        Through the final norm each state has its own statistics; before a middle layer all have that layer's.
+        """
+        stack, labels = super().accumulated_resid(layer, incl_mid, apply_ln, pos_slice, mlp_input, return_labels=True)
+        if apply_ln and layer not in (None, -1, self.model.cfg.n_layers):
+            bias = self._norm(layer, mlp_input)[3]
+            stack = stack if bias is None else stack + bias
+        return (stack, labels) if return_labels else stack
+
+
+class Cache(NormedCache):
+    """The cache of one of our models: short names, and one line for what its architecture does not define."""
+
+    def __repr__(self) -> str:
+        """The hooks without their layers, and how many activations there are."""
+        kinds = dict.fromkeys(LAYER.sub(r"\1*.", name) for name in self.keys())
+        return f"Cache of {len(self)} activations: {', '.join(kinds)}"
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """An activation by its name, or by TransformerLens' short forms, as `cache["pattern", 0]`.
+
+        Raises `NotCached` for a name that is not in the cache, with the nearest ones.
+        """
+        try:
+            return super().__getitem__(key)
+        except KeyError as missing:
+            raise NotCached(str(unknown("activation", str(missing.args[0]), list(self.keys())))) from None
+
+    def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
+        """As there; raises `InputError` where the norm of a middle layer does not read the sum of what came before."""
+        residual = self.model.config.residual
+        if layer not in (None, -1, self.model.cfg.n_layers):
+            if isinstance(residual, Hyper):
+                raise InputError(
+                    "apply_ln knows the final norm only: the blocks norm what hook_pre reads of the streams"
+                )
+            if mlp_input and getattr(residual, "order", "") == "parallel":
+                raise InputError(
+                    "the branches of this model are parallel: its FFN reads what attention reads; leave mlp_input out"
+                )
+        return super()._scale(layer, mlp_input, pos_slice, batch_slice)
+
+    def logit_lens(self, **kwargs: Any) -> Any:
+        """Raises `InputError`: TransformerLens' own reads bridges only."""
+        raise InputError(
+            "TransformerLens' logit_lens reads bridges only: its logits are cache.accumulated_resid(apply_ln=True) @ "
+            "model.W_U, or model.layer_logits(tokens)"
+        )
+
+    def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens: embeddings and updates, which add up to the residual stream; not with n streams."""
+        self.model.adds_up()
+        return super().decompose_resid(*args, **kwargs)
+
+    def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, head by head; not with n streams."""
+        self.model.adds_up()
+        return super().get_full_resid_decomposition(*args, **kwargs)
+
+    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens: what each head adds; with n streams not as shares of the residual stream."""
+        self._check_shares(super().stack_head_results, args, kwargs)
+        return super().stack_head_results(*args, **kwargs)
+
+    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens: what each neuron adds; with n streams not as shares of the residual stream."""
+        self._check_shares(super().stack_neuron_results, args, kwargs)
+        return super().stack_neuron_results(*args, **kwargs)
+
+    def _check_shares(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise `InputError` where a remainder or a norm needs updates that add up to the stream."""
+        given = signature(method).bind(*args, **kwargs).arguments
+        if given.get("apply_ln") or given.get("incl_remainder"):
+            self.model.adds_up()
+
+
+class LensMixin(WeightsMixin):
+    """Names and calls of TransformerLens on a `StreamTransformer`."""
+
+    tokenizer: "Tokenizer | None"
+    hook_dict: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        """As in torch; a property that raised `Undefined` is asked again, for its own sentence."""
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError:
+            made = getattr(type(self), name, None)
+            if isinstance(made, property) and made.fget is not None:
+                return made.fget(self)
+            raise
+
+    @property
+    def cfg(self) -> LensConfig:
+        """The configuration under TransformerLens' flat names."""
+        return LensConfig(self)
+
+    def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
+        """(output, ActivationCache) of tokens or text, with what `names_filter` chooses.
+
+        Without a filter every hook of the table but `hook_result`, H times as large as the stream, is in the cache:
+        name it, or `set_use_attn_result(True)`. Raises `InputError` for a filter that chooses nothing, and for a name
+        whose hook did not fire before `stop_at_layer`.
+        """
+        one = kwargs.get("remove_batch_dim", False)
+        if one and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:
+            raise InputError(f"remove_batch_dim is for one text, {len(args[0])} were given")
+        out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
+        chosen = kwargs.get("names_filter")
+        if isinstance(chosen, str | list | tuple):
+            silent = [name for name in match(self, chosen) if name not in cache]
+            if silent:
+                raise InputError(f"hooks that did not fire before stop_at_layer: {', '.join(silent[:5])}")
+        cut, batch = Slice.unwrap(pos_slice), 0 if one else 1
+        for name, x in cache.items():
+            for axis in time_axes(name.removesuffix("_grad"), x.ndim + 1 - batch)[:1]:
+                cache[name] = cut.apply(x, dim=axis + batch)
+        if return_cache_object:
+            cache = Cache(cache, self, has_batch_dim=not one)
+        return out, cache
+
+    @contextmanager
+    def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = (), *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As in TransformerLens; a name that no hook has raises `InputError` with the nearest ones.
+
+        Inside nothing compiled runs, for compiled code does not see hooks that were added after its first call.
+        """
+        for name, _ in [*fwd_hooks, *bwd_hooks]:
+            if isinstance(name, str) and name not in self.hook_dict:
+                raise unknown("hook", name, list(self.hook_dict))
+        with (
+            torch.compiler.set_stance("force_eager"),
+            super().hooks(list(fwd_hooks), list(bwd_hooks), *args, **kwargs) as model,  # type: ignore[misc]
+        ):
+            yield model
+
+    def get_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; patterns are names too, and points that only observe get no backward hooks.
+
+        Raises `InputError` for a filter that chooses no hook.
+        """
+        if isinstance(names_filter, str | list | tuple):  # TransformerLens would cache nothing for a wrong name
+            names_filter = match(self, names_filter)
+        elif names_filter is None:
+            left_out = {point.name for point in self.result_points() if not (point.wanted or point.asked)}
+            names_filter = [name for name in self.hook_dict if name not in left_out]
+        elif not any(map(names_filter, self.hook_dict)):
+            raise InputError("names_filter chooses no hook of this model; `python -m models.describe` lists them")
+        cache, fwd, bwd = super().get_caching_hooks(names_filter, *args, **kwargs)  # type: ignore[misc]
+        return cache, fwd, [(n, f) for n, f in bwd if not isinstance(self.hook_dict[n], ObservePoint)]
+
+    def loss_fn(
+        self, logits: Float[Tensor, "B T V"], tokens: Int[Tensor, "B T"], attention_mask: Any = None,
+        per_token: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Next-token loss of logits in nats: the mean, or [B, T − 1] with `per_token`, 0 where `attention_mask` is."""
+        return lm_cross_entropy_loss(logits, tokens, attention_mask, per_token)
+
+    # ---- on-demand activations -----------------------------------------------------------------
+
+    @contextmanager
+    def explicit(self, suffix: str = "") -> Iterator[None]:
+        """Compute every on-demand activation whose name ends in `suffix`, whether hooked or not.
+
+        TransformerLens hooks and nnsight's traces do this by themselves, for what they read.
+        """
+        points = [p for n, p in self.hook_dict.items() if isinstance(p, OnDemand) and n.endswith(suffix)]
+        for point in points:
+            point.asked.append(None)
+        try:
+            yield
+        finally:
+            for point in points:
+                point.asked.pop()
+
+    def explicit_attention(self) -> Any:
+        """`explicit` for attention: scores and patterns are computed and pass through their hooks."""
+        return self.explicit("attn.hook_pattern")
+
+    def result_points(self) -> list[OnDemand]:
+        """`hook_result` of every layer; none where the output projection is not linear."""
+        return [point for name, point in self.hook_dict.items() if name.endswith("attn.hook_result")]
+
+    def set_use_attn_result(self, use_attn_result: bool) -> None:
+        """Compute `hook_result`, whether hooked or not, so that it is in a cache of everything."""
+        if not self.result_points():
+            raise InputError("this model has no hook_result: its output projection is not linear, no sum over heads")
+        for point in self.result_points():
+            point.wanted = use_attn_result
+
+    def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
+        """Raises `InputError` for True: the heads of a layer read one stream here."""
+        if use_split_qkv_input:
+            raise InputError(
+                "heads read one input here, hook_attn_in (and hook_attn_v_in): for one head alone edit its hook_q, "
+                "hook_k or hook_v"
+            )
+
+    @torch.no_grad()
+    def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
+        """Attention weights of the chosen layers."""
+
+        chosen = range(self.config.n_layers) if layers is None else layers
+        names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]
+        with capture(self, names) as found:
+            self(tokens, return_type=None)  # type: ignore[operator]
+        return torch.stack([found[name] for name in names], dim=1)
+
+    # ---- text ----------------------------------------------------------------------------------
+
+    def _text(self) -> "Tokenizer":
+        if self.tokenizer is None:
+            raise InputError("this model has no tokenizer: pass token ids, or load a run that has one")
+        return self.tokenizer
+
+    def to_tokens(self, text: str | Sequence[str], prepend_bos: bool = True) -> Int[Tensor, "B T"]:
+        """Token ids, padded on the right (`to_batch` also gives the mask)."""
+        return self.to_batch(text, prepend_bos)[0]
+
+    def to_batch(
+        self, text: str | Sequence[str], prepend_bos: bool = True
+    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """(tokens, mask), True on real tokens. Padding on the right never changes a real position."""
+        texts = [text] if isinstance(text, str) else list(text)
+        tokens, mask = self._text().batch(texts, bos=prepend_bos)
+        device = self.cfg.device
+        return tokens.to(device), mask.to(device)
+
+    def to_string(self, tokens: Any) -> Any:
+        """Text of a sequence of ids, or a list of texts for a batch."""
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        nested = bool(ids) and isinstance(ids[0], list)
+        return [self._text().decode(row) for row in ids] if nested else self._text().decode(ids)
+
+    def to_str_tokens(self, text: Any, prepend_bos: bool = True) -> Any:
+        """The text piece of every token of a text or of a sequence of ids ([T], [1, T]); a list for a list of texts."""
+        if isinstance(text, list | tuple) and text and all(isinstance(one, str) for one in text):
+            return [self.to_str_tokens(one, prepend_bos) for one in text]
+        if isinstance(text, str):
+            ids = self._text().encode(text, bos=prepend_bos)
+        else:
+            rows = torch.as_tensor(text)
+            if rows.ndim > 2 or (rows.ndim == 2 and len(rows) != 1):
+                raise InputError(f"to_str_tokens takes one sequence of ids, got {list(rows.shape)}: call it row by row")
+            ids = rows.reshape(-1).tolist()
+        return self._text().pieces(ids)
+
+    def to_single_str_token(self, token: int) -> str:
+        """The text piece of one id."""
+        return self._text().pieces([token])[0]
+
+    def get_token_position(self, token: str | int, text: Any, mode: str = "first", prepend_bos: bool = True) -> int:
+        """The first or last position of a token in a text or in ids [T] or [1, T]; `InputError` where it is not."""
+        if mode not in ("first", "last"):
+            raise unknown("mode", mode, ["first", "last"])
+        wanted = self.to_single_token(token) if isinstance(token, str) else int(token)
+        ids = self.to_tokens(text, prepend_bos) if isinstance(text, str) else torch.as_tensor(text)
+        if ids.ndim > 2 or (ids.ndim == 2 and len(ids) != 1):
+            raise InputError(f"get_token_position takes one sequence of ids, got {list(ids.shape)}")
+        found = (ids.reshape(-1) == wanted).nonzero().flatten().tolist()
+        if not found:
+            raise InputError(f"token {token!r} is not in the text")
+        return found[0 if mode == "first" else -1]
+
+    def to_single_token(self, text: str) -> int:
+        """The id of a text that is one token; `InputError` otherwise."""
+        ids = self._text().encode(text, bos=False)
+        if len(ids) != 1:
+            raise InputError(f"{text!r} is {len(ids)} tokens, not one")
+        return ids[0]
+
+    def tokens_to_residual_directions(self, tokens: Any) -> Tensor:
+        """Columns of W_U: the stream directions that raise the tokens' logits."""
+        ids = self.to_single_token(tokens) if isinstance(tokens, str) else tokens
+        return self.W_U.T[torch.as_tensor(ids)]

@@ -1,0 +1,138 @@
+"""Which values an option takes, declared with the option; everything else is one line that says so.
+
+    lr: Positive | None = None
+    beta1: Annotated[float, Bounds(low=0, below=1)] = 0.9
+    seed: Seed = 0
+    clusters: Annotated[Count, Only("method", "kmeans")] = 10
+
+`check` reads the declarations of a configuration and refuses what lies outside: NaN and infinities everywhere, numbers
+that float32 or 64 bits do not hold, what `Bounds` exclude, and options that `Only` says would be ignored. Commands
+check their options as they are parsed (`cli.parse.parse`); `Training` checks itself, so that a notebook gets the same
+line.
+"""
+
+import math
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from streamscope.cli.errors import InputError
+
+Declared = TypeVar("Declared")
+LARGEST_FLOAT = float(2**127)
+"""Half of what float32 holds, in which weights and activations are kept."""
+LARGEST_INT = 2**63 - 1
+SplitAt = Literal["separator", "blank", "file"]
+"""Where a document of a text file ends: behind a line `<|endoftext|>`, before a blank line, with the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Limits of a number: `low` and `high` are allowed, `above` and `below` are not."""
+
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+    below: float | None = None
+
+    def __contains__(self, x: float) -> bool:
+        return (
+            (self.low is None or x >= self.low)
+            and (self.above is None or x > self.above)
+            and (self.high is None or x <= self.high)
+            and (self.below is None or x < self.below)
+        )
+
+    def __str__(self) -> str:
+        if self == Bounds(above=0):
+            return "positive"
+        words = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
+        return " and ".join(f"{word} {limit:.10g}" for word, limit in words.items() if limit is not None)
+
+
+class Only:
+    """The option has an effect only where the option `name` has one of these values; none: where it is given at all.
+
+    `check` refuses the option where it is given (is other than its default) and has no effect.
+    """
+
+    def __init__(self, name: str, *values: Any) -> None:
+        self.name, self.values = name, values
+
+    def acts(self, other: Any) -> bool:
+        """Whether it has an effect beside this value of the other option, which may be several."""
+        several = other if isinstance(other, tuple) else (other,)
+        return any(one in self.values for one in several) if self.values else other not in (None, (), "", 0)
+
+    def line(self, option: str, other: Any) -> str:
+        """What to say of an option without effect."""
+        option, name = (f"--{one.replace('_', '-')}" for one in (option, self.name))
+        if not self.values:
+            return f"{option} has no effect without {name}: leave it out, or give {name} too"
+        now = " ".join(map(str, other if isinstance(other, tuple) else (other,)))
+        wanted = " or ".join(map(str, self.values))
+        return f"{option} has no effect with {name} {now}: leave it out, or give {name} {wanted}"
+
+
+AnyNumber = Annotated[float, Bounds()]
+"""Any finite number."""
+Positive = Annotated[float, Bounds(above=0)]
+NotNegative = Annotated[float, Bounds(low=0)]
+Share = Annotated[float, Bounds(low=0, high=1)]
+Count = Annotated[int, Bounds(low=1)]
+"""1, 2, 3, …"""
+Whole = Annotated[int, Bounds(low=0)]
+"""0, 1, 2, …"""
+AnyInt = Annotated[int, Bounds()]
+"""Any whole number."""
+Seed = Annotated[int, Bounds(low=0, below=2**31)]
+"""Of a generator; the upper limit leaves room to count on from it."""
+
+if TYPE_CHECKING:
+    Names = str | Sequence[str]
+else:
+    Names = tuple[str, ...]
+"""Names: on the command line several words; in Python one string or a sequence, of which a tuple is made."""
+
+
+def check(options: Any, spelled: Callable[[str], str] = str) -> None:
+    """Raise `InputError` for the first value in a dataclass (or one inside it) that its declaration excludes.
+
+    `spelled` is how the line calls a field: `--batch-size` where that was typed.
+    """
+    hints = typing.get_type_hints(type(options), include_extras=True)
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            check(value, spelled)
+            continue
+        limits = list(declared(hints[field.name], Bounds))
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                _check(spelled(field.name), number, limits)
+        usual = field.default if field.default_factory is MISSING else field.default_factory()
+        for only in declared(hints[field.name], Only) if value != usual else ():
+            if not only.acts(other := getattr(options, only.name)):
+                raise InputError(only.line(field.name, other))
+
+
+def _check(name: str, number: float, limits: list[Bounds]) -> None:
+    if not math.isfinite(number):
+        raise InputError(f"{name} must be a finite number, got {number}")
+    for limit in limits:
+        if number not in limit:
+            raise InputError(f"{name} must be {limit}, got {number}")
+    largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
+    if abs(number) > largest:
+        raise InputError(f"{name} is too large: {number} is beyond ±{largest:.3g}")
+
+
+def declared(hint: Any, kind: type[Declared] = Bounds) -> Iterator[Declared]:  # type: ignore[assignment]
+    """The `Bounds`, or the `Only`, in a type hint, also inside unions and tuples."""
+    if typing.get_origin(hint) is Annotated:
+        yield from (data for data in hint.__metadata__ if isinstance(data, kind))
+        yield from declared(hint.__origin__, kind)
+    else:
+        for inner in typing.get_args(hint):
+            yield from declared(inner, kind)

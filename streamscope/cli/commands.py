@@ -1,0 +1,42 @@
+"""The commands of all rooms, found in their source."""
+
+import ast
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "papers", "benchmarks")
+
+
+def commands() -> dict[str, str]:
+    """Command -> module, from the source of the rooms: what ends in `command(main)`.
+
+    A name that two rooms have is said with its room, as `papers.hdpl`.
+    """
+    found: dict[str, list[str]] = {}
+    for room in ROOMS:
+        for path in (Path(base) / room for base in sys.modules["streamscope"].__path__ if (Path(base) / room).is_dir()):
+            for file in sorted(path.rglob("*.py")):
+                if "\n    command(main)" not in file.read_text(encoding="utf-8"):
+                    continue
+                parts = file.relative_to(path).with_suffix("").parts
+                parts = parts[:-1] if parts[-1] == "__main__" else parts
+                short = parts[1:] if parts[0] == "interop" else parts
+                found.setdefault(".".join(short), []).append(f"streamscope.{room}.{'.'.join(parts)}")
+            break
+    named = {name: modules[0] for name, modules in found.items() if len(modules) == 1}
+    named |= {m.removeprefix("streamscope."): m for modules in found.values() if len(modules) > 1 for m in modules}
+    return dict(sorted(named.items()))
+
+
+def whole_name(word: str, known: dict[str, str]) -> str:
+    """The command that ROOM.COMMAND means, as in `features.extract`; any other word as it is."""
+    return next((name for name, module in known.items() if module == f"streamscope.{word}"), word)
+
+
+def first_line(module: str) -> str:
+    """The first line of a module's documentation, without importing it."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    doc = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return doc.splitlines()[0] if doc else ""

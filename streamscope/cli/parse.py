@@ -1,0 +1,252 @@
+"""What all commands share: parsing with tyro, one line and exit code 2 on bad input.
+
+A command is a module with `main(argv=None)`:
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        options = parse(Options, argv, __doc__)
+        ...heavy imports and work...
+
+    if __name__ == "__main__":
+        command(main)
+"""
+
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from streamscope.cli.bounds import check
+from streamscope.cli.commands import commands
+from streamscope.cli.errors import InputError
+from streamscope.cli.help import describe, examples, wrapped
+from streamscope.cli.terminal import visible
+
+Options = TypeVar("Options")
+SCRIPT = "streamscope "
+"""What `sys.argv[0]` begins with where a command is run by the entry point of the installed package."""
+
+
+def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
+    """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes.
+
+    Raises `InputError` for a word that is no option or no value of one, for a number outside its bounds and for a path
+    that is the empty string.
+    """
+    import tyro
+
+    spec, said = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
+    prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
+    if sys.argv[0].startswith(SCRIPT):
+        prog = sys.argv[0]
+    helped = {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv)
+    if helped:
+        describe(options)
+    try:
+        with redirect_stderr(said), wrapped() if helped else nullcontext():
+            found: Any = tyro.cli(
+                cast(Any, options),
+                prog=prog,
+                args=argv,
+                description=spoken(examples((doc or "").strip())),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
+                registry=_constructors(),
+            )
+    except SystemExit as end:
+        if not end.code:
+            raise
+        told = _plainly(_one_line(said.getvalue()), options)
+        raise InputError(
+            f"{told}{_nearest(told, options)}; {prog or 'this command'} --help lists the options"
+        ) from None
+    check(found, lambda name: f"--{name.replace('_', '-')}")
+    return found
+
+
+def spoken(text: str) -> str:
+    """`text` with the commands in it as they are typed: `streamscope ablate`, where that is how this one was."""
+    if not sys.argv[0].startswith(SCRIPT) or "python -m " not in text:
+        return text
+    known = {module.removeprefix("streamscope."): name for name, module in commands().items()}
+
+    def said(found: re.Match[str]) -> str:
+        if found[1] not in known:
+            return found[0]
+        typed = f"{SCRIPT}{known[found[1]]}"
+        return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
+
+    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)(\s{2,})?", said, text)
+
+
+def _nearest(told: str, options: Any) -> str:
+    """ ", did you mean --device?" for an option that is not there and is nearly one that is."""
+    from difflib import get_close_matches
+
+    if "Unrecognized options" not in told:
+        return ""
+    known = [f"--{name.replace('_', '-')}" for name in _names(options)]
+    words = [word.strip(",") for word in told.split() if word.startswith("--")]
+    near = [match for word in words[:1] for match in get_close_matches(word, known, n=1)]
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def _names(options: Any) -> Iterator[str]:
+    """The names of all fields of a dataclass (or several), also of those inside it."""
+    return (name for name, _ in _hints(options))
+
+
+def _hints(options: Any) -> Iterator[tuple[str, Any]]:
+    """(name, type) of all fields of a dataclass (or several), also of those inside it."""
+    if is_dataclass(options):
+        for name, hint in get_type_hints(options).items():
+            yield name, hint
+            yield from _hints(hint)
+    for inner in get_args(options):
+        yield from _hints(inner)
+
+
+def _plainly(told: str, options: Any) -> str:
+    """One plain line for a value that an option does not take: "--threshold takes a number or own, got 'x'"."""
+    named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", told)
+    hint = {f"--{name.replace('_', '-')}": hint for name, hint in _hints(options)}.get(
+        (named[1] or named[2]) if named else ""
+    )
+    if named is None or hint is None:
+        return told
+    got = re.search(r"'([^']*)'", told.removeprefix(named[1] or ""))
+    return f"{named[1] or named[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
+
+
+def _values(hint: Any) -> str:
+    """What values an option of this type takes, in words."""
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", Path: "a path"}
+    inner = [one for one in get_args(hint) if one is not type(None)]
+    if get_origin(hint) is Literal:
+        return _either(list(map(str, inner)))
+    if get_origin(hint) is tuple:
+        return (
+            f"one or more values, each {_values(inner[0])}"
+            if inner[-1] is ...
+            else (f"{len(inner)} values: {', '.join(map(_values, inner))}")
+        )
+    return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
+
+
+def _either(words: Sequence[str]) -> str:
+    """a, b or c."""
+    return " or ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
+
+
+def _one_line(told: str) -> str:
+    """What tyro says in a box (or below a title, where there are no characters for one): the text above a rule."""
+    sections: list[list[str]] = [[]]
+    for line in (one.strip(" │") for one in told.splitlines()):
+        if line and set(line) <= {"─", "-"}:
+            sections.append([])
+        elif line[:1] not in ("╭", "╰"):
+            sections[-1].append(line)
+    section = sections[0] if "╭" in told or len(sections) == 1 else sections[1]
+    return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
+
+
+def _constructors() -> Any:
+    """tyro's, but for paths: "" would be the working folder; and what may be None is called by what else it is."""
+    from dataclasses import replace
+
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry = ConstructorRegistry()
+
+    def path(words: list[str]) -> Path:
+        if not words[0]:
+            raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
+        return Path(words[0])
+
+    @registry.primitive_rule
+    def rule(found: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Path] | None":
+        if found.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=path,
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    asked: list[Any] = []
+
+    @registry.primitive_rule
+    def optional(found: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Any] | None":
+        if type(None) not in get_args(found.type) or found.type in asked:
+            return None
+        asked.append(found.type)  # what tyro itself makes of it
+        spec = ConstructorRegistry.get_primitive_spec(found)
+        asked.remove(found.type)
+        if not isinstance(spec, PrimitiveConstructorSpec):
+            return None
+        return replace(spec, metavar=spec.metavar.removeprefix("{None}|").replace("{None,", "{"))
+
+    return registry
+
+
+class _Reader(io.RawIOBase):
+    """A stream to a reader that may go, as in `| head`: what comes after that is dropped."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.gone = descriptor, False
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self.descriptor)
+
+    def write(self, data: Any) -> int:
+        try:
+            return len(data) if self.gone else os.write(self.descriptor, data)
+        except BrokenPipeError:
+            self.gone = True
+            return len(data)
+
+
+def _until_the_reader_goes(stream: Any) -> Any:
+    """`stream` (standard output or error) so that writing never raises because nobody reads any more.
+
+    A command that prints and then writes files must write them all the same.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # closed from the start, or no file at all, as under test
+        return stream
+    stream.flush()
+    lines = stream.line_buffering or stream is sys.stderr
+    buffer = io.BufferedWriter(_Reader(descriptor))
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=lines)
+
+
+def command(main: Callable[[], None]) -> None:
+    """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130.
+
+    When the reader of its output has gone (`| head`), the work and the files are finished without it.
+    """
+    sys.stdout, sys.stderr = _until_the_reader_goes(sys.stdout), _until_the_reader_goes(sys.stderr)
+    try:
+        main()
+    except InputError as error:
+        print(f"error: {visible(spoken(str(error)))}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ")), file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,423 @@
+"""What the commands that measure a run share: their arguments, loading, tables on the screen and on disk."""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from streamscope.cli.errors import InputError
+from streamscope.cli.launch import is_worker, launch
+from streamscope.cli.terminal import visible
+from streamscope.cli.user_code import split
+from streamscope.instruments.arguments import Arguments
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from streamscope.instruments.contract import Instrument
+    from streamscope.instruments.result import Result
+
+INTERVAL = "95 % interval"
+Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
+"""Name -> (table, units of its columns). The name is added to the file's, "" for the table itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Arguments of every command that measures a run."""
+
+    run: Annotated[str, tyro.conf.Positional] = "stories/lfa"
+    """Run folder, or a bundled model."""
+    out: Path | None = None
+    """Write the table (.parquet) here, what else there is beside it."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def check_options(options: RunOptions) -> None:
+    """Raise `InputError` for a table of another format, before anything heavy is imported."""
+    if options.out is not None and options.out.suffix != ".parquet":
+        raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
+
+
+def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
+    """Print a table; `INTERVAL` among the columns stands for ci_low and ci_high. No value prints "undefined"."""
+    from streamscope.instruments.parquet import print_table
+    from streamscope.instruments.undefined_cells import printable
+
+    shown = printable(table)
+    if INTERVAL in columns:
+        both = zip(shown["ci_low"], shown["ci_high"], strict=True)
+        shown[INTERVAL] = [a if isinstance(a, str) else f"{a:.{digits}f} … {b:.{digits}f}" for a, b in both]
+    print_table(shown[list(columns)] if columns else shown, title, digits=digits)
+
+
+def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
+    """A wrapper of iterables that shows a bar on stderr: the share that is done, how long it took, what is left."""
+
+    def bar(steps: Iterable) -> Iterator[Any]:
+        from rich import progress
+        from rich.console import Console
+        from rich.markup import escape
+
+        columns = (
+            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
+            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
+        )  # fmt: skip
+        with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
+            yield from shown.track(steps, description=escape(visible(label)))
+
+    return bar
+
+
+def write_results(options: RunOptions, tables: Tables, **about: Any) -> None:
+    """Write OUT ("" in `tables`), OUT-<name> for the others; nothing without --out.
+
+    `about` goes into the schema metadata, with who computed it and on which run.
+    """
+    from streamscope.cli.provenance import pick_device, provenance
+    from streamscope.instruments.parquet import write_table
+
+    if options.out is None:
+        return
+    about = {**provenance(pick_device(options.device)), "run": options.run, **about}
+    for name, (table, units) in tables.items():
+        path = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
+        write_table(table, path, units={c: u for c, u in units.items() if c in table}, about=about)
+        print(visible(f"table {path}"))
+
+
+# ---- the command of an instrument --------------------------------------------------------------
+
+
+def main_of(made: "type[Instrument]", doc: str | None = None, command: Sequence[str] = ()) -> Callable[..., None]:
+    """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options.
+
+    `command` are the module that Python runs for it, and the words before the options, by default the instrument's own.
+    """
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        from streamscope.cli.parse import parse
+
+        flat = tyro.conf.OmitArgPrefixes
+        kinds = [
+            (f"of_{type(one).__name__.lower()}", Annotated[type(one), flat], field(default=one)) for one in made.takes
+        ]
+        own = (f"of_{made.name}", Annotated[made, flat], field(default=made()))
+        options: Any = parse(
+            make_dataclass("Options", [*kinds, own], bases=(Arguments,), frozen=True, kw_only=True),
+            argv,
+            doc or made.__doc__,
+        )
+        words = [*(command or (made.__module__,)), *(sys.argv[1:] if argv is None else argv)]
+        measure(getattr(options, own[0]), [getattr(options, name) for name, *_ in kinds], options, words)
+
+    return main
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be measured, beside a control or alone."""
+
+    run: str
+    control: str | None
+    instrument: "Instrument"
+    data: Sequence[Any]
+    device: str
+    edits: tuple[str, ...] = ()
+    """The user's own, under which the run is measured."""
+    work: Path | None = None
+    """Where unfinished work is kept, of an instrument that shares it."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+
+    @cached_property
+    def task(self) -> str:
+        """Its name in a ledger: what is measured how on which models and data, by the content of all their files."""
+        from streamscope.models.checkpoint import run_folder
+        from streamscope.models.hooks.user_edits import about_edits
+        from streamscope.models.interop.huggingface.convert import content_digest
+
+        models = [(one, content_digest(run_folder(one))) for one in (self.run, self.control) if one]
+        how, data = asdict(self.instrument), [[type(one).__name__, asdict(one)] for one in self.data]
+        files = list(contents([how, data]))
+        about = [self.instrument.name, how, data, files, models, self.dtype, *about_edits(self.edits)]
+        return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
+
+    def models(self) -> "tuple[Any, Any]":
+        """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
+        from streamscope.instruments.data import Documents
+        from streamscope.instruments.open_data import same_tokens
+        from streamscope.models.checkpoint import opened
+
+        model = opened(self.run, device=self.device, dtype=self.dtype)
+        if self.control is None:
+            self.instrument.check(model)
+            return model, None
+        control = opened(self.control, device=self.device, dtype=self.dtype)
+        _same_shape(model, control, self.control)
+        if Documents in map(type, self.instrument.takes):
+            same_tokens(model, control, self.control)
+        self.instrument.check(model)
+        self.instrument.check(control)
+        return model, control
+
+    def open(self, model: Any, like: Any = None) -> Any:
+        """The data, with the folder for unfinished work."""
+        opened = self.instrument.open(model, *self.data, like=like)
+        opened.work = self.work and self.work / f"{self.task}{'' if like is None else '-control'}"
+        return opened
+
+    @contextmanager
+    def edited(self, model: Any) -> Iterator[None]:
+        """The model under the user's own edits; `InputError` where they are none, or none fires."""
+        from streamscope.models.hooks import edit
+        from streamscope.models.hooks.user_edits import own_edits
+
+        with edit(model, own_edits(model, self.edits), must_fire=self.work is None):  # or all of it was done before
+            try:
+                yield
+            except InputError as error:
+                if self.edits and "finite" in str(error):
+                    raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
+                raise
+
+    def share(self, label: str = "") -> None:
+        """Do what is open of the work, with a bar on stderr."""
+        from streamscope.cli.ledger import Gone
+        from streamscope.instruments.about_model import title_of
+
+        model, control = self.models()
+        with self.edited(model):
+            opened = self.open(model)
+            with suppress(Gone):  # all was done, and who saw that has tidied up
+                self.instrument.share(opened, progress_bar(f"{label}{title_of(model)}"))
+        if control is not None:
+            with suppress(Gone):
+                self.instrument.share(self.open(control, opened), progress_bar(f"{label}{title_of(control)}"))
+
+    def do(self, label: str = "") -> "Result":
+        """Measure, with a bar on stderr."""
+        from streamscope.instruments.about_model import title_of
+        from streamscope.instruments.pool_results import compare
+        from streamscope.models.hooks.user_edits import about_edits
+
+        model, control = self.models()
+        how = self.instrument
+        with self.edited(model):
+            opened = self.open(model)
+            how = how if control is None else how.settled(opened)
+            result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
+        if self.edits:
+            result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
+        if control is None:
+            return result
+        like = self.open(control, opened)
+        return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
+
+
+def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
+    """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
+    from streamscope.instruments.figures import check_figure
+    from streamscope.instruments.result import check_out
+
+    if options.out is not None:
+        check_out(options.out, how.name, _inputs(how, data, options))
+    if options.figure is not None:
+        check_figure(options.figure)
+    check_read(how, data)
+    if options.launch != "serial" and options.out is None:
+        raise InputError("--launch needs --out: workers meet in a folder beside it")
+    for spec in options.edit:
+        split(spec.partition("@")[0])
+    work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,
+                       options.dtype], default=str)  # fmt: skip
+    with _writing(options, work):
+        _measure(how, data, options, command)
+
+
+@contextmanager
+def _writing(options: Arguments, work: str) -> Iterator[None]:
+    """Hold --out for this work (`cli.output_lock`). Raises `InputError` where other work is done for it."""
+    from streamscope.cli.ledger import Gone
+    from streamscope.cli.output_lock import shared
+
+    if options.out is None:
+        yield
+        return
+    try:
+        with shared(_parts(options.out), work, options.out, keep=is_worker(options)):
+            yield
+    except Gone:
+        if not is_worker(options):  # else all was done, and who saw that has tidied up
+            raise InputError(
+                f"the unfinished work on {options.out} was deleted meanwhile, by another command or by hand: "
+                "give the command again"
+            ) from None
+
+
+def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
+    """`measure` once it is known that nobody else writes there."""
+    from streamscope.cli.provenance import pick_device, provenance
+    from streamscope.instruments.pool_results import together
+    from streamscope.models.checkpoint import run_folder, runs_of
+
+    if data and all(one.alone for one in data) and not options.run and options.control is None:
+        if options.edit:
+            raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
+        made = how.run(how.open(None, *data), progress_bar(how.name))
+        finish(made, options, provenance("cpu"))
+        return
+    names = runs_of(options.run or how.runs)
+    device = pick_device(options.device)
+    beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
+    jobs = [
+        Job(name, control, how, data, str(device), options.edit, dtype=options.dtype)
+        for name, control in zip(names, beside, strict=True)
+    ]
+    first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
+    for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
+        job.models()  # what cannot be measured is refused before any is
+    if options.out is not None and how.shared:
+        launch(options, command[0], command[1:], logs=_parts(options.out) / "logs")
+        jobs = [replace(job, work=_parts(options.out)) for job in jobs]
+        for i, job in enumerate(jobs):
+            job.share(_count(i, jobs))
+        if is_worker(options):
+            return
+        results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
+    elif options.out is None or (len(jobs) == 1 and options.launch == "serial"):
+        results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
+    else:
+        found = _kept(jobs, options, command)
+        if found is None:
+            return
+        results = found
+    finish(together(results), options, {**provenance(device), "dtype": options.dtype, "run": list(names)})
+
+
+def check_read(how: "Instrument", data: Sequence[Any]) -> None:
+    """Raise `InputError` for an option of data that the instrument's own options leave unread."""
+    given, usual = ({type(one): one for one in some} for some in (data, how.takes))
+    for kind, reason in how.unread(given).items():
+        for one in fields(given[kind]):
+            if getattr(given[kind], one.name) != getattr(usual[kind], one.name):
+                raise InputError(f"--{one.name.replace('_', '-')} has no effect, because {reason}: leave it out")
+
+
+def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
+    """The files and folders that options name, whatever they say besides: FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
+    found: list[Path] = []
+    values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (how, *data))]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict | tuple | list):
+            values += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, str | Path):
+            parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))]
+            for part in [*parts, *(part.partition(":")[2] for part in parts)]:
+                with suppress(OSError, ValueError):
+                    found += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
+    return found
+
+
+def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> None:
+    """Print a result, and write it with what is also known `about` it."""
+    from streamscope.instruments.figures import write_figure
+
+    result.print()
+    if result.about.get("no_mean"):
+        print(visible(result.about["no_mean"]))
+    if options.out is not None:
+        for path in replace(result, about={**result.about, **about}).save(options.out):
+            print(visible(f"written {path}"))
+    if options.figure is not None:
+        write_figure(result.figure(), options.figure)
+        size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
+        print(visible(f"figure {options.figure}") + f"{size if options.figure.suffix == '.html' else ''}")
+
+
+def contents(options: Any) -> Iterator[str]:
+    """A sha256 of every corpus and file that options name, be it as `data`, as a path or as FORMAT:PATH."""
+    from streamscope.models.tensors import sha256
+    from streamscope.text.corpus import open_corpus
+
+    if isinstance(options, Mapping):
+        if isinstance(source := options.get("data"), str):
+            yield open_corpus(source).fingerprint()
+        options = list(options.values())
+    if isinstance(options, list | tuple):
+        for one in options:
+            yield from contents(one)
+    if isinstance(options, str | Path):
+        for path in (str(options), str(options).partition(":")[2]):
+            if os.path.isfile(path):
+                yield sha256(Path(path))
+
+
+def _parts(out: Path) -> Path:
+    """Where the results of single runs are kept until all are there."""
+    return out.with_name(f".{out.name}.parts")
+
+
+def _count(i: int, jobs: Sequence[Job]) -> str:
+    return f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else ""
+
+
+def _kept(jobs: Sequence[Job], options: Arguments, command: Sequence[str]) -> "list[Result] | None":
+    """Every job's result, by this process or by workers; those of an earlier call that was killed are read. A worker
+    returns None. Raises `InputError` with the reason of a run that could not be measured."""
+    from streamscope.cli.ledger import Ledger
+    from streamscope.instruments.result import Result
+
+    assert options.out is not None
+    folder = _parts(options.out)
+    launch(options, command[0], command[1:], logs=folder / "logs")
+    ledger, by_task = Ledger(folder), {job.task: (i, job) for i, job in enumerate(jobs)}
+
+    def do(task: str) -> None:
+        i, job = by_task[task]
+        job.do(_count(i, jobs)).save(folder / f"{task}.parquet")
+
+    if is_worker(options):
+        ledger.work(list(by_task), do)
+        return None
+    for task in by_task:  # what failed is tried again
+        if ledger.state(task).kind == "failed":
+            ledger.forget(task)
+    ledger.work(list(by_task), do, wait=True)
+    for task, (_, job) in by_task.items():
+        state = ledger.state(task)
+        if state.kind != "done":
+            raise InputError(f"{job.run}: {state.detail or 'not measured'}")
+    figures = jobs[0].instrument.figures
+    return [replace(Result.load(folder / f"{task}.parquet"), figures=figures) for task in by_task]
+
+
+def _beside(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:
+    """The control of each run: none, the one there is, or the snapshot of the same step."""
+    if len(controls) < 2:
+        return [controls[0] if controls else None] * len(names)
+    at = {name.rpartition("@")[2]: name for name in controls}
+    for name in names:
+        if name.rpartition("@")[2] not in at:
+            raise InputError(f"--control has no snapshot of the step of {name}; it has {', '.join(at)}")
+    return [at[name.rpartition("@")[2]] for name in names]
+
+
+def _same_shape(model: Any, control: Any, name: str) -> None:
+    """Raise `InputError` for a control whose heads are not those of the model."""
+    (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in (model, control))
+    if (a, b) != (c, d):
+        raise InputError(
+            f"--control {name} has {c} layers of {d} heads, the model {a} of {b}; "
+            "heads can be compared between models of one shape"
+        )

@@ -1,0 +1,270 @@
+"""What every instrument is: a frozen dataclass whose fields are its options, measured on a model and data.
+
+    r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))         in a notebook
+    python -m interventions.ablate runs/lfa --heads L4.* --data valid.txt   the same thing
+
+    @instrument("ablate", Documents(max_documents=200), Prompts())
+    class Ablate(Instrument):
+        \"\"\"One sentence; then formula, when to use it, source. This is the command's help.\"\"\"
+        heads: tuple[str, ...] = ("all",)
+        \"\"\"Heads: L5.H4, L4.*, …\"\"\"
+
+Its body are two functions, in `<package>.measure` or, for an instrument of one file, two methods:
+
+    observe(self, model, data, progress) -> Seen        cells × units, and the contrasts wanted
+    tables(self, seen, estimates) -> {name: Table}      the estimates as tables
+
+All else is the same for all: estimates (`instruments.observations`), tables and files (`instruments.result`), figures
+(`instruments.figures`), control, seeds and command (`instruments.command`). This module imports nothing heavy, so that
+`--help` answers at once.
+"""
+
+import ast
+import inspect
+import json
+import textwrap
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import numerics_of, readable, recipe_of, title_of
+from streamscope.instruments.arguments import Arguments
+from streamscope.instruments.data import Data, Opened, about_of, kind_of
+from streamscope.instruments.options import ValidatedOptions
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.registry import REGISTERED
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from streamscope.instruments.observations import Contrast, Estimates, Observations
+    from streamscope.instruments.result import Result
+    from streamscope.instruments.table import Table
+
+Progress = Callable[[Iterable], Iterable]
+
+
+@dataclass
+class Seen:
+    """What an instrument saw: observations and the contrasts wanted of them, by the same names.
+
+    `about` says what a reader must know (counts of what was left out), `extra` carries what the tables need besides.
+    """
+
+    blocks: "dict[str, Observations]"
+    contrasts: "dict[str, list[Contrast]]"
+    about: dict[str, Any] = field(default_factory=dict)
+    arrays: "dict[str, np.ndarray]" = field(default_factory=dict)
+    extra: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instrument(ValidatedOptions):
+    """Base of every analysis: a probe, an intervention, a reader of features.
+
+    A subclass with `@instrument(name, data…)`, which sets `name` and `takes` (the kinds of data, with their defaults),
+    has its options as fields, each with a type, a default and a docstring, numbers with their bounds
+    (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
+    and `tables` (its columns). Class attributes: `figures`, those of `instruments.figures` with the names of columns;
+    `runs`, what is measured where no run is given; `planted`, FILE::TEST, a test that measures a case whose answer is
+    known; `quick`, options that make it quick, for the tests of the contract and the reference; `shared`, whether
+    several processes can share the work on one run.
+    """
+
+    name: ClassVar[str] = ""
+    takes: ClassVar[tuple[Data, ...]] = ()
+    """The kinds of data with their defaults."""
+    figures: ClassVar[tuple[Any, ...]] = ()
+    """What is drawn, the first one where only one is shown."""
+    runs: ClassVar[tuple[str, ...]] = ("stories/lfa",)
+    """What is measured where no run is given."""
+    planted: ClassVar[str] = ""
+    """The test that measures it on a case whose answer is known: FILE::TEST."""
+    quick: ClassVar[Mapping[str, Any]] = {}
+    """Options that make it quick, for the tests of the contract and the reference."""
+    shared: ClassVar[bool] = False
+    """Whether several processes can share the work on one run (`share`), and a killed command goes on inside it."""
+
+    @classmethod
+    def getdoc(cls) -> str:
+        """What a notebook shows for `Ablate?`: the documentation, then every option with its default."""
+        said = [f"{name} = {default!r}\n    {meaning}" for name, default, meaning in options_of(cls)]
+        return "\n".join([inspect.cleandoc(cls.__doc__ or ""), *(["", "Options:", ""] if said else []), *said])
+
+    def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
+        """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
+
+        Data are specifications, or what they opened as (`instruments.open_data`).
+
+        Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
+        """
+        return self.run(self.open(model, *data, like=like), progress)
+
+    def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
+        """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
+        from streamscope.instruments.open_data import open_data
+        from streamscope.models.checkpoint import opened
+        from streamscope.models.hooks import check_weights
+
+        model = opened(model) if isinstance(model, str | Path) else model
+        model = readable(model)
+        for spec in data:
+            if kind_of(spec) not in map(type, self.takes):
+                kinds = [type(one).__name__ for one in self.takes]
+                raise InputError(f"{self.name} takes {' and '.join(kinds) or 'no data'}, not {kind_of(spec).__name__}")
+        given = {kind_of(spec): spec for spec in data}
+        if len(given) < len(data):
+            raise InputError(f"{self.name}: data of one kind were given twice; give them once")
+        for one in given.values():
+            if not isinstance(one, Data) and getattr(one, "tokenizer", None) is not None:
+                check_tokenizer(model, one.tokenizer)
+        if model is not None:
+            check_weights(model)
+        self.check(model)
+        return Opened(model, [given.get(type(one), one) for one in self.takes], like, open_data)
+
+    def run(self, data: Opened, progress: Progress = iter) -> "Result":
+        """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""
+        from streamscope.instruments.observations import estimate_all
+        from streamscope.instruments.result import Result
+        from streamscope.models.hooks import edited_at, hooked_at
+
+        if hooked := hooked_at(data.model):
+            warnings.warn(
+                f"the model has hooks of yours at {', '.join(hooked)}: {self.name} measures it with them; "
+                "to remove them, model.reset_hooks(including_permanent=True) or handle.remove()",
+                stacklevel=3,
+            )
+        seen = self.observe(data.model, data, progress)
+        if set(seen.blocks) != set(seen.contrasts):
+            raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")
+        estimates = estimate_all(seen.blocks, seen.contrasts)
+        tables = self.tables(seen, estimates)
+        about = {
+            "instrument": self.name,
+            "options": json.loads(json.dumps(asdict(self), default=str)),  # as it is on disk
+            "data": {kind.__name__: about_of(one) for kind, one in data.opened.items()},
+            "model": title_of(data.model),
+            "edited_at": list(edited_at(data.model)),
+            "hooked_at": list(hooked),
+            **numerics_of(data.model),
+            **recipe_of(data.model),
+            **seen.about,
+        }
+        return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
+
+    def share(self, data: Opened, progress: Progress) -> None:
+        """The work on one run that many can share: what is open in the folder `data.work`, until nothing is.
+
+        By default `share` of the package's module measure.
+        """
+        self._body().share(self, data.model, data, progress)
+
+    def check(self, model: Any) -> None:
+        """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
+
+    def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
+        """The kinds of data that are never opened with these options, with the reason; the command refuses theirs.
+
+        `data` are the specifications by kind.
+        """
+        return {}
+
+    def settled(self, data: Opened) -> "Instrument":
+        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
+        return self
+
+    def observe(self, model: Any, data: Opened, progress: Progress) -> Seen:
+        """What the model does on the data; by default `observe` of the package's module measure."""
+        return self._body().observe(self, model, data, progress)
+
+    def tables(self, seen: Seen, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
+        """The estimates as tables; by default `tables` of the package's module measure."""
+        return self._body().tables(self, seen, estimates)
+
+    @classmethod
+    def relate(cls, whole: "Result") -> "dict[str, Table]":
+        """Further tables of several runs, or of one over its snapshots, made from their joined tables.
+
+        By default `relate` of the package's module measure, where there is one.
+        """
+        own = "observe" in vars(cls)
+        return {} if own or not hasattr(cls._body(), "relate") else cls._body().relate(whole)
+
+    @classmethod
+    def beside(cls, run: "Result", control: "Result") -> "dict[str, Table]":
+        """What a control adds besides differences (ratios of spreads), as further tables.
+
+        By default `beside` of the package's module measure, where there is one.
+        """
+        own = "observe" in vars(cls)
+        return {} if own or not hasattr(cls._body(), "beside") else cls._body().beside(run, control)
+
+    @classmethod
+    def _body(cls) -> Any:
+        try:
+            return import_module(f"{cls.__module__}.measure")
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{cls.__module__}.measure".startswith(error.name):
+                raise
+            raise TypeError(
+                f"{cls.__name__} needs the methods observe and tables, or a module {cls.__module__}.measure with both"
+            ) from None
+
+
+def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:
+    """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them.
+
+    A meaning is empty where there is none, and where there is no source to read: of a class typed into a shell.
+    """
+    try:
+        source = textwrap.dedent(inspect.getsource(made))
+        own = [statement for cls in ast.parse(source).body if isinstance(cls, ast.ClassDef) for statement in cls.body]
+    except (OSError, TypeError, SyntaxError):  # the last: of a class in a function, with text at the margin
+        own = []
+    meanings = {}
+    for one, below in pairwise(own):
+        match one, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                meanings[name] = " ".join(meaning.split())
+    return [(one.name, one.default, meanings.get(one.name, "")) for one in fields(made)]
+
+
+Class = TypeVar("Class", bound=type[Instrument])
+
+
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
+def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
+    """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
+
+    Raises `TypeError` for a class without documentation, for data without their defaults (`Documents`, where
+    `Documents()` is meant) and for an option that bears the name of a method or of an
+    option of the command or the data. That every option has documentation, the test of the contract sees.
+    """
+
+    def register(cls: Class) -> Class:
+        if not (cls.__dict__.get("__doc__") or "").strip():  # dataclasses write one of their own
+            raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
+        if classes := [one.__name__ for one in takes if isinstance(one, type)]:
+            raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
+        made = dataclass(frozen=True, kw_only=True)(cls)
+        others: tuple[Any, ...] = (*takes, Arguments)
+        taken = {*dir(Instrument), *(one.name for other in others for one in fields(other))}
+        if clash := [one.name for one in fields(made) if one.name in taken]:
+            raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
+        if isinstance(made.runs, str) or isinstance(made.figures, str):
+            raise TypeError(f"instrument {name!r}: runs and figures are tuples")
+        named = [one.name for one in made.figures]
+        if hidden := [one for one in named if named.count(one) > 1]:
+            raise TypeError(f"instrument {name!r}: two figures are called {hidden[0]!r}, and one would hide the other")
+        made.name, made.takes = name, takes
+        REGISTERED[name] = made
+        return made  # type: ignore[return-value]
+
+    return register

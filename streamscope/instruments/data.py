@@ -1,0 +1,241 @@
+"""What a model is measured on, named before it is opened; `open_data` opens it for a model.
+
+    Documents("valid.txt", max_documents=200)       texts, for the loss
+    Prompts("competing")                            a suite of prompts with roles
+    Documents("valid.txt").half(1)                  the half on which what was chosen on the other is judged
+
+This module imports nothing heavy, so that `--help` answers at once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
+from streamscope.instruments.options import ValidatedOptions
+from streamscope.instruments.prompts.sets import check_template
+from streamscope.text import SplitAt
+
+
+@dataclass(frozen=True)
+class Data(ValidatedOptions):
+    """What a model is measured on, named before it is opened: models differ in tokenizer and context."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        """Open data of a kind of your own for a model; the kinds of this module are opened by `open_data`.
+
+        `like`: the main run's data, already opened, where the model is a control.
+        """
+        raise NotImplementedError
+
+    @property
+    def alone(self) -> bool:
+        """Whether it says itself of which model it is: an instrument of such data alone needs none."""
+        return False
+
+    def small(self) -> "Data":
+        """The same, little of it: for tests and the reference."""
+        return self
+
+    def half(self, side: int, by: str = "cluster") -> "Half":
+        """One of two halves that share no cluster: what is selected on half 0 (a head, a layer) is measured on half 1.
+
+        `by` is what stays together: a cluster (a document, a pair of prompts, a story), or another column of the cases.
+        The halves are the same in every process, and for every model the same texts.
+        """
+        return Half(self, side, by)
+
+
+@dataclass(frozen=True)
+class Half(Data):
+    """A half of data (`Data.half`), itself data of the same kind."""
+
+    whole: Data
+    """What is split."""
+    side: Annotated[int, Bounds(low=0, high=1)]
+    """Which half: 0 or 1."""
+    by: str = "cluster"
+    """What is never in both halves."""
+
+    @property
+    def kind(self) -> type[Data]:
+        """The kind of the whole."""
+        return kind_of(self.whole)
+
+    @property
+    def alone(self) -> bool:
+        """As the whole."""
+        return self.whole.alone
+
+    def small(self) -> "Half":
+        """A half of little."""
+        return replace(self, whole=self.whole.small())
+
+
+@dataclass(frozen=True)
+class Documents(Data):
+    """Texts to measure the loss on."""
+
+    data: str | None = None
+    """SOURCE to measure the loss on; default: the run's validation data."""
+    max_documents: Count | None = 100
+    """Use at most this many documents; None for all."""
+    batch_size: Count = 32
+    """Documents, or windows of them, per batch."""
+    text_field: str = "text"
+    """Field of JSON lines, column of parquet, that holds the text."""
+    split_at: SplitAt = "separator"
+    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
+    or nothing: every file is one."""
+    stride: Whole | None = None
+    """Documents longer than the context are read in windows, each N tokens behind the last, and every token is scored
+    once, with at least context − N tokens before it; 0 cuts them at the context. Default: cut where --data has
+    --max-documents documents, else (a book, some chapters) half the context, and at most that many windows."""
+    max_windows: Count | None = None
+    """Read at most this many windows, evenly spread over the text; with --stride by default all."""
+
+    def small(self) -> "Documents":
+        """Four documents."""
+        return replace(self, max_documents=4)
+
+
+@dataclass(frozen=True)
+class Tokens(Data):
+    """Documents to read token by token, each up to the context, in their order."""
+
+    data: str | None = None
+    """SOURCE of the documents; default: the run's validation data."""
+    text_field: str = "text"
+    """Field of JSON lines, column of parquet, that holds the text."""
+    max_tokens: Count | None = None
+    """At most this many tokens, a row each; None for all."""
+    split_at: SplitAt = "separator"
+    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
+    or nothing: every file is one."""
+    stride: Whole | None = None
+    """Documents longer than the context are read in windows, each N tokens behind the last, and every token has one
+    row, with at least context − N tokens before it; 0 cuts them at the context. Default: cut where --data has 100
+    documents, else (a book, some chapters) half the context."""
+
+    def small(self) -> "Tokens":
+        """A thousand."""
+        return replace(self, max_tokens=1000)
+
+
+@dataclass(frozen=True)
+class Prompts(Data):
+    """A suite of prompts with roles."""
+
+    suite: str = "competing"
+    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
+    n: Count | None = None
+    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
+    suite_seed: Seed | None = None
+    """Which of them to generate (default 2)."""
+
+    def small(self) -> "Prompts":
+        """Sixty, where they are generated."""
+        return replace(self, n=60) if self.suite in ("stories", "story-cases", "story-events") else self
+
+
+@dataclass(frozen=True)
+class Tasks(Data):
+    """Cases with an answer and a foil, to score both."""
+
+    tasks: Names = ("capitalization", "gender", "winograd")
+    """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
+
+    def small(self) -> "Tasks":
+        """Two small ones."""
+        return replace(self, tasks=("capitalization-8", "gender-16"))
+
+
+@dataclass(frozen=True)
+class Text(Data):
+    """Texts to read, as they are given."""
+
+    text: Names = ()
+    """Texts to read; default: the beginning of a story that the built-in corpus keeps for validation."""
+    max_tokens: Count = 40
+    """Cut each text to this many tokens, BOS included."""
+
+    def small(self) -> "Text":
+        """Two beginnings."""
+        return replace(self, text=("Once upon a time", "She ran to the house"))
+
+
+@dataclass(frozen=True)
+class Sets(Data):
+    """Two sets of texts, to find what tells them apart."""
+
+    a: str = "indoor"
+    """The set that directions point to: .jsonl (field text), .txt, SUITE#CATEGORY, or happy, sad, indoor, outdoor."""
+    b: str = "outdoor"
+    """The set that they point away from."""
+    template: str = "{text}"
+    """What each text stands in, for example "User: {text}\\nAssistant:"; \\n is a new line."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_template(self.template)
+
+
+LabelTask = Literal["antecedent", "gender", "number", "position"]
+Grouping = Literal["story", "antecedent"]
+
+
+@dataclass(frozen=True)
+class Labels(Data):
+    """Labelled positions in stories, to learn the label from an activation."""
+
+    task: LabelTask = "antecedent"
+    """At the pronoun: which candidate it means. At the antecedent: its gender, its number. At any word: which part of
+    the context it stands in."""
+    groups: Grouping = "story"
+    """What is never in training and test at once; with antecedent no word is, and there is no control task."""
+    stories: Count = 400
+    """Stories of the evaluation stream (seed 2, held-out combinations)."""
+
+    def small(self) -> "Labels":
+        """A hundred and fifty stories."""
+        return replace(self, stories=150)
+
+
+def kind_of(spec: Any) -> type[Data]:
+    """The kind of a specification, or of data that are opened already (they name their `kind`)."""
+    return getattr(spec, "kind", type(spec))
+
+
+def about_of(opened: Any) -> dict[str, Any]:
+    """What opened data are, and which half of what."""
+    half = getattr(opened, "part", "")
+    return {**opened.about(), **({"half": half} if half else {})}
+
+
+class Opened(Mapping[type[Data], Any]):
+    """The data of one measurement by kind, each opened for the model when it is first asked for."""
+
+    def __init__(
+        self, model: Any, specs: Sequence[Any], like: "Opened | None" = None, opener: Callable[..., Any] = Data.of
+    ) -> None:
+        """`opener(spec, model, like)` opens one; that of instruments is `open_data`."""
+        self.model, self.like, self.opener = model, like, opener
+        self.work: Path | None = None
+        """A folder for unfinished work, which a killed command finds again and several share."""
+        self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
+        self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
+
+    def __getitem__(self, kind: type[Data]) -> Any:
+        if kind not in self.opened:
+            if kind not in self.specs:
+                raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
+            like = self.like[kind] if self.like is not None and kind in self.like.opened else None
+            self.opened[kind] = self.opener(self.specs[kind], self.model, like)
+        return self.opened[kind]
+
+    def __iter__(self) -> Iterator[type[Data]]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)

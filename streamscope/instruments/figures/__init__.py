@@ -1,0 +1,230 @@
+"""Figures are declared by an instrument, a few kinds of them; `instruments.figures.drawing` draws them.
+
+    figures: ClassVar = (HeadMap("delta"), Intervals("delta", beside="above"))
+
+A figure names columns; titles, units and intervals come from the table. This module imports nothing heavy.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamscope.cli.disk import check_writable, write_atomically, write_text
+from streamscope.cli.errors import InputError
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Base: the column `y` of a table (the main one without a name)."""
+
+    y: str
+    table: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return self.y if self.table is None else f"{self.table}-{self.y}"
+
+
+@dataclass(frozen=True)
+class HeadMap(Figure):
+    """Layer × head, at the smallest value of `by` where rows differ in it; rows without a layer are left out.
+
+    Or what else `rows` and `columns` name: head × head, layer × position.
+    """
+
+    by: str | None = None
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+    rows: str = "layer"
+    columns: str = "index"
+    text: str | None = None
+    """The column that stands in the cells, instead of the value."""
+    names: str | None = None
+    """The column that names the columns of the map."""
+    row_names: str | None = None
+    """The column that names its rows."""
+    over_runs: bool = False
+    """Several runs are one map, and no panels of their own."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        places = (("layer", "position"), ("place", "dims"))
+        return f"{super().name}-by-{self.columns}" if (self.rows, self.columns) in places else super().name
+
+
+@dataclass(frozen=True)
+class Intervals(Figure):
+    """A row for each `label`: the value with its 95 % interval, another quantity `beside` it, and 0.
+
+    At the smallest value of `by` where rows differ in it. Of more than `most` rows those with the largest values.
+    """
+
+    label: str = "head"
+    beside: str | None = None
+    by: str | None = None
+    most: int = 40
+    ranked: bool = True
+    """The largest above; else in the order of the table."""
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-intervals"
+
+
+@dataclass(frozen=True)
+class Curve(Figure):
+    """The value over `x` with its band, one line for each value of `by`; needs two places of x.
+
+    Of more than `most` lines those that move the most.
+    """
+
+    x: str = "scale"
+    by: str | None = None
+    log: bool = False
+    most: int = 7
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+    beside: str | None = None
+    """Another column, as a dotted line without a band."""
+    over_runs: bool = False
+    """Several runs are places of x in one panel, and no panels of their own."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-over-{self.x}"
+
+
+@dataclass(frozen=True)
+class Scatter(Figure):
+    """The value against another column `x`, a mark for each row, with the line where both are equal."""
+
+    x: str = ""
+    label: str = "head"
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-against-{self.x}"
+
+
+@dataclass(frozen=True)
+class Matrix(Figure):
+    """What pairs do: a map of `label` against `label`, where each row of the table is a pair A+B."""
+
+    label: str = "head"
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-pairs"
+
+
+@dataclass(frozen=True)
+class Histogram(Figure):
+    """How many rows have which value, with a line where the column `at` lies."""
+
+    at: str | None = None
+    each: tuple[str, ...] = ()
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-histogram"
+
+
+@dataclass(frozen=True)
+class Points(Figure):
+    """A mark for each row at (`x`, y), coloured by a column; the pointer shows the columns `text`.
+
+    Where the colours are names, the `most` frequent have one each, which the legend shows and hides; the others, and
+    `none`, are grey.
+    """
+
+    x: str = "x"
+    color: str = ""
+    text: tuple[str, ...] = ()
+    none: Any = None
+    ordered: bool = False
+    """Colours are numbers, on a scale."""
+    most: int = 20
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-by-{self.color}"
+
+
+OVER = "over_steps"
+"""In `Result.about`: whether the tables are of snapshots, with the columns run and step."""
+
+
+def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[Figure, ...]:
+    """The figures of an instrument for snapshots: with a curve over steps of what its first figure shows.
+
+    One that it declares itself comes first as well; where its figures show nothing of these tables, they are as they
+    were.
+    """
+    own = [one for one in figures if isinstance(one, Curve) and one.x == "step"]
+    if own:
+        return (*own, *(one for one in figures if one not in own))
+    for one in figures:
+        table = next(iter(tables.values())) if one.table is None else tables.get(one.table)
+        if table is None or one.y not in table.frame or "step" not in table.frame:
+            continue
+        before = [name for name in table.frame.columns[: table.frame.columns.get_loc(one.y)]]
+        before = [name for name in before if name not in ("step", "tokens")]
+        texts = [name for name in before if name != "run" and not table.column(name).format]
+        by = next((name for name in texts if table.frame[name].nunique() > 1), None)
+        told = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)
+        apart = [name for name in before if name not in ("run", by) and (told[name].nunique() > 1).any()]
+        return (Curve(one.y, one.table, x="step", by=by, each=tuple(apart)), *figures)
+    return figures
+
+
+# ---- on disk -----------------------------------------------------------------------------------
+
+SUFFIXES = (".html", ".svg", ".pdf", ".png")
+
+
+def check_figure(path: Path) -> Path:
+    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
+    if path.suffix not in SUFFIXES or os.path.isdir(path):
+        raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
+    if path.suffix != ".html":
+        try:
+            import kaleido  # noqa: F401
+        except ImportError:
+            raise InputError(
+                f"{path} needs kaleido and Chromium: pip install 'streamscope[figures]', or .html"
+            ) from None
+    check_writable(path)
+    return path
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the form of its suffix, complete when it bears its name.
+
+    Raises `InputError` for another suffix, and for static forms where kaleido or Chromium is missing.
+    """
+    check_figure(path)
+    if path.suffix == ".html":
+        text = figure.to_html(include_plotlyjs=True)
+        write_text(path, text)
+        return
+    try:
+        image = figure.to_image(format=path.suffix[1:], scale=2 if path.suffix == ".png" else 1)
+    except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{path} could not be drawn ({reason}); .html needs no Chromium") from None
+    write_atomically(path, lambda part: part.write_bytes(image))

@@ -1,0 +1,485 @@
+"""What instruments saw, and every estimate made from it.
+
+An instrument observes *cells* (a head scaled to 0, the same head at .5, the unedited model, a random head instead) on
+*units* (documents, minimal pairs, cases): a total y and a size n for each cell k and unit u. The value of a cell is a
+ratio over all units, and every estimate is a *contrast* of cells:
+
+    R_k = a Σ_u y_ku / Σ_u n_ku + b        estimate = Σ_k w_k R_k
+
+A change is the contrast {edited: 1, unedited: −1}; what a head costs beyond other heads is {edited: 1, each of the D
+drawn: −1/D}; an interaction is {set: 1, each head: −1, unedited: |S| − 1}; a run against its control is every weight
+once with + and once with −. So one function makes all of them, and their errors follow the design of the experiment:
+
+    e_u = Σ_k w_k a (y_ku − R̂_k n_ku) / Σ_u n_ku        Var = D/(D−1) Σ over units that share a label of e_u e_u'
+
+(linearised ratios, multi-way clusters: `instruments.stats.estimators`), R̂ without a and b. t has Satterthwaite's
+degrees of freedom for units of unequal sizes (`estimators.degrees_of_freedom`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.stats.estimators import (
+    BOOTSTRAP_CLUSTERS,
+    Clusters,
+    clustered_square,
+    degrees_of_freedom,
+    read_clusters,
+    statistic_interval,
+)
+from streamscope.instruments.stats.permutations import rank_among
+from streamscope.instruments.stats.proportions import score_p, wilson
+
+Reasons = dict[tuple[int, str], str]
+"""(row, column) -> why that cell of a table has no value."""
+
+ONE_UNIT, SAME = "one independent case", "the same in every independent case"
+NOWHERE = "no unit is in all cells of this contrast"
+NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
+TESTED = ("low", "high", "p", "p_holm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What is measured, and how a value of it is made of totals y and sizes n: value = factor · Σy / Σn + shift.
+
+    A mean over tokens has the sum over a document's tokens as y and their number as n; a number per unit has size 1.
+    """
+
+    name: str
+    unit: str
+    resolution: float
+    """What rounding alone can change in one unit's y/n, in the measure's units. Where no unit's value differs from
+    another's by more, there is no interval and no test."""
+    factor: float = 1.0
+    """100, with a `shift` of −100, makes a percentage of change of a ratio to a baseline."""
+    shift: float = 0.0
+    """Added to every value; it leaves differences as they are."""
+    kind: Literal["ratio", "share"] = "ratio"
+    """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
+    (`proportions.proportion`), and there also where all or none hit; its p is the score test's."""
+    inflation: float = 1.0
+    """Variance of an estimate over that of as many independent units, where these depend on each other beyond their
+    clusters: cross-validated hits (`cross_validation.SHARED`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """Totals and sizes of cells × units.
+
+    `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
+    cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. `total` and `size` are
+    [cells, units]. A size of 0 says that the unit is not in the cell, and its total is NaN here; nothing else says so.
+    Values are raw: the unedited model is a cell, and controls are cells.
+
+    Raises `InputError` for other shapes, sizes that are negative or not finite, a total that is NaN or infinite though
+    its unit is in the cell (it names both), one of a unit that is not, and units named twice.
+    """
+
+    measure: Measure
+    cells: pd.DataFrame
+    units: pd.DataFrame
+    total: np.ndarray
+    size: np.ndarray | float
+
+    def __post_init__(self) -> None:
+        shape = (len(self.cells), len(self.units))
+        object.__setattr__(self, "total", np.asarray(self.total, float))
+        object.__setattr__(self, "size", np.broadcast_to(np.asarray(self.size, float), shape))
+        size = self.sizes
+        if self.total.shape != shape or not shape[1]:
+            raise InputError(f"{shape[0]} cells and {shape[1]} units, but totals of shape {self.total.shape}")
+        if missing := {"unit", "cluster"} - set(self.units):
+            raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
+        if taken := {"total", "size"} & set(self.cells):
+            raise InputError(f"a key of cells may not be called {min(taken)!r}")
+        if self.units["unit"].duplicated().any():
+            raise InputError(f"unit {self.units['unit'][self.units['unit'].duplicated()].iloc[0]!r} is there twice")
+        if not (size >= 0).all() or np.isinf(size).any():
+            raise InputError(
+                f"{self.measure.name}: sizes must be numbers from 0 up; 0 says that a unit is not in a cell"
+            )
+        if (wrong := self.inside & ~np.isfinite(self.total)).any():
+            value, many = self.total[wrong][0], f"{wrong.sum()} of {self.inside.sum()} values"
+            raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {many}")
+        if (wrong := ~self.inside & ~np.isnan(self.total) & (self.total != 0)).any():
+            raise InputError(f"{self._place(wrong)} has a total, but the size 0, which says that it is not measured")
+        object.__setattr__(self, "total", np.where(self.inside, self.total, np.nan))
+
+    def _place(self, some: np.ndarray) -> str:
+        """What is measured in which cell at which unit, of the first of some."""
+        cell, unit = np.argwhere(some)[0]
+        keys = ", ".join(f"{key} {value}" for key, value in self.cells.iloc[cell].items())
+        return f"{self.measure.name} of {keys or 'the only cell'} at {self.units['unit'].iloc[unit]}"
+
+    def __repr__(self) -> str:
+        cells, units = len(self.cells), len(self.units)
+        return f"Observations of {self.measure.name} ({self.measure.unit}): {cells} cells × {units} units"
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[cells, units]"""
+        return np.asarray(self.size)
+
+    @property
+    def inside(self) -> np.ndarray:
+        """[cells, units] whether the unit is in the cell."""
+        return self.sizes > 0
+
+    def cell(self, **keys: Any) -> int:
+        """The index of the one cell with these keys; `InputError` where there is none or several."""
+        found = np.logical_and.reduce([(self.cells[name] == value).to_numpy() for name, value in keys.items()])
+        if found.sum() != 1:
+            raise InputError(f"{found.sum()} cells have {', '.join(f'{k}={v}' for k, v in keys.items())}")
+        return int(np.flatnonzero(found)[0])
+
+    def at(self, units: Any) -> "Observations":
+        """The same cells on some of the units (a mask or indices)."""
+        some = np.arange(len(self.units))[np.asarray(units)]
+        chosen = self.units.iloc[some].reset_index(drop=True)
+        return replace(self, units=chosen, total=self.total[:, some], size=self.sizes[:, some])
+
+    def frame(self) -> pd.DataFrame:
+        """The long form: one row per cell and unit that is in it, with keys, unit, total, size and value in units."""
+        cell, unit = np.nonzero(self.inside)
+        keys, of = self.cells.iloc[cell].reset_index(drop=True), self.units.iloc[unit].reset_index(drop=True)
+        total, size = self.total[cell, unit], self.sizes[cell, unit]
+        values = {"total": total, "size": size, "value": self.measure.factor * total / size + self.measure.shift}
+        return pd.concat([keys, of, pd.DataFrame(values)], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """One estimate: what it is called, and the weights of the cells.
+
+    `labels` name the row it belongs to (head, scale), `quantity` what is estimated there (delta, above, interaction).
+    `null` is the value it is tested against, None where it is described only. What is not `tested` has an interval and
+    no p (a share of attention, which no one expects to be 0); beside a control its difference is tested. The p of one
+    `family`, in whichever blocks, are corrected together; without one, those of a quantity in its block. With `missing`
+    there is no value, and that is why; with `fixed` the value is known without measuring (the change of a scale of 1 is
+    0), the reason says why it has no test.
+    """
+
+    quantity: str
+    weights: Mapping[int, float]
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    null: float | None = 0.0
+    family: str | None = None
+    missing: str = ""
+    fixed: str = ""
+    tested: bool = True
+
+    def __post_init__(self) -> None:
+        if taken := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
+            raise InputError(f"contrast {self.quantity!r}: a label may not be called {taken[0]!r}")
+        if any(";" in why for why in (self.missing, self.fixed)):
+            raise InputError(f"contrast {self.quantity!r}: a reason without ';', please")
+        plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
+        object.__setattr__(self, "labels", plain)
+        object.__setattr__(self, "weights", {int(cell): float(w) for cell, w in self.weights.items()})
+
+
+def head_cells(model: Any) -> pd.DataFrame:
+    """A cell for each head of a model: head (L0H0), layer and index, both from 0."""
+    heads = [(layer, index) for layer in range(model.cfg.n_layers) for index in range(model.cfg.n_heads)]
+    return pd.DataFrame([{"head": f"L{layer}H{index}", "layer": layer, "index": index} for layer, index in heads])
+
+
+def each(quantity: str, cells: pd.DataFrame, **how: Any) -> list[Contrast]:
+    """Every cell by itself, labelled by its keys; `how` are other fields of `Contrast`."""
+    return [
+        Contrast(quantity=quantity, weights={i: 1.0}, labels=labels, **how)
+        for i, labels in enumerate(cells.to_dict("records"))
+    ]
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """`frame`: one row per contrast with its labels, quantity, `NUMBERS`, n and clusters; why cells have no value."""
+
+    frame: pd.DataFrame
+    reasons: Reasons
+    contrasts: tuple[Contrast, ...] = ()
+
+    def where(self, **labels: Any) -> "Estimates":
+        """The estimates of the contrasts with these labels, or one of a set; `quantity` counts as a label."""
+        told = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
+        wanted = {name: value if isinstance(value, set) else {value} for name, value in labels.items()}
+        keep = [i for i, one in enumerate(told) if all(one.get(k) in some for k, some in wanted.items())]
+        at = {old: new for new, old in enumerate(keep)}
+        some = {(at[i], name): why for (i, name), why in self.reasons.items() if i in at}
+        frame = self.frame.iloc[keep].reset_index(drop=True)
+        return Estimates(frame, some, tuple(self.contrasts[i] for i in keep))
+
+    def wide(self, keys: Sequence[str], *, describe: Sequence[str] = ()) -> tuple[pd.DataFrame, Reasons]:
+        """One row per combination of `keys`, one group of columns per quantity; and why cells have no value.
+
+        A quantity q has the columns q, q_sd, q_low, q_high, q_p and q_p_holm; one that is not tested the first four,
+        the described ones only q and those of `describe`. n and clusters are the largest of the row's.
+        """
+        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        reasons: dict[tuple[Any, ...], dict[str, str]] = {}
+        for i, (one, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
+            key = tuple(one[name] for name in keys)
+            row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
+            row["n"], row["clusters"] = max(row["n"], one["n"]), max(row["clusters"], one["clusters"])
+            for name in ("value", *describe) if c.null is None else NUMBERS if c.tested else NUMBERS[:4]:
+                column = c.quantity if name == "value" else f"{c.quantity}_{name}"
+                if column in row:
+                    raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
+                row[column] = one[name]
+                if why := self.reasons.get((i, name)):
+                    reasons.setdefault(key, {})[column] = why
+        order = {key: i for i, key in enumerate(rows)}
+        table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, "n", "clusters"])
+        counts = ["n", "clusters"]
+        table = table[[*(c for c in table if c not in counts), *counts]]
+        return table, {(order[key], column): why for key, some in reasons.items() for column, why in some.items()}
+
+
+def joined(parts: Sequence[Estimates], keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
+    """The wide tables of estimates with the same rows as one, described quantities with their intervals."""
+    each = [part.wide(keys, describe=("low", "high")) for part in parts]
+    frame = pd.concat([wide for wide, _ in each], axis=1)
+    missing = {at: why for _, some in each for at, why in some.items()}
+    return frame.loc[:, ~frame.columns.duplicated()], missing
+
+
+def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:
+    """Every contrast of the observations, with sd between clusters, interval, p and Holm's p within its family.
+
+    A contrast is over the units that are in all its cells. Where these are one cluster, or no cluster's own estimate
+    differs from another's by more than the measure's resolution, interval and p are undefined, with the reason. sd is
+    that of the clusters' own estimates Σ_k w_k a y_kc / n_kc. Units are those of the measure.
+
+    Raises `InputError` for a cell that does not exist.
+    """
+    m = observed.measure
+    present = observed.inside
+    known: dict[bytes, tuple[np.ndarray, Clusters]] = {}
+    rows: list[dict[str, Any]] = []
+    reasons: Reasons = {}
+    for i, c in enumerate(contrasts):
+        cells, w = np.fromiter(c.weights, int), np.fromiter(c.weights.values(), float)
+        if len(cells) and not (cells.min() >= 0 and cells.max() < len(observed.cells)):
+            raise InputError(f"contrast {c.quantity!r}: there is no cell {cells.max()}")
+        row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
+        why = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
+        inside = present[cells].all(0) if len(cells) else np.zeros(present.shape[1], bool)
+        if not inside.any():
+            why = dict.fromkeys(NUMBERS, c.missing or NOWHERE)
+            rows.append({**row, "n": 0, "clusters": 0})
+            reasons |= {(i, name): text for name, text in why.items()}
+            continue
+        key = inside.tobytes()
+        if key not in known:
+            at = np.flatnonzero(inside)
+            labels = observed.units["cluster"].iloc[at]
+            known[key] = at, read_clusters(labels.to_list(), len(at))
+        at, within = known[key]
+        row |= {"n": len(at), "clusters": within.count}
+        if not c.missing:
+            numbers, untested = _contrast(
+                observed.total[np.ix_(cells, at)], observed.sizes[np.ix_(cells, at)], w, within, m, c.null, confidence
+            )
+            row |= numbers
+            if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
+                hits = observed.total[cells[0], at]
+                row["low"], row["high"] = wilson(hits, within, confidence, m.inflation)
+                row["p"] = np.nan if c.null is None else score_p(hits, c.null, within, confidence, m.inflation)
+                untested = {}
+            asked = c.null is not None and c.tested
+            row |= {} if asked else {"p": np.nan}
+            why = untested if asked else {name: text for name, text in untested.items() if name != "p"}
+            if c.fixed:
+                row |= dict.fromkeys(("sd", *TESTED), np.nan)
+                why = dict.fromkeys(("sd", *TESTED), c.fixed)
+        reasons |= {(i, name): text for name, text in why.items()}
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    _holm(frame, contrasts, reasons)
+    return Estimates(frame, reasons, tuple(contrasts))
+
+
+def estimate_all(
+    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
+) -> dict[str, Estimates]:
+    """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
+    found = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
+    members: dict[str, list[tuple[str, int]]] = {}
+    for name, one in found.items():
+        for i, c in enumerate(one.contrasts):
+            if c.family is not None and not np.isnan(one.frame["p"].iloc[i]):
+                members.setdefault(c.family, []).append((name, i))
+    for rows in members.values():
+        if len({name for name, _ in rows}) > 1:
+            p = correct([found[name].frame["p"].iloc[i] for name, i in rows]).p
+            for (name, i), corrected in zip(rows, p, strict=True):
+                found[name].frame.loc[i, "p_holm"] = corrected
+    return found
+
+
+def _contrast(
+    total: np.ndarray, size: np.ndarray, w: np.ndarray, within: Clusters, m: Measure, null: float | None, level: float
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers of one contrast from totals and sizes [cells, units], and why some are missing."""
+    sums = size.sum(1, keepdims=True)
+    ratio = total.sum(1, keepdims=True) / sums
+    row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
+    if within.count < 2:
+        return row, dict.fromkeys(("sd", *TESTED), ONE_UNIT)
+    y, n = within.totals(total)[0], within.totals(size)[0]  # [cells, clusters]
+    own = w @ (m.factor * y / n + m.shift)
+    row["sd"] = float(own.std(ddof=1))
+    scale = max(float(np.abs(m.factor * w[:, None] * y / n).max()), abs(row["value"]))
+    if np.ptp(own) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
+        return row, dict.fromkeys(TESTED, SAME)
+    error = float(np.sqrt(m.inflation * clustered_square(w @ (m.factor * (y - ratio * n) / sums), within.shared)))
+    share = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
+    df = float(degrees_of_freedom(share, within.shared))
+    if error == 0 or not df > 0:
+        return row, dict.fromkeys(TESTED, SAME)
+    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+    row |= {"low": row["value"] - half, "high": row["value"] + half}
+    if null is not None:
+        row["p"] = float(2 * stats.t.sf(abs(row["value"] - null) / error, df))
+    return row, {}
+
+
+def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) -> None:
+    """Fill p_holm: Holm's correction over the tested contrasts of each family (by default: of each quantity)."""
+    families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
+    for _, rows in families.groupby(families, sort=False).groups.items():
+        p = frame.loc[rows, "p"]
+        if p.notna().any():
+            frame.loc[rows, "p_holm"] = correct(p).p
+    for i, p in enumerate(frame["p"] if len(frame) else ()):
+        if np.isnan(p) and (i, "p") in reasons:
+            reasons.setdefault((i, "p_holm"), reasons[i, "p"])
+
+
+def compare(
+    run: Observations, control: Observations, contrasts: Sequence[Contrast], of_control: Sequence[Contrast] = ()
+) -> Estimates:
+    """Every tested contrast of the run, of the control, and their difference over the units that both have.
+
+    Where no contrast of a block is tested, all are compared.
+
+    Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
+    weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
+
+    What is missing in either (`of_control`: the control's own contrasts) is missing here. Raises `InputError` for other
+    measures or cells in the two, and for fewer than two shared units.
+    """
+    lost = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
+    if run.measure != control.measure or not run.cells.equals(control.cells):
+        raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
+    there = set(control.units["unit"])
+    common = [name for name in run.units["unit"] if name in there]
+    if len(common) < 2:
+        raise InputError(f"{run.measure.name}: {len(common)} units are in the run and in its control, two are needed")
+    mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
+    k = len(run.cells)
+    both = Observations(
+        measure=run.measure,
+        cells=pd.concat([run.cells] * 2),
+        units=mine.units,
+        total=np.concatenate([mine.total, theirs.total]),
+        size=np.concatenate([mine.sizes, theirs.sizes]),
+    )
+    out = []
+    for c in [c for c in contrasts if c.null is not None] or contrasts:
+        c = replace(c, missing=c.missing or lost.get((c.quantity, *c.labels.items()), ""))
+        other = {cell + k: -w for cell, w in c.weights.items()}
+        out += [
+            replace(c, quantity=f"{c.quantity}_run", null=None, fixed=""),
+            replace(
+                c, quantity=f"{c.quantity}_control", null=None, fixed="", weights={a: -w for a, w in other.items()}
+            ),
+            replace(c, quantity=f"{c.quantity}_difference", weights={**c.weights, **other}, null=0.0, tested=True),
+        ]
+    return estimate(both, out)
+
+
+def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure, confidence: float = 0.95) -> Estimates:
+    """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
+
+    The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
+    Raises `InputError` for runs with other contrasts.
+    """
+    first = runs[0]
+    named = [[*keys, "quantity"]] * len(runs)
+    if any(not one.frame[n].equals(first.frame[n]) for one, n in zip(runs, named, strict=True)):
+        raise InputError("seeds can be summarised where all runs have the same rows; the runs differ in theirs")
+    values = np.stack([one.frame["value"].to_numpy(float) for one in runs])  # [runs, contrasts]
+    cells = pd.DataFrame({"row": range(values.shape[1])})
+    units = pd.DataFrame({"unit": range(len(runs)), "cluster": range(len(runs))})
+    plain = Measure(name=measure.name, unit=measure.unit, resolution=measure.resolution)  # values are in units already
+    known = ~np.isnan(values)  # an estimate without a value has a reason, in its run
+    observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=known.T.astype(float))
+    lost = ~known.all(0)
+    contrasts = [
+        replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))
+        for i, c in enumerate(first.contrasts)
+    ]
+    return estimate(observed, contrasts, confidence=confidence)
+
+
+def bootstrap(
+    observed: Observations,
+    cells: Sequence[int],
+    statistic: Callable[..., np.ndarray],
+    columns: Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]] | None = None,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[dict[str, float], dict[str, str]]:
+    """value, low, high, n and clusters of what is no contrast (a ratio of ranges, Cohen's d), and why some are missing.
+
+    `columns(total [cells, units], size [cells, units])` gives what is summed over units, each [units] or [cells,
+    units]; by default totals and sizes. `statistic(*columns, axis)` reduces the last axis of the columns,
+    [cells, …, clusters] or [clusters], to the value, and takes a cell by its first axis.
+    Only units that are in all the cells count. The interval is that of `estimators.statistic_interval`: whole clusters
+    drawn with replacement, or linearised where units share labels of several kinds.
+
+    Raises `InputError` for a cell that does not exist.
+    """
+    at = np.asarray(cells, int)
+    if not len(at) or at.min() < 0 or at.max() >= len(observed.cells):
+        raise InputError(
+            f"{observed.measure.name}: there are no cells {list(cells)}, only 0 to {len(observed.cells) - 1}"
+        )
+    inside = np.flatnonzero(observed.inside[at].all(0))
+    row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(inside), "clusters": 0}
+    if not len(inside):
+        return row, dict.fromkeys(("value", "low", "high"), NOWHERE)
+    within = read_clusters(observed.units["cluster"].iloc[inside].to_list(), len(inside))
+    y, n = observed.total[np.ix_(at, inside)], observed.sizes[np.ix_(at, inside)]
+    sums = [within.totals(np.asarray(one, float))[0] for one in ((y, n) if columns is None else columns(y, n))]
+    row |= {"clusters": within.count, "value": float(statistic(*sums, axis=-1))}
+    if not np.isfinite(row["value"]):
+        return {**row, "value": float("nan")}, dict.fromkeys(
+            ("value", "low", "high"), "the statistic has no value here"
+        )
+    if within.count < BOOTSTRAP_CLUSTERS:
+        return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
+    low, high = statistic_interval(
+        statistic, *sums, within=within, confidence=confidence, resamples=resamples, seed=seed
+    )
+    row |= {"low": float(low), "high": float(high)}
+    return row, {} if np.isfinite(row["low"]) else dict.fromkeys(("low", "high"), SAME)
+
+
+def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
+    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`permutations`)."""
+
+    found = rank_among(value, np.asarray(drawn, float))
+    return {"p_rank": found.p, "p_rank_min": found.p_min}

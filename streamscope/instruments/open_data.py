@@ -1,0 +1,609 @@
+"""Documents opened for a model: its tokens, what was cut, and a name for each that two models can share."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
+from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
+from streamscope.instruments.prompts.sets import Rows, contrast, encode
+from streamscope.instruments.prompts.suite import Suite, population, unit_of, units
+from streamscope.instruments.prompts.tasks import Task, load_tasks
+from streamscope.instruments.stats.held_out import deal
+from streamscope.instruments.table import Column
+from streamscope.models.training.data import evaluation_shards
+from streamscope.text.shards import TokenShards, document_batches
+from streamscope.text.stories import story
+from streamscope.text.strides import WindowedShards, windowed
+
+
+def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
+    """Half 0 or 1 of every case; no value of the column `by` is in both, and both have a case (`held_out.deal`).
+
+    Cases of one relation are dealt evenly. Where cases share words, no first word is in both halves either, if that
+    leaves halves of at least a quarter. Raises `InputError` for another column, and for fewer than two values in it.
+    """
+    if by not in cases:
+        raise unknown("column to split by", by, list(cases))
+    labels = cases[by].map(lambda label: label if isinstance(label, tuple) else str(label))
+    if (n := labels.map(unit_of).nunique()) < 2:
+        raise InputError(f"{what}: {n} {by} has no two halves; give more data, or split by another column")
+    relation = cases.get("relation", pd.Series("", index=cases.index))
+    return deal(pd.DataFrame({"cluster": labels, "relation": relation}), 0)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splittable:
+    """Base of opened data: cases with clusters, so that there are halves of them."""
+
+    whole: Any = field(default=None, repr=False, compare=False)
+    """What this is a half of."""
+    part: str = ""
+    """Which half."""
+
+    def cases(self) -> pd.DataFrame:
+        """A row per case: cluster, relation where cases have one, and what else they can be split by."""
+        raise NotImplementedError
+
+    def only(self, rows: Sequence[int]) -> Any:
+        """Some of the cases, by their places."""
+        raise NotImplementedError
+
+    def half(self, side: int, by: str = "cluster") -> Any:
+        """`Data.half` of what is opened."""
+        if side not in (0, 1):
+            raise InputError(f"half {side}: there are 0 and 1")
+        rows = np.flatnonzero(sides_of(self.cases(), by, type(self).__name__.removeprefix("Open")) == side)
+        return self._named(self.only(rows.tolist()), side, by)
+
+    def _named(self, made: Any, side: int, by: str) -> Any:
+        return replace(made, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
+
+
+WINDOW = (
+    Column(name="window", title="window", unit="window", format="d", shown=False, doc="of the document, from 0"),
+    Column(name="offset", title="offset", unit="tokens", format="d", shown=False,
+           doc="where the window begins in the document: what the model reads from there on"),
+)  # fmt: skip
+"""Columns of rows of documents that are read in windows."""
+MANY = 100
+"""Documents that are enough: where there are as many, long ones are cut by default, else read in windows."""
+
+
+@dataclass(frozen=True)
+class OpenDocuments(Splittable):
+    """The shards of a specification in one model's tokens; long documents cut at the model's context, or in windows.
+
+    `data[Documents]` in `observe` of an instrument: `rows()`, token ids of each document, BOS first, at most the
+    context and the token that comes after it; `units()`, a table of unit and cluster, a row for each; `title()`;
+    `tokenizer`. In windows (`shards` are `WindowedShards`) a row is a window, its cluster the document.
+    """
+
+    kind: ClassVar[type[Data]] = Documents
+    spec: Documents
+    shards: TokenShards
+    n_ctx: int
+    tokenizer: Any
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """max_documents and batch_size, as the sweeps take them."""
+        return {"max_documents": self.spec.max_documents, "batch_size": self.spec.batch_size}
+
+    def batches(self) -> Iterable:
+        """`shards.document_batches` of the documents."""
+        return document_batches(self.shards, self.n_ctx, self.spec.batch_size, self.spec.max_documents)
+
+    def rows(self) -> Iterator[list[int]]:
+        """The token ids of each document, BOS first, as far as the model reads and predicts them; of windows as well,
+        with the context that a window repeats."""
+        for i in range(self._n):
+            yield self.shards.document(i)[: self.n_ctx + 1].tolist()
+
+    def units(self) -> pd.DataFrame:
+        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
+
+        Windows also have document, window and offset (the first token's position there); those of one document are a
+        cluster. Only the same document in the same tokens has the same name in two models.
+        """
+        if not isinstance(self.shards, WindowedShards):
+            return unit_names(enumerate(self.rows()))
+        return window_names(self.shards, range(self._n))
+
+    def cases(self) -> pd.DataFrame:
+        """The documents, each a cluster, or their windows."""
+        of = self.shards.source if isinstance(self.shards, WindowedShards) else range(self._n)
+        return pd.DataFrame({"cluster": [str(i) for i in of]})
+
+    def only(self, rows: Sequence[int]) -> "OpenDocuments":
+        """Some of the documents, or of their windows."""
+        return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
+
+    @property
+    def _n(self) -> int:
+        return min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
+
+    def title(self) -> str:
+        """How many documents, and how many of them were cut or read in windows."""
+        if isinstance(self.shards, WindowedShards):
+            return windows_title(self.shards, self.n_ctx)
+        return f"{self._n} documents, {cut_title(self.shards.lengths[: self._n], self.n_ctx)}"
+
+    def about(self) -> dict[str, Any]:
+        """Where the documents come from."""
+        return {"source": self.shards.meta["source"], "documents": self.title()}
+
+
+def cut_title(lengths: np.ndarray, n_ctx: int) -> str:
+    """How many documents of these lengths are cut at the context, and what is not read of them."""
+    over = np.maximum(lengths - 1 - n_ctx, 0)
+    cut = f"{np.count_nonzero(over)} cut at {n_ctx} tokens"
+    return f"{cut} ({over.sum():,} tokens not read: --stride)" if over.any() else cut
+
+
+def windows_title(shards: WindowedShards, n_ctx: int) -> str:
+    """How many documents in how many windows, what each token is predicted from, and what was left out."""
+    n, stride = len(set(shards.source.tolist())), shards.stride
+    words = "document" if n == 1 else "documents"
+    read = f"{n} {words} in {len(shards.source):,} windows of {n_ctx} tokens, stride {stride}"
+    left = shards.possible - len(shards.source)
+    return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
+
+
+def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = None) -> OpenDocuments:
+    """The documents in the model's tokens; by default what the run was validated on.
+
+    With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
+    context. Also for a model that comes from no run and a specification without a source.
+    """
+    tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
+    if like is not None:
+        if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
+            raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
+        return OpenDocuments(like.spec, like.shards, n_ctx, tokenizer)
+    shards = _shards(spec, model, tokenizer)
+    stride, most = _stride(spec.stride, shards, n_ctx, spec.max_documents), spec.max_windows
+    if stride:
+        if spec.stride is None and most is None:
+            most = spec.max_documents
+        shards = windowed(shards, n_ctx, stride, spec.max_documents, most)
+        spec = replace(spec, max_documents=None)
+    return OpenDocuments(spec, shards, n_ctx, tokenizer)
+
+
+def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards:
+    """The packed documents of a specification; `InputError` where neither it nor a run says which."""
+    run, kind = getattr(model, "run", None), type(spec).__name__
+    if run is None and spec.data is None:
+        raise InputError(
+            f"{title_of(model)} is of no run that says what it was trained on: say what to measure it on, "
+            f"with --data SOURCE, in Python {kind}('valid.txt')"
+        )
+    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
+    return evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
+
+
+def _stride(given: int | None, shards: TokenShards, n_ctx: int, wanted: int | None) -> int:
+    """Of the windows; 0 where long documents are cut: as it is given, by default where there are enough documents, and
+    where none is long."""
+    if given is None and shards.n_documents < (wanted or MANY) and (shards.lengths > n_ctx + 1).any():
+        return max(n_ctx // 2, 1)
+    return given or 0
+
+
+@dataclass(frozen=True)
+class Document:
+    """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all.
+
+    Of a window in a longer document: `offset` is its first token's position there, `unscored` its leading targets that
+    only are context, `length` that of the window.
+    """
+
+    document: int
+    ids: list[int]
+    length: int
+    window: int = 0
+    offset: int = 0
+    unscored: int = 0
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Of the rows: those with a target that is scored, in the document."""
+        return self.offset + np.arange(self.unscored, len(self.ids) - 1)
+
+
+@dataclass(frozen=True)
+class OpenTokens(Splittable):
+    """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go, or
+    in windows (`WindowedShards`)."""
+
+    kind: ClassVar[type[Data]] = Tokens
+    spec: Tokens
+    shards: TokenShards
+    n_ctx: int
+    tokenizer: Any = None
+
+    def documents(self) -> Iterator[Document]:
+        """The documents in order, cut to n_ctx + 1 tokens, or their windows, until `max_tokens` rows; those without a
+        target left out."""
+        yield from (one for _, one in self._read())
+
+    def _read(self) -> Iterator[tuple[int, Document]]:
+        """With their places in the shards."""
+        left = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
+        unscored = self.shards.unscored.tolist()
+        for i in range(self.shards.n_documents):
+            ids = self.shards.document(i)
+            rows = min(len(ids) - 1 - unscored[i], self.n_ctx - unscored[i], left)
+            if rows > 0:
+                left -= rows
+                kept = ids[: unscored[i] + rows + 1].tolist()
+                if isinstance(self.shards, WindowedShards):
+                    of = (int(at[i]) for at in (self.shards.source, self.shards.window, self.shards.offset))
+                    document, window, offset = of
+                    yield i, Document(document, kept, len(ids), window, offset, unscored[i])
+                else:
+                    yield i, Document(i, kept, len(ids))
+
+    def units(self) -> pd.DataFrame:
+        """unit and cluster of what `documents` gives, as `OpenDocuments.units`."""
+        if isinstance(self.shards, WindowedShards):
+            return window_names(self.shards, (i for i, _ in self._read()))
+        return unit_names((one.document, one.ids) for one in self.documents())
+
+    def cases(self) -> pd.DataFrame:
+        """The documents that are read, each a cluster, or their windows."""
+        return pd.DataFrame({"cluster": [str(one.document) for one in self.documents()]})
+
+    def only(self, rows: Sequence[int]) -> "OpenTokens":
+        """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
+        read = list(self._read())
+        shards = self.shards.only([read[i][0] for i in rows])
+        most = sum(len(read[i][1].positions) for i in rows)
+        return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
+
+    def title(self) -> str:
+        """How long documents are read."""
+        if isinstance(self.shards, WindowedShards):
+            return windows_title(self.shards, self.n_ctx)
+        return cut_title(self.shards.lengths, self.n_ctx)
+
+    def about(self) -> dict[str, Any]:
+        """Where the documents come from."""
+        known = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
+        stride = {"stride": self.shards.stride} if isinstance(self.shards, WindowedShards) else {}
+        return {**known, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens, **stride}
+
+
+def unit_names(documents: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> pd.DataFrame:
+    """unit and cluster of documents: place and hash of the tokens, so that only the same ones have the same name."""
+    names = [f"{i}:{_hash(ids)}" for i, ids in documents]
+    return pd.DataFrame({"unit": names, "cluster": names})
+
+
+def window_names(shards: WindowedShards, rows: Iterable[int]) -> pd.DataFrame:
+    """unit, cluster, document, window and offset of windows: a document is a cluster, named as the whole."""
+    clusters: dict[int, str] = {}
+    made = []
+    for i in rows:
+        document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
+        if document not in clusters:
+            clusters[document] = f"{document}:{_hash(shards.documents.document(document))}"
+        unit = f"{document}.{window}:{_hash(shards.document(i))}"
+        made.append((unit, clusters[document], document, window, offset))
+    return pd.DataFrame(made, columns=["unit", "cluster", "document", "window", "offset"])
+
+
+def _hash(ids: Sequence[int] | np.ndarray) -> str:
+    return hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]
+
+
+def open_tokens(spec: Tokens, model: Any, like: OpenTokens | None = None) -> OpenTokens:
+    """The documents in the model's tokens; by default what the run was validated on. Raises as `open_documents`."""
+    tokenizer, n_ctx = model._text(), model.config.n_ctx
+    if like is not None:
+        if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
+            raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
+        return OpenTokens(like.spec, like.shards, n_ctx, tokenizer)
+    shards = _shards(spec, model, tokenizer)
+    if shards.d_vocab > model.config.d_vocab:
+        raise InputError(f"data of {shards.d_vocab} token ids for a model of {model.config.d_vocab}; give other --data")
+    if stride := _stride(spec.stride, shards, n_ctx, None):
+        shards = windowed(shards, n_ctx, stride)
+    return OpenTokens(spec, shards, n_ctx, tokenizer)
+
+
+def same_tokens(model: Any, control: Any, name: str) -> None:
+    """Raise `InputError` for a control that reads documents in other tokens than the model, or cuts them elsewhere."""
+    mine, theirs = check_tokenizer(model), check_tokenizer(control)
+    if mine.sha256 != theirs.sha256 or model.config.d_vocab != control.config.d_vocab:
+        a, b = model.config.d_vocab, control.config.d_vocab
+        sizes = f" ({b} tokens, the model {a})" if a != b else ""
+        raise InputError(
+            f"--control {name} has another vocabulary{sizes}; "
+            "what both are measured on must be the same tokens: train them with one tokenizer"
+        )
+    if model.config.n_ctx != control.config.n_ctx:
+        raise InputError(
+            f"--control {name} has a context of {control.config.n_ctx} tokens, the model {model.config.n_ctx}; "
+            "documents would be cut in different places"
+        )
+
+
+@dataclass(frozen=True)
+class OpenPrompts(Splittable):
+    """A suite in one model's tokens; `suite` is None where the prompts were given in tokens already."""
+
+    kind: ClassVar[type[Data]] = Prompts
+    aligned: Any
+    tokenizer: Any
+    suite: Any = None
+
+    def title(self) -> str:
+        """Which prompts, what was left out, and for what an interval over them holds."""
+
+        kept = len(self.aligned.prompts)
+        out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
+        holds = population(self.aligned.prompts)
+        if self.suite is None:
+            return f"{kept} prompts{out}; {holds}"
+        lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
+        return f"{self.suite.name}: {kept} of {len(self.suite.prompts)} prompts{out}{lost}; {holds}"
+
+    def cases(self) -> pd.DataFrame:
+        """Pair, cluster, category, relation and order of the prompts: of all in the suite, so that halves are the same
+        in every tokenizer."""
+        prompts = self.aligned.prompts if self.suite is None else self.suite.prompts
+        names = ("id", "pair", "category", "relation", "order")
+        columns = {name: [getattr(one, name) or "" for one in prompts] for name in names}
+        return pd.DataFrame({"cluster": pd.Series(units(prompts), dtype=object), **columns})
+
+    def only(self, rows: Sequence[int]) -> "OpenPrompts":
+        """Some of the prompts. Raises `InputError` where the tokenizer serves none of them."""
+        if self.suite is None:
+            return replace(self, aligned=self.aligned.only(rows))
+        some = tuple(self.suite.prompts[i] for i in rows)
+        ids = {one.id for one in some}
+        kept = [i for i, one in enumerate(self.aligned.prompts) if one.id in ids]
+        if not kept:
+            raise InputError(f"{self.suite.name}: the tokenizer serves no prompt of this half; give more prompts")
+        left = [(name, why) for name, why in self.aligned.filtered if name in ids]
+        pairs = tuple(pair for pair in self.aligned.dropped_pairs if pair in {one.pair for one in some})
+        aligned = replace(self.aligned.only(kept), filtered=left, dropped_pairs=pairs)
+        return replace(self, aligned=aligned, suite=replace(self.suite, prompts=some))
+
+    def unit(self, *ids: str) -> str:
+        """A name that only the same prompts have: the first id and a hash of the texts."""
+        texts = {p.id: p.text for p in self.aligned.prompts}
+        return f"{ids[0]}:{hashlib.sha1(' | '.join(texts[i] for i in ids).encode()).hexdigest()[:10]}"
+
+    def about(self) -> dict[str, Any]:
+        """The suite, and how many of its prompts were left out for which reason."""
+        left_out = Counter(why for _, why in self.aligned.filtered)
+        source = self.suite.source if self.suite is not None else "given"
+        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(left_out)}
+
+
+def open_prompts(spec: Prompts, model: Any) -> OpenPrompts:
+    """The suite aligned with the model's tokenizer and context; `InputError` where no prompt is left."""
+
+    suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
+    return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)
+
+
+def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
+    """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
+
+    tokenizer = check_tokenizer(model, tokenizer)
+    return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)
+
+
+@dataclass(frozen=True)
+class OpenTasks(Splittable):
+    """Tasks with the cases that one model's tokenizer and context can score."""
+
+    kind: ClassVar[type[Data]] = Tasks
+    tasks: list[Task]
+    tokenizer: Any
+
+    @staticmethod
+    def units(task: Task) -> pd.DataFrame:
+        """unit (its id and a hash of answer and foil, the same in every model), cluster and kind of every case."""
+        cases = task.cases
+        names = [
+            f"{name}:{hashlib.sha1(f'{answer} | {foil}'.encode()).hexdigest()[:10]}"
+            for name, answer, foil in zip(cases["id"], cases["answer"], cases["foil"], strict=True)
+        ]
+        return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
+
+    def half(self, side: int, by: str = "cluster") -> "OpenTasks":
+        """Half of every task."""
+        parts = [_TaskCases(task=task).half(side, by).task for task in self.tasks]
+        return self._named(replace(self, tasks=parts), side, by)
+
+    def title(self) -> str:
+        """Counts of every task: cases, units, what was left out."""
+        return "; ".join(task.title for task in self.tasks)
+
+    def about(self) -> dict[str, Any]:
+        """Where each task comes from, and how many of its cases can be scored."""
+        return {task.name: [task.source, task.title] for task in self.tasks}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TaskCases(Splittable):
+    """The cases of one task."""
+
+    task: Task
+
+    def cases(self) -> pd.DataFrame:
+        return self.task.cases
+
+    def only(self, rows: Sequence[int]) -> "_TaskCases":
+        return replace(self, task=self.task.only(rows))
+
+
+def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
+    """The tasks in the model's tokens; `InputError` for none, an unknown one, and one without a case to score."""
+    tokenizer = check_tokenizer(model)
+    return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenText(Splittable):
+    """Texts in one model's tokens, BOS first, with a name for each."""
+
+    kind: ClassVar[type[Data]] = Text
+    rows: list[list[int]]
+    names: list[str]
+    tokenizer: Any
+    cut: tuple[str, ...] = ()
+    """Of each text that lost its end, how many of its tokens are left."""
+
+    def title(self) -> str:
+        """Which texts were cut, to stand behind another title; "" where none was."""
+        return "".join(f"; {one}" for one in self.cut)
+
+    def cases(self) -> pd.DataFrame:
+        """The texts, each a cluster."""
+        return pd.DataFrame({"cluster": self.names})
+
+    def only(self, rows: Sequence[int]) -> "OpenText":
+        """Some of the texts."""
+        return replace(self, rows=[self.rows[i] for i in rows], names=[self.names[i] for i in rows])
+
+    def about(self) -> dict[str, Any]:
+        """How many texts."""
+        return {"texts": len(self.rows), "tokens": sum(map(len, self.rows)), **({"cut": self.cut} if self.cut else {})}
+
+
+def open_text(spec: Text, model: Any) -> OpenText:
+    """The texts, cut at the model's context as well. `cut` says which of those that were given."""
+    tokenizer = check_tokenizer(model)
+    texts = spec.text or (story(1, 0).text,)
+    whole, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
+    names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
+    ends = [cut_text(i, len(row), spec.max_tokens, model.cfg.n_ctx) for i, row in enumerate(whole) if spec.text]
+    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(filter(None, ends)))
+
+
+def cut_text(i: int, tokens: int, most: int, n_ctx: int) -> str:
+    """That text `i` (from 0) of so many tokens is cut, where and by what; "" where it is whole."""
+    least = min(most, n_ctx)
+    by = "--max-tokens" if most <= n_ctx else "the context"
+    return f"text {i + 1} cut at {least} of {tokens} tokens ({by})" if tokens > least else ""
+
+
+@dataclass(frozen=True)
+class OpenSets(Splittable):
+    """Two sets of texts in one model's tokens, BOS first."""
+
+    kind: ClassVar[type[Data]] = Sets
+    a: Rows
+    b: Rows
+    repeated: int
+    tokenizer: Any
+
+    def cases(self) -> pd.DataFrame:
+        """The texts of a, then those of b; where the sets are of one size, text i of both is a cluster."""
+        n, m = len(self.a.texts), len(self.b.texts)
+        lines = [*range(n), *range(m)] if n == m else range(n + m)
+        return pd.DataFrame({"cluster": [str(i) for i in lines], "relation": ["a"] * n + ["b"] * m})
+
+    def only(self, rows: Sequence[int]) -> "OpenSets":
+        """Some of the texts."""
+        n, parts = len(self.a.texts), []
+        for some, at in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
+            parts.append(replace(some, texts=[some.texts[i] for i in at], tokens=[some.tokens[i] for i in at]))
+        return replace(self, a=parts[0], b=parts[1])
+
+    def title(self) -> str:
+        """The sets, and how many of their texts were left out."""
+        parts = [f"{len(self.a.tokens)} {self.a.name} against {len(self.b.tokens)} {self.b.name}"]
+        left_out = {"longer than the context": self.a.too_long + self.b.too_long, "repeated": self.repeated}
+        return ", ".join([*parts, *(f"{n} {why} left out" for why, n in left_out.items() if n)])
+
+    def about(self) -> dict[str, Any]:
+        """The sets, and how many of their texts were left out."""
+        return {"sets": self.title()}
+
+
+def open_sets(spec: Sets, model: Any) -> OpenSets:
+    """Both sets in their template. Raises `InputError` as `sets.contrast` and `sets.encode`."""
+    tokenizer, template = check_tokenizer(model), spec.template.replace("\\n", "\n")
+    sets = contrast(spec.a, spec.b)
+    one, other = (encode(some, tokenizer, model.cfg.n_ctx, template) for some in sets)
+    return OpenSets(one, other, sum(some.repeated for some in sets), tokenizer)
+
+
+@dataclass(frozen=True)
+class OpenLabels(Splittable):
+    """Labelled positions, to be placed in one model's tokens."""
+
+    kind: ClassVar[type[Data]] = Labels
+    examples: list[Example]
+    title: str
+    tokenizer: Any
+
+    def cases(self) -> pd.DataFrame:
+        """Group (story, antecedent), label and word of the positions."""
+        rows = [(one.group, one.label, one.word) for one in self.examples]
+        return pd.DataFrame(rows, columns=["cluster", "label", "word"])
+
+    def only(self, rows: Sequence[int]) -> "OpenLabels":
+        """Some of the positions."""
+        return replace(self, examples=[self.examples[i] for i in rows])
+
+    def about(self) -> dict[str, Any]:
+        """Which positions."""
+        return {"labels": self.title, "examples": len(self.examples)}
+
+
+def open_labels(spec: Labels, model: Any) -> OpenLabels:
+    """The labelled positions of the built-in stories."""
+    title, tokenizer = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}", check_tokenizer(model)
+    if spec.task == "position":
+        examples = position_examples(tokenizer, spec.stories, model.cfg.n_ctx, groups=spec.groups)
+    else:
+        examples = story_examples(spec.task, spec.stories, groups=spec.groups)
+    return OpenLabels(examples, title, tokenizer)
+
+
+def open_data(spec: Data, model: Any, like: Any = None) -> Any:
+    """What a specification opens as for a model. `like`: the main run's data, already opened, for its control.
+
+    Raises `InputError` for half of fewer than two clusters, or of tables, and as the opening of its kind does.
+    """
+    match spec:
+        case Half():
+            opened = open_data(spec.whole, model, None if like is None else like.whole)
+            if not isinstance(opened, Splittable):
+                raise InputError(
+                    f"{spec.kind.__name__} are no cases to split; halve the data that they are measured on"
+                )
+            return opened.half(spec.side, spec.by)
+        case Documents():
+            return open_documents(spec, model, like)
+        case Tokens():
+            return open_tokens(spec, model, like)
+        case Prompts():
+            return open_prompts(spec, model)
+        case Tasks():
+            return open_tasks(spec, model)
+        case Text():
+            return open_text(spec, model)
+        case Sets():
+            return open_sets(spec, model)
+        case Labels():
+            return open_labels(spec, model)
+    return spec.of(model, like)

@@ -1,0 +1,59 @@
+"""Options whose values are checked when they are made: the base of instruments and of specifications of data."""
+
+import inspect
+import typing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from streamscope.cli.bounds import check
+from streamscope.cli.errors import InputError
+
+
+class _Signature:
+    """`__signature__` of a class of options: its fields with plain types, bounds left to the validation."""
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        hints = typing.get_type_hints(owner)  # without Annotated and what stands in it
+        _, *given = inspect.signature(vars(owner)["__init__"]).parameters.values()
+        return inspect.Signature([one.replace(annotation=hints[one.name]) for one in given])
+
+
+class ValidatedOptions:
+    """Base of options: every field has the declared type and lies in its declared bounds, else `InputError` says so.
+
+    A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; apart from that nothing is
+    converted: True is no number, and "1" neither.
+    """
+
+    __signature__: ClassVar[Any] = _Signature()
+
+    def __post_init__(self) -> None:
+        from pydantic import TypeAdapter, ValidationError
+
+        hints = typing.get_type_hints(type(self))  # bounds are checked below
+        for one in fields(self):  # type: ignore[arg-type]
+            value = _plain(hints[one.name], getattr(self, one.name))
+            try:
+                value = TypeAdapter(hints[one.name]).validate_python(value, strict=True)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise InputError(f"{one.name}: {reason[0].lower()}{reason[1:]}, got {value!r}") from None
+            object.__setattr__(self, one.name, value)
+        check(self)
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """A value as the validator wants it: see `ValidatedOptions`."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
+    if _takes(hint, tuple):
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, str) and _takes(hint, Path) and not _takes(hint, str):
+        value = Path(value)
+    return value
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    """Whether a type hint is `kind`, or a union with it."""
+    return kind in (hint, typing.get_origin(hint)) or any(_takes(inner, kind) for inner in typing.get_args(hint))

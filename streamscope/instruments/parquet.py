@@ -1,0 +1,167 @@
+"""Tidy tables on disk and on the screen: parquet with units and provenance in the schema metadata."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from streamscope.cli.disk import parse, write_atomically
+from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import visible
+from streamscope.text.readers import first_line
+
+WORD, HEADER = 16, 8
+"""Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
+NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
+"""How cells begin that hold a number or an interval."""
+
+LEAST_P = 1e-4
+
+
+def probability(p: float) -> str:
+    """A p as it is shown, in every table: four decimals, and below them that it is less. Files keep the number."""
+    return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
+
+
+def _is_p(name: str) -> bool:
+    """Whether a column holds p: p, p_holm, delta_p, above_p_holm, p_rank …"""
+    return name == "p" or name.startswith("p_") or name.endswith(("_p", "_p_holm"))
+
+
+CHECKSUM = b"sha256"
+"""Schema metadata: sha256 of the other entries, by their names. Of the rows every page has a CRC."""
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write parquet in which a change of any byte of rows or metadata is noticed by `read_parquet` and `read_meta`."""
+    pq.write_table(table, path, write_page_checksum=True)
+
+
+def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Schema metadata with `CHECKSUM` of its entries."""
+    return {**meta, CHECKSUM: json.dumps({k.decode(): hashlib.sha256(v).hexdigest() for k, v in meta.items()}).encode()}
+
+
+def read_meta(path: Path) -> dict[bytes, bytes]:
+    """The schema metadata of a parquet file; `InputError` where it is not what was written with its checksum.
+
+    Other errors are those of the library, for a file that is missing or no parquet.
+    """
+    meta = pq.read_schema(path).metadata or {}
+    sums = parse(meta.get(CHECKSUM, b"{}"), dict[str, str], f"{CHECKSUM.decode()} of {path}")
+    for name, was in sums.items():
+        if name.encode() not in meta or hashlib.sha256(meta[name.encode()]).hexdigest() != was:
+            raise InputError(f"{path} is damaged: {name} is not what was written; restore it, or make it again")
+    return dict(meta)
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a parquet file; `InputError` for one that is damaged, where pages have a checksum by that."""
+    with reading(path):
+        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the library raises for a damaged file as `InputError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged ({first_line(error)}); restore it, or make it again") from None
+
+
+def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
+    """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON.
+
+    Raises `InputError` for a unit of a column that does not exist and for a path that cannot be written.
+    """
+
+    strange = sorted(set(units) - set(table.columns))
+    if strange:
+        raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
+    schema = pa.Table.from_pandas(table, preserve_index=False)
+    told = {b"units": json.dumps(dict(units)).encode(), b"about": json.dumps(dict(about)).encode()}
+    whole = schema.replace_schema_metadata({**(schema.schema.metadata or {}), **with_checksum(told)})
+    write_atomically(path, lambda part: write_parquet(whole, part))
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The `about` and `units` of a table written here; `InputError` for a file that is no parquet or is damaged."""
+
+    try:
+        meta = read_meta(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is no parquet file ({str(error).splitlines()[0]})") from None
+    return {
+        name: parse(meta[name.encode()], dict[str, Any], f"{name} of {path}")
+        for name in ("about", "units")
+        if name.encode() in meta
+    }
+
+
+def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
+    """A table on the terminal; numbers right-aligned, floats with `digits` decimals.
+
+    Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
+    """
+
+    texts = {visible(name): [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
+    right = [bool(pd.api.types.is_numeric_dtype(table[name])) for name in table.columns]
+    whole = [
+        number or all(re.match(NUMBER, cell) for cell in cells)
+        for number, cells in zip(right, texts.values(), strict=True)
+    ]
+    terminal, grid = Console(), Table(title=visible(title, keep="\n"), title_justify="left")
+    given, width = widths(list(texts), list(texts.values()), whole, terminal.width if terminal.is_terminal else 160)
+    for name, number, wide in zip(texts, right, given, strict=True):
+        grid.add_column(name, justify="right" if number else "left", overflow="fold", width=wide)
+    for row in zip(*texts.values(), strict=True):
+        grid.add_row(*row)
+    Console(width=width, markup=False, emoji=False).print(grid)  # cells are text: “[find]” is no style
+
+
+def widths(
+    heads: Sequence[str], texts: Sequence[Sequence[str]], whole: Sequence[bool], terminal: int
+) -> tuple[list[int], int]:
+    """The width of every column of a table, and of the terminal: as given, or what the columns need at least.
+
+    A column that is `whole` (of numbers) is as wide as its longest cell, any other has room for 16 characters, a head
+    for 8; the rest folds. What the terminal has beyond that goes to the first columns first.
+    """
+    longest = [max((_wide(cell) for cell in cells), default=0) for cells in texts]
+    least = [
+        max(cell if one else min(cell, WORD), min(_wide(head), HEADER))
+        for one, cell, head in zip(whole, longest, heads, strict=True)
+    ]
+    needed = 1 + sum(width + 3 for width in least)
+    room, given = max(terminal - needed, 0), []
+    for low, cell, head in zip(least, longest, heads, strict=True):
+        given.append(min(max(cell, _wide(head)), low + room))
+        room -= given[-1] - low
+    return given, max(terminal, needed)
+
+
+def _wide(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    return max(cell_len(line) for line in text.split("\n"))
+
+
+def _text(value: Any, name: str, digits: int) -> str:
+    """A cell as it is shown."""
+    if not isinstance(value, float):
+        return visible(value, keep="\n")
+    return probability(value) if _is_p(name) and value == value else f"{value:.{digits}f}"

@@ -1,0 +1,178 @@
+"""Suites of prompts whose words have roles: what the coreference probes read.
+
+A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
+story-cases, story-events, same-kind, reserved-words), a JSONL file of the same format, or FORMAT:PATH for a published
+set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens; `instruments.prompts.tasks`
+scores answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from streamscope.aliases import folder_of
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
+from streamscope.instruments.prompts.lines import json_lines
+from streamscope.instruments.prompts.loaders import FORMATS
+from streamscope.instruments.prompts.suite import Order, Prompt, Suite, order_of
+
+if TYPE_CHECKING:
+    from streamscope.text.stories import Span
+
+__all__ = [
+    "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
+]  # fmt: skip
+
+DATASETS = folder_of("datasets")
+FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
+TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
+GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words")
+FOURTH = {"same-kind": "combinations", "reserved-words": "words"}
+"""Suites of the stories of version 4, in which only events decide, by what they hold out."""
+BUNDLED = (*FILES, *GENERATED, *TASKS)
+STORY_N, STORY_SEED = 1000, 2
+"""Of the generated suites: how many pairs or cases, and the seed that `text.stories` reserves for evaluation."""
+
+
+def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | None = None) -> Suite:
+    """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
+
+    Args:
+        n: how many minimal pairs of a generated suite, or cases of "story-cases", by default `STORY_N`.
+        seed: which ones, by default `STORY_SEED`.
+    """
+    name = str(name_or_path)
+    if name in GENERATED:
+        count, which = STORY_N if n is None else n, STORY_SEED if seed is None else seed
+        if count < 1:
+            raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {count}")
+        return _story_cases(count, which) if name == "story-cases" else _pairs(name, count, which)
+    if n is not None or seed is not None:
+        raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
+    if name in FILES or name in TASKS:
+        bundled = FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
+        if not bundled.is_file():
+            raise InputError(f"{bundled} is missing; run from a clone of the repository, which holds datasets/")
+        return replace(_read(bundled, name), source=bundled.relative_to(DATASETS.parent).as_posix())  # on any machine
+    path = Path(name).expanduser()
+    if path.is_file():
+        return _read(path, path.stem)
+    form, colon, rest = name.partition(":")
+    if colon:
+        if form in FORMATS:
+            return FORMATS[form](rest)
+        raise unknown("format of a prompt suite", form, list(FORMATS))
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
+    raise unknown("prompt suite", name, list(BUNDLED))
+
+
+def _pairs(name: str, n: int, seed: int) -> Suite:
+    """Minimal pairs of the built-in corpus from combinations, or of `reserved-words` from words, that no training story
+    uses."""
+    from streamscope.text import stories, stories4
+
+    relations = ("event",) if name == "story-events" else stories.RELATIONS
+    call = f"streamscope.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
+    try:
+        if name in FOURTH:
+            pairs = stories4.minimal_pairs(seed, n, held_out=FOURTH[name])
+            call = f"streamscope.text.stories4.minimal_pairs({seed}, {n}, held_out={FOURTH[name]!r})"
+        else:
+            pairs = stories.minimal_pairs(seed, n, held_out=True, relations=relations)
+    except ValueError as error:
+        raise InputError(f"{error}; ask for a smaller n") from None
+    prompts = []
+    for i, p in enumerate(pairs):
+        for order, text, spans in (("first", p.first, p.first_spans), ("last", p.last, p.last_spans)):
+            marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
+            prompts.append(
+                Prompt(
+                    id=f"{name}-{seed}-{i:05d}-{p.relation}-{order}", text=text,
+                    roles={role: (span.start, span.end) for role, span in marks.items()},
+                    pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
+                    category="competing-nouns", relation=p.category, words=_nouns(text, marks),
+                    coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
+                )
+            )  # fmt: skip
+    return Suite(name, tuple(prompts), call)
+
+
+def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
+    """The words that stories share: whoever is meant and the first competitor."""
+    at = {"target": marks["target"], "competitor": marks["distractor"]}
+    return {kind: text[span.start : span.end].lower() for kind, span in at.items()}
+
+
+def _story_cases(n: int, seed: int) -> Suite:
+    """Labelled pronouns of held-out stories, each in its paragraph; those whose cue follows the pronoun are left out.
+
+    A causal model cannot resolve those at the pronoun. The cases of one story are one unit. Relations are the stories'
+    categories, gender and number too.
+    """
+    from itertools import count
+
+    from streamscope.text.stories import story
+
+    prompts: list[Prompt] = []
+    for index in count():
+        one = story(seed, index, held_out=True)
+        for i, case in enumerate(case for case in one.cases if case.cue_before):
+            start = one.text.rfind("\n\n", 0, case.candidates[0].start) + 2 if "\n\n" in one.text else 0
+            stop = one.text.find("\n\n", case.pronoun.end)
+            text = one.text[start : stop if stop >= 0 else None]
+            others = [span for span in case.candidates if span != case.antecedent]
+            names = ["distractor", *(f"distractor{i}" for i in range(2, len(others) + 1))]
+            marks = {"query": case.pronoun, "target": case.antecedent, **dict(zip(names, others, strict=True))}
+            roles = {role: (span.start - start, span.end - start) for role, span in marks.items()}
+            category = {"gender": "gender", "number": "plurality"}.get(case.category, "competing-nouns")
+            prompts.append(
+                Prompt(
+                    id=f"story-cases-{seed}-{index:05d}-{i}", text=text, roles=roles, order=order_of(roles),
+                    category=category, relation=case.category,
+                    cluster=f"story-{seed}-{index:05d}", words=_nouns(one.text, marks),
+                )
+            )  # fmt: skip
+            if len(prompts) == n:
+                source = f"streamscope.text.stories.labelled({seed}, {index + 1}, held_out=True)"
+                return Suite("story-cases", tuple(prompts), source)
+    raise AssertionError("stories do not end")
+
+
+def _read(path: Path, name: str) -> Suite:
+    prompts = []
+    for where, row in json_lines(path, "a prompt as JSON"):
+        try:
+            prompts.append(_prompt(row))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    return Suite(name, tuple(prompts), str(path))
+
+
+def _prompt(row: dict[str, Any]) -> Prompt:
+    """One line of a suite's file, with every type checked."""
+    known = [f.name for f in fields(Prompt)]
+    for key, value in row.items():
+        if key not in known:
+            raise unknown("key of a prompt", key, known)
+        if key == "words" and value is not None:
+            if not isinstance(value, dict) or not all(isinstance(label, str) for label in value.values()):
+                raise InputError(f"'words' must map each kind to its label, not {value!r}")
+        elif key != "roles" and not isinstance(value, str | None):
+            raise InputError(f"{key!r} must be text, not {value!r}")
+    for key in ("id", "text", "category"):
+        if not isinstance(row.get(key), str):
+            raise InputError(f"a prompt needs {key!r}; expected keys: {', '.join(known)}")
+    if row.get("order") not in (None, *get_args(Order)):
+        raise InputError(f"'order' is {row['order']!r}; write {' or '.join(get_args(Order))}")
+    roles = row.get("roles")
+    if not isinstance(roles, dict) or not all(
+        isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span) for span in roles.values()
+    ):
+        raise InputError("'roles' must map each role to its characters [start, end]")
+    return Prompt(**{**row, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})
+
+
+# ---- the command -------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Suites of prompts: what each holds, and how many of its prompts a tokenizer serves.
+
+streamscope prompts                                       the bundled suites: counts per category and relation
+streamscope prompts competing --run runs/lfa              how many of its prompts the run's tokenizer aligns
+streamscope prompts stories --n 2000 --tokenizer tokenizer.json
+streamscope prompts winobias:pro_stereotyped_type1.txt.dev
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from streamscope.cli.bounds import Count, Seed
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+from streamscope.instruments.prompts import BUNDLED, GENERATED, load_suite
+from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer
+from streamscope.instruments.prompts.suite import Prompt, Suite, population
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m streamscope.instruments.prompts`."""
+
+    suite: Annotated[str, tyro.conf.Positional] = ""
+    """A bundled name, a JSONL file or FORMAT:PATH; default: all bundled."""
+    n: Count | None = None
+    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
+    seed: Seed | None = None
+    """Which of them to generate (default 2)."""
+    tokenizer: Path | None = None
+    """Also align with this tokenizer: a tokenizer.json, or a folder with one."""
+    run: Path | None = None
+    """Also align with the tokenizer and the context of this run."""
+    n_ctx: Count | None = None
+    """Context in tokens, BOS included; default: the run's, or no limit."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the counts of the suites, and with a tokenizer how many prompts align and why the others do not."""
+    options = parse(Options, argv, __doc__)
+    if options.tokenizer is not None and options.run is not None:
+        raise InputError("--run brings its own tokenizer; give --run or --tokenizer, not both")
+    if options.n_ctx is not None and options.tokenizer is options.run is None:
+        raise InputError(f"--n-ctx {options.n_ctx}: give --tokenizer or --run with it")
+    tokenizer, n_ctx = None, options.n_ctx
+    if options.run is not None:
+        from streamscope.models.checkpoint import load
+
+        model = load(options.run)
+        tokenizer, n_ctx = check_tokenizer(model), n_ctx or model.cfg.n_ctx
+    elif options.tokenizer is not None:
+        from streamscope.text.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.load(options.tokenizer)
+    generated = {"n": options.n, "seed": options.seed}
+    if options.suite:
+        suites = [load_suite(options.suite, **generated)]
+    else:
+        suites = [load_suite(name, **(generated if name in GENERATED else {})) for name in BUNDLED]
+    for suite in suites:
+        _report(suite, align(suite, tokenizer, n_ctx) if tokenizer is not None else None)
+
+
+def _report(suite: Suite, aligned: Aligned | None) -> None:
+    """Tables of one suite: counts by category and relation; what was skipped or filtered."""
+    import pandas as pd
+
+    from streamscope.instruments.parquet import print_table
+
+    def count(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
+        return Counter((p.category, p.relation or "") for p in prompts)
+
+    def pairs(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
+        whole = Counter(p.pair for p in prompts)
+        return count([p for p in prompts if p.pair and whole[p.pair] == 2 and p.order == "target_first"])
+
+    columns = {"prompts": count(suite.prompts)}
+    if aligned is not None:
+        columns["aligned"] = count(aligned.prompts)
+    columns["pairs"] = pairs(suite.prompts)
+    if aligned is not None:
+        columns["whole"] = pairs(aligned.prompts)
+    keys = list(columns["prompts"])
+    rows = [[*key, *(column.get(key, 0) for column in columns.values())] for key in keys]
+    rows.append(["all", "", *(sum(column.values()) for column in columns.values())])
+    texts = len({p.text for p in suite.prompts})
+    title = f"{suite.name}: {len(suite.prompts)} prompts in {texts} texts ({suite.source}); {population(suite.prompts)}"
+    print_table(pd.DataFrame(rows, columns=["category", "relation", *columns]), title)
+    left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
+    if left_out:
+        first = {why: name for name, why in reversed(left_out)}
+        reasons = Counter(why for _, why in left_out).most_common()
+        table = pd.DataFrame([[n, why, first[why]] for why, n in reasons], columns=["left out", "why", "first"])
+        print_table(table, f"{suite.name}: entries left out")
+
+
+if __name__ == "__main__":
+    command(main)

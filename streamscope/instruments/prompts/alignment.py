@@ -1,0 +1,183 @@
+"""From characters to tokens: where the roles of a prompt lie for one tokenizer.
+
+- the positions of a role are all tokens that overlap its characters;
+- attention TO a role is the sum over its positions: attention is a distribution over positions, so the sum is the mass
+  on the word, however the tokenizer cuts it;
+- attention FROM the query is that of its LAST position: a causal model has read the whole pronoun only there.
+
+Prompts that a tokenizer or a context cannot serve are filtered, each with its reason, never dropped in silence.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.suite import Prompt, Suite
+
+if TYPE_CHECKING:
+    import streamscope.text.tokenizer
+
+Reason = Literal[
+    "longer than the context",
+    "a role holds no token",
+    "two roles share a token",
+    "a role comes after the query, out of a causal model's sight",
+    "a continuation does not start a new token",
+    "the continuations start with the same token",
+]
+
+LONG: Reason = "longer than the context"
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The prompts of a suite that a tokenizer can serve. Lists run in parallel, one entry per prompt kept."""
+
+    prompts: tuple[Prompt, ...]
+    tokens: list[list[int]]
+    """Ids, BOS first, not padded."""
+    positions: list[dict[str, tuple[int, ...]]]
+    """Role -> token positions, counted from 0 (BOS)."""
+    continuations: list[tuple[list[int], list[int]] | None]
+    """Ids of the coherent and the incoherent continuation; their first ids differ."""
+    filtered: list[tuple[str, Reason]]
+    """(id, reason) of the prompts left out."""
+    dropped_pairs: tuple[str, ...]
+    """Pairs that lost one or both of their prompts."""
+
+    @property
+    def queries(self) -> list[int]:
+        """Per prompt, the position that attention is read from: the last of the query."""
+        return [at["query"][-1] for at in self.positions]
+
+    def only(self, rows: Sequence[int]) -> "Aligned":
+        """Some of the prompts, by their places."""
+        return replace(
+            self, prompts=tuple(self.prompts[i] for i in rows), tokens=[self.tokens[i] for i in rows],
+            positions=[self.positions[i] for i in rows], continuations=[self.continuations[i] for i in rows],
+        )  # fmt: skip
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Indices (target first, target last) of the pairs with both prompts kept."""
+        index = {(p.pair, p.order): i for i, p in enumerate(self.prompts) if p.pair is not None}
+        both = [(i, index.get((pair, "target_last"))) for (pair, order), i in index.items() if order == "target_first"]
+        return [(i, j) for i, j in both if j is not None]
+
+
+def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx: int | None = None) -> Aligned:
+    """Token positions of every role, by the rules of this module; `InputError` if no prompt is left.
+
+    Args:
+        n_ctx: the model's context in tokens, BOS included; None for no limit.
+    """
+    kept, tokens, positions, continuations = [], [], [], []
+    filtered: list[tuple[str, Reason]] = []
+    for prompt in suite.prompts:
+        ids, spans = tokenizer.spans(prompt.text)
+        at = {role: _overlapping(spans, *characters) for role, characters in prompt.roles.items()}
+        after = _continuations(prompt, ids, tokenizer)
+        reason = _unfit(prompt, len(ids), n_ctx, at, after)
+        if reason is not None:
+            filtered.append((prompt.id, reason))
+            continue
+        kept.append(prompt)
+        tokens.append(ids)
+        positions.append(at)
+        continuations.append(after)
+    if not kept:
+        raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
+    whole = Counter(p.pair for p in kept)
+    return Aligned(
+        tuple(kept), tokens, positions, continuations, filtered, tuple(p for p in suite.pairs if whole[p] < 2)
+    )
+
+
+def none_left(filtered: Sequence[tuple[str, str]], what: str, n_ctx: int | None) -> str:
+    """Why no prompt or case is left, how many each reason took, and what to use instead."""
+    counts = Counter(why for _, why in filtered)
+    parts = [
+        f"{why}{f' of {n_ctx} tokens' if why == LONG else ''} ({n:,} of {len(filtered):,} {what})"
+        for why, n in counts.most_common()
+    ]
+    longer = "a model with a longer context (--scale zoo has 128 tokens), or " if LONG in counts else ""
+    return f"{', '.join(parts) or 'it is empty'}; use {longer}another suite"
+
+
+def _overlapping(spans: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, ...]:
+    """Positions of the tokens with at least one of the characters [start, end); BOS covers none."""
+    return tuple(i for i, (first, last) in enumerate(spans) if max(first, start) < min(last, end))
+
+
+def _continuations(prompt: Prompt, ids: list[int], tokenizer: Any) -> tuple[list[int], list[int]] | None:
+    """Ids that each continuation adds to those of the text; an empty list where the text's own ids change."""
+    if prompt.coherent is None or prompt.incoherent is None:
+        return None
+    longer = tokenizer.encode_batch([prompt.text + prompt.coherent, prompt.text + prompt.incoherent])
+    first, second = (row[len(ids) :] if row[: len(ids)] == ids else [] for row in longer)
+    return first, second
+
+
+def _unfit(
+    prompt: Prompt,
+    length: int,
+    n_ctx: int | None,
+    at: dict[str, tuple[int, ...]],
+    after: tuple[list[int], list[int]] | None,
+) -> Reason | None:
+    """Why the prompt cannot be used, or None."""
+    if n_ctx is not None and length > n_ctx:
+        return LONG
+    if not all(at.values()):
+        return "a role holds no token"
+    if len(set().union(*at.values())) < sum(map(len, at.values())):
+        return "two roles share a token"
+    if any(where[-1] > at["query"][-1] for where in at.values()):
+        return "a role comes after the query, out of a causal model's sight"
+    if after is not None and not all(after):
+        return "a continuation does not start a new token"
+    if after is not None and after[0][0] == after[1][0]:
+        return "the continuations start with the same token"
+    return None
+
+
+def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
+    """`aligned.pairs()`; `InputError` if there is none, for measures that compare the two orders (PDS, stability)."""
+    pairs = aligned.pairs()
+    if not pairs:
+        lost = f"all {len(aligned.dropped_pairs)} were filtered" if aligned.dropped_pairs else "the suite has none"
+        raise InputError(
+            f"this measure compares the two orders of a minimal pair, but {lost}; use a suite with pairs, as competing"
+        )
+    return pairs
+
+
+def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.tokenizer.Tokenizer":
+    """The tokenizer to align prompts with: the model's own, or `tokenizer` if the model can read its ids.
+
+    A `TransformerBridge` carries a Hugging Face tokenizer, which is wrapped. Raises `InputError` when there is none,
+    when `tokenizer` is not the model's own, and when the vocabularies differ.
+    """
+    from streamscope.text.tokenizer import Tokenizer
+
+    own, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
+    if own is not None and not isinstance(own, Tokenizer):
+        own = Tokenizer.of_library(own).padded_to(d_vocab)
+    if own is None and tokenizer is None:
+        raise InputError("the model has no tokenizer; give the one it was trained with")
+    if own is not None and tokenizer is not None and own.sha256 != tokenizer.sha256:
+        raise InputError(f"{tokenizer!r} is not the model's tokenizer {own!r}: its ids mean other words; leave it out")
+    use: Tokenizer = own if own is not None else tokenizer
+    # A model may have more embeddings than its own tokenizer has words (a padded vocabulary); of a stranger's
+    # tokenizer the size is all there is to compare.
+    if use.d_vocab > d_vocab or (own is None and use.d_vocab != d_vocab):
+        raise InputError(
+            f"the tokenizer has {use.d_vocab} words, the model {d_vocab}; give the one it was trained with"
+        )
+    return use
+
+
+def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
+    """`prompts` in tokens; what is aligned already (with the model's context as limit, say) stays as it is."""
+    return prompts if isinstance(prompts, Aligned) else align(prompts, tokenizer)

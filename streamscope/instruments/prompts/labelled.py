@@ -1,0 +1,85 @@
+"""Labelled positions in texts, for probes that learn to read a label from an activation."""
+
+import re
+from dataclasses import dataclass
+from random import Random
+from typing import Any, get_args
+
+from streamscope.cli.errors import unknown
+from streamscope.instruments.data import Grouping, LabelTask
+from streamscope.text.stories import labelled, story
+
+PARTS = 8
+"""Parts of a context that a probe tells apart."""
+PER_TEXT = 4
+"""Words of one text whose position is asked."""
+OF_STORIES = tuple(task for task in get_args(LabelTask) if task != "position")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A labelled position: the last token of `text[start:end]`."""
+
+    text: str
+    start: int
+    end: int
+    label: str
+    group: str
+    """Cases that depend on each other: a story, a pair, a word."""
+    word: str
+    """The word type that a control task labels at random."""
+
+
+def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:
+    """Labelled positions of the built-in corpus, held-out combinations (`text.stories.labelled`).
+
+    antecedent: at a pronoun that a causal model can resolve, which of its two candidates it means, the first or the
+    second mentioned; always saying "second" is the recency rule. gender, number: at the mention of the antecedent
+    nearest before, whether a later pronoun calls it he or she, single or group. Groups are stories, or antecedents:
+    then no antecedent is on both sides. The word type is the antecedent. Texts begin at the paragraph of the first
+    candidate, so that short contexts hold them. Raises `InputError` for an unknown task or grouping.
+    """
+    for what, name, known in (("task", task, OF_STORIES), ("grouping", groups, get_args(Grouping))):
+        if name not in known:
+            raise unknown(what, name, list(known))
+    found = []
+    for i, one in enumerate(labelled(seed, stories, held_out=True)):
+        for case in one.cases:
+            word = one.text[case.antecedent.start : case.antecedent.end].lower()
+            if task == "antecedent" and len(case.candidates) == 2 and case.cue_before:
+                at, label = case.pronoun, "first" if case.candidates[0] == case.antecedent else "second"
+            elif case.category == task:
+                at, label = case.antecedent, case.relation
+            else:
+                continue
+            cut = one.text.rfind("\n", 0, case.candidates[0].start) + 1
+            group = f"story {i}" if groups == "story" else word
+            start, end = at.start - cut, at.end - cut
+            found.append(Example(text=one.text[cut:], start=start, end=end, label=label, group=group, word=word))
+    return found
+
+
+def position_examples(
+    tokenizer: Any, stories: int, n_ctx: int, *, groups: Grouping = "story", seed: int = 2
+) -> list[Example]:
+    """Words of the built-in corpus and the part of the context, 0 to 7 of `PARTS`, in which their last token stands.
+
+    A text begins at a random word of its story and runs on into the stories behind it until the context is full. So
+    what is told says nothing of the position: any word may stand anywhere. Of each text `PER_TEXT` words are drawn, and
+    each text has stories of its own. Groups are texts, or word types; the word type is the word in lower case.
+    """
+    rng, found, index = Random(f"positions {seed}"), list[Example](), 0
+    for i in range(stories):
+        first = story(seed, index, held_out=True).text
+        begin = rng.choice([m.start() for m in re.finditer(r"\w+", first)])
+        text, index = first[begin:], index + 1
+        while len(tokenizer.encode(text)) <= n_ctx:
+            text, index = f"{text}\n\n{story(seed, index, held_out=True).text}", index + 1
+        holds = {c: at for at, (start, end) in enumerate(tokenizer.spans(text)[1]) for c in range(start, end)}
+        words = [m.span() for m in re.finditer(r"\w+", text)]
+        inside = [(start, end) for start, end in words if holds[end - 1] < n_ctx]
+        for start, end in sorted(rng.sample(inside, min(PER_TEXT, len(inside)))):
+            word, at = text[start:end].lower(), holds[end - 1]
+            label, group = str(at * PARTS // n_ctx), f"text {i}" if groups == "story" else word
+            found.append(Example(text=text, start=start, end=end, label=label, group=group, word=word))
+    return found

@@ -1,0 +1,321 @@
+"""Readers of published evaluation sets: each turns one file into a `Suite`, or BLiMP into pairs of sentences.
+
+    winobias(path)     WinoBias, `pro_stereotyped_type1.txt.dev` and its like (Zhao et al. 2018)
+    wsc273(path)       Winograd schemas as JSON lines with a blank "_" (sentence, option1, option2, answer)
+    wsc285(path)       Winograd schemas, `WSCollection.xml` (Davis, Morgenstern & Ortiz)
+    winogender(path)   Winogender, `all_sentences.tsv` (Rudinger et al. 2018)
+    gap(path)          GAP, `gap-*.tsv` (Webster et al. 2018)
+    blimp(path)        BLiMP, one paradigm as JSON lines (Warstadt et al. 2020)
+
+What entries share goes with them, so that intervals know it: WinoBias its pairs of occupations and either occupation,
+Winogender the occupation and the participant, Winograd schemas their two answers, GAP the page.
+
+Roles hold a mention without its article. None of these sets has minimal pairs in the sense of LFA (two orders of the
+same nouns), so their prompts have no `pair`. An entry that cannot be a prompt is listed in `Suite.skipped` with its
+reason; a line of another format raises `InputError` with file, line and what was expected.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.lines import json_lines, numbered, strings
+from streamscope.instruments.prompts.suite import Prompt, Suite, order_of
+
+Roles = dict[str, tuple[int, int]]
+Skipped = list[tuple[str, str]]
+PRONOUNS = frozenset({"he", "him", "his", "she", "her", "hers", "they", "them", "their", "theirs"})
+# the forty of WinoBias (Zhao et al. 2018, Table 1), as its sentences spell them
+OCCUPATIONS = (
+    "accountant", "analyst", "assistant", "attendant", "auditor", "baker", "carpenter", "cashier", "CEO", "chief",
+    "cleaner", "clerk", "construction worker", "cook", "counselor", "designer", "developer", "driver", "editor",
+    "farmer", "guard", "hairdresser", "housekeeper", "janitor", "laborer", "lawyer", "librarian", "manager", "mechanic",
+    "mover", "nurse", "physician", "receptionist", "salesperson", "secretary", "sheriff", "supervisor", "tailor",
+    "teacher", "writer",
+)  # fmt: skip
+GAP_COLUMNS = (
+    "ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL",
+)  # fmt: skip
+
+
+def _bare(text: str, start: int, end: int) -> tuple[int, int]:
+    """The characters of a mention without surrounding space and without its article."""
+    found = re.match(r"\s*(?:(?:the|an?)\s+)?", text[start:end], re.IGNORECASE)
+    first = start + (found.end() if found else 0)
+    return first, first + len(text[first:end].rstrip())
+
+
+def _mention(text: str, name: str) -> tuple[int, int] | None:
+    """The last place in `text` where `name` stands as whole words, article and case aside; else its last word."""
+    bare = name[slice(*_bare(name, 0, len(name)))]
+    for wanted in dict.fromkeys((bare, bare.split()[-1] if bare.split() else "")):
+        found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(wanted)}(?!\w)", text, re.IGNORECASE)]
+        if wanted and found:
+            return found[-1]
+    return None
+
+
+def _suite(path: Path, prompts: list[Prompt], skipped: Skipped) -> Suite:
+    return Suite(path.stem, tuple(prompts), str(path), tuple(skipped))
+
+
+def winobias(path: str | Path) -> Suite:
+    """One prompt per bracketed pronoun; the competitor is the other occupation named before it.
+
+    Sentences about the same two occupations are one unit, and sentences that share either of them are not independent.
+
+    Lines such as `1 [The developer] argued with the designer because [she] did not like the design.`
+    The category is the file's name without its suffixes, as `anti_stereotyped_type1`.
+    """
+    path = Path(path)
+    prompts = []
+    for where, line in numbered(path):
+        found = re.fullmatch(r"\s*(\d+)\s+(.*\S)\s*", line)
+        marked = found.group(2) if found else ""
+        text, marks = "", []
+        for i, piece in enumerate(re.split(r"\[([^\[\]]*)\]", marked)):
+            if i % 2:
+                marks.append((len(text), len(text) + len(piece)))
+            text += piece
+        pronouns = [m for m in marks if text[slice(*m)].strip().lower() in PRONOUNS]
+        entities = [m for m in marks if m not in pronouns]
+        if found is None or len(entities) != 1 or not pronouns or "[" in text or "]" in text:
+            raise InputError(
+                f"{where}: expected a number and a sentence with [an occupation] and [pronouns] in brackets, "
+                f"found {line[:60]!r}"
+            )
+        target = _bare(text, *entities[0])
+        others = [m.span() for o in OCCUPATIONS for m in re.finditer(rf"\b{o}\b", text, re.IGNORECASE)]
+        for k, pronoun in enumerate(pronouns):
+            query = _bare(text, *pronoun)
+            before = sorted(s for s in others if s[1] <= query[0] and not (s[0] < target[1] and target[0] < s[1]))
+            names = ("distractor", *(f"distractor{i}" for i in range(2, len(before) + 1)))
+            roles = {"query": query, "target": target, **dict(zip(names, before, strict=False))}
+            category = path.name.split(".")[0]
+            first = next((text[slice(*s)] for s in others if not (s[0] < target[1] and target[0] < s[1])), "none")
+            named = {"target": text[slice(*target)].lower(), "competitor": first.lower()}
+            prompts.append(
+                Prompt(
+                    id=f"{category}-{found.group(1)}" + (f"-{k + 1}" if len(pronouns) > 1 else ""),
+                    text=text, roles=roles, order=order_of(roles), category=category,
+                    cluster=" / ".join(sorted(named.values())), words=named,
+                )
+            )  # fmt: skip
+    return Suite(path.name.split(".")[0], tuple(prompts), str(path))
+
+
+def _two_candidates(
+    name: str,
+    text: str,
+    query: tuple[int, int],
+    seen: str,
+    right: str,
+    wrong: str,
+    category: str,
+    skipped: Skipped,
+    cluster: str | None = None,
+    words: dict[str, str] | None = None,
+) -> list[Prompt]:
+    """A prompt whose candidates are named by their words and looked for in `seen`, the text a model has read.
+
+    Prompts about the same two candidates are one unit unless `cluster` says otherwise.
+    """
+    target, distractor = _mention(seen, right), _mention(seen, wrong)
+    if target is None or distractor is None:
+        skipped.append((name, f"the {'antecedent' if target is None else 'competitor'} is not named before the query"))
+        return []
+    if target[0] < distractor[1] and distractor[0] < target[1]:
+        skipped.append((name, "antecedent and competitor are not named apart"))
+        return []
+    roles = {"query": query, "target": target, "distractor": distractor}
+    cluster = cluster or " / ".join(sorted((right.lower(), wrong.lower())))
+    return [
+        Prompt(
+            id=name, text=text, roles=roles, order=order_of(roles), category=category, cluster=cluster, words=words
+        )
+    ]  # fmt: skip
+
+
+def wsc273(path: str | Path) -> Suite:
+    """Winograd schemas whose pronoun was replaced by a blank: the text up to the blank.
+
+    `{"qID", "sentence", "option1", "option2", "answer": "1" or "2"}`. The file does not say which pronoun it was, so
+    the query is the last word before the blank, where a causal model predicts what fills it. What settles a
+    schema mostly comes after the blank, and a causal model has not read it there: see `wsc285` for the same limit.
+    """
+    path = Path(path)
+    prompts: list[Prompt] = []
+    skipped: Skipped = []
+    keys = ("qID", "sentence", "option1", "option2", "answer")
+    for where, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
+        name, sentence, one, two, answer = strings(where, row, keys)
+        if sentence.count("_") != 1 or answer not in ("1", "2"):
+            raise InputError(f"{where}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
+        text = sentence.split("_")[0].rstrip()
+        word = re.search(r"\S+$", text)
+        if word is None:
+            skipped.append((name, "the sentence starts with the blank"))
+            continue
+        right, wrong = (one, two) if answer == "1" else (two, one)
+        prompts += _two_candidates(name, text, word.span(), text[: word.start()], right, wrong, "winograd", skipped)
+    return _suite(path, prompts, skipped)
+
+
+def wsc285(path: str | Path) -> Suite:
+    """`WSCollection.xml`: the whole sentence, its pronoun as query, the two answers at their mentions before it.
+
+    What settles a schema mostly comes after the pronoun, so attention from the pronoun of a causal model shows
+    its preference before the fact; the files serve as text with roles, not as a test of understanding.
+    """
+    import xml.etree.ElementTree as ElementTree
+
+    path = Path(path)
+    expected = "an XML collection of <schema> with <text>, <answers> and <correctAnswer>"
+    try:
+        root = ElementTree.fromstring(path.read_bytes())
+    except ElementTree.ParseError as error:
+        raise InputError(f"{path}:{error.position[0]}: expected {expected} ({error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; check the path") from None
+    schemas = list(root.iter("schema"))
+    if not schemas:
+        raise InputError(f"{path}:1: expected {expected}, found <{root.tag}> without any")
+    prompts: list[Prompt] = []
+    skipped: Skipped = []
+    for i, schema in enumerate(schemas):
+        before, pronoun, after = (
+            " ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "pron", "txt2")
+        )
+        answers = [" ".join((a.text or "").split()) for a in schema.findall("answers/answer")]
+        letter = (schema.findtext("correctAnswer") or "").strip().rstrip(".")
+        if not before or not pronoun or len(answers) != 2 or letter not in ("A", "B"):
+            raise InputError(f"{path}: schema {i + 1}: expected txt1, pron, two answers and A or B, found {letter!r}")
+        right, wrong = answers if letter == "A" else answers[::-1]
+        query = (len(before) + 1, len(before) + 1 + len(pronoun))
+        text = f"{before} {pronoun}{'' if after[:1] in tuple(',.;:!?') else ' '}{after}".rstrip()
+        prompts += _two_candidates(f"wsc285-{i:03d}", text, query, before, right, wrong, "winograd", skipped)
+    return _suite(path, prompts, skipped)
+
+
+def winogender(path: str | Path) -> Suite:
+    """`all_sentences.tsv`: a header `sentid<TAB>sentence`, ids as `technician.customer.1.male.txt`.
+
+    The number says who is meant, 0 the occupation and 1 the participant; the pronoun is the first of the id's gender.
+    Sentences about "someone" keep the word as mention. The category is `winogender-male` and so on. The 720 sentences
+    are 120 templates of 60 occupations: an occupation is one unit, and some share their participant. The template's
+    two sentences often are the same up to the pronoun (`attention.undecided`).
+    """
+    path = Path(path)
+    forms = {"male": "he|him|his", "female": "she|her|hers", "neutral": "they|them|their|theirs"}
+    prompts: list[Prompt] = []
+    skipped: Skipped = []
+    lines = numbered(path)
+    where, header = next(lines)
+    if header.split("\t") != ["sentid", "sentence"]:
+        raise InputError(f"{where}: expected the header sentid<TAB>sentence, found {header[:60]!r}")
+    for where, line in lines:
+        name, _, text = line.partition("\t")
+        parts = name.split(".")
+        if len(parts) != 5 or parts[2] not in ("0", "1") or parts[3] not in forms or not text.strip():
+            raise InputError(
+                f"{where}: expected an id such as technician.customer.1.male.txt, a tab and a sentence, "
+                f"found {line[:60]!r}"
+            )
+        pronoun = re.search(rf"\b({forms[parts[3]]})\b", text, re.IGNORECASE)
+        if pronoun is None:
+            raise InputError(f"{where}: no {parts[3]} pronoun in {text[:60]!r}")
+        right, wrong = parts[:2] if parts[2] == "0" else parts[1::-1]
+        seen = text[: pronoun.start()]
+        category = f"winogender-{parts[3]}"
+        someone = parts[1] if parts[1] != "someone" else f"someone beside the {parts[0]}"
+        prompts += _two_candidates(
+            name.removesuffix(".txt"), text, pronoun.span(), seen, right, wrong, category, skipped,
+            cluster=parts[0], words={"participant": someone},
+        )  # fmt: skip
+    return _suite(path, prompts, skipped)
+
+
+def gap(path: str | Path) -> Suite:
+    """`gap-*.tsv`: eleven columns with offsets of the pronoun and of the names A and B.
+
+    An entry in which neither name is meant has no target and is skipped. A name after the pronoun stays: `align`
+    filters it.
+    """
+    path = Path(path)
+    prompts: list[Prompt] = []
+    skipped: Skipped = []
+    lines = numbered(path)
+    where, header = next(lines)
+    if tuple(header.split("\t")) != GAP_COLUMNS:
+        raise InputError(f"{where}: expected the header {' '.join(GAP_COLUMNS)} with tabs, found {header[:60]!r}")
+    for where, line in lines:
+        cells = line.split("\t")
+        row = dict(zip(GAP_COLUMNS, cells, strict=False))
+        spans: Roles = {}
+        for name in ("Pronoun", "A", "B"):
+            offset, words = row.get(f"{name}-offset", ""), row.get(name, "")
+            spans[name] = (int(offset), int(offset) + len(words)) if offset.isdecimal() else (0, 0)
+            if not words or row["Text"][slice(*spans[name])] != words:
+                raise InputError(f"{where}: expected {name} {words!r} at character {offset!r} of the text")
+        corefers = (row.get("A-coref", ""), row.get("B-coref", ""))
+        if len(cells) != len(GAP_COLUMNS) or not set(corefers) <= {"TRUE", "FALSE"}:
+            raise InputError(f"{where}: expected {len(GAP_COLUMNS)} columns, and TRUE or FALSE for A and B")
+        if corefers[0] == corefers[1]:
+            skipped.append((row["ID"], f"{'both names are' if corefers[0] == 'TRUE' else 'neither name is'} meant"))
+            continue
+        right, wrong = ("A", "B") if corefers[0] == "TRUE" else ("B", "A")
+        roles = {"query": spans["Pronoun"], "target": spans[right], "distractor": spans[wrong]}
+        prompts.append(
+            Prompt(
+                id=row["ID"], text=row["Text"], roles=roles, order=order_of(roles), category="gap", cluster=row["URL"]
+            )
+        )  # fmt: skip
+    return _suite(path, prompts, skipped)
+
+
+FORMATS: dict[str, Callable[[str | Path], Suite]] = {
+    "winobias": winobias,
+    "wsc273": wsc273,
+    "wsc285": wsc285,
+    "winogender": winogender,
+    "gap": gap,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePair:
+    """Two sentences that differ in one point: a model should find `good` more probable than `bad`."""
+
+    id: str
+    good: str
+    bad: str
+    category: str
+    cluster: str | None = None
+    """Pairs that share it are one unit of inference."""
+    words: tuple[str, ...] = ()
+    """What pairs share crosswise, as many for each (`suite.Prompt.words`)."""
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """Minimal pairs of sentences under one name."""
+
+    name: str
+    pairs: tuple[SentencePair, ...]
+    source: str
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Entries of the source that cannot be pairs, and why."""
+
+
+def blimp(path: str | Path) -> SentencePairs:
+    """One BLiMP paradigm: `{"sentence_good", "sentence_bad", "UID", "pairID", …}` on each line."""
+    path = Path(path)
+    pairs = []
+    for where, row in json_lines(path, "a pair as JSON with sentence_good and sentence_bad"):
+        good, bad, paradigm, number = strings(where, row, ("sentence_good", "sentence_bad", "UID", "pairID"))
+        if good == bad:
+            raise InputError(f"{where}: expected two different sentences, found {good[:60]!r} twice")
+        pairs.append(SentencePair(id=f"{paradigm}-{number}", good=good, bad=bad, category=paradigm))
+    return SentencePairs(path.stem, tuple(pairs), str(path))

@@ -1,0 +1,143 @@
+"""A prompt with roles, and a suite of prompts: plain data, checked when it is made."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+from streamscope.cli.errors import InputError
+
+Order = Literal["target_first", "target_last"]
+Unit = str | tuple[str, ...]
+"""The unit of inference of a prompt, or with words that prompts share (unit, label, label, …)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One text with roles; characters [start, end) count from 0. Raises `InputError` if they do not fit the text."""
+
+    id: str
+    text: str
+    roles: dict[str, tuple[int, int]]
+    """"query": where attention is read from; "target": the right antecedent; "distractor", "distractor2", …"""
+    pair: str | None = None
+    """Two prompts that differ only in the order of target and competitor share this name."""
+    cluster: str | None = None
+    """Prompts that share it are one unit of inference, for other reasons than a pair's: one frame, one story."""
+    words: dict[str, str] | None = None
+    """Kind -> label of what prompts share crosswise, as target -> crayon, competitor -> basket: two prompts that agree
+    in any of them may depend on each other, and an interval over them all holds for new words (`estimators.Shared`)."""
+    order: Order | None = None
+    """Whether the target or the first-named competitor stands first."""
+    category: str
+    """competing-nouns, gender, plurality, or that of a published set."""
+    relation: str | None = None
+    """tool-container, agent-patient, possessor-possessed (LFA App. F)."""
+    coherent: str | None = None
+    """What may follow `text` by its meaning, with its leading space."""
+    incoherent: str | None = None
+    """What may follow by grammar only: the competitor."""
+
+    def __post_init__(self) -> None:
+        where = f"prompt {self.id!r}"
+        if "query" not in self.roles:
+            raise InputError(f"{where} has no role 'query'; give the characters [start, end) of its pronoun")
+        for role, (start, end) in self.roles.items():
+            if not re.fullmatch(r"query|target|distractor\d*", role):
+                raise InputError(f"{where}: unknown role {role!r}; use query, target, distractor, distractor2, …")
+            if not 0 <= start < end <= len(self.text):
+                raise InputError(
+                    f"{where}: role {role!r} [{start}, {end}) leaves the text of {len(self.text)} characters"
+                )
+            if self.text[start:end] != self.text[start:end].strip():
+                raise InputError(f"{where}: role {role!r} is {self.text[start:end]!r}; leave the space out")
+        if self.order is not None and self.order != order_of(self.roles):
+            raise InputError(f"{where} is marked {self.order!r}, but its roles say {order_of(self.roles)}")
+        if self.pair is not None and self.order is None:
+            raise InputError(f"{where} is of pair {self.pair!r} but has no order; write target_first or target_last")
+        if self.words is not None and not (self.words and all(self.words.values())):
+            raise InputError(f"{where} has empty 'words'; name at least one kind and its label, or leave them out")
+        if (self.coherent is None) != (self.incoherent is None):
+            raise InputError(f"{where} has one continuation; give both, or none")
+        if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
+            raise InputError(f"{where} has an empty continuation")
+
+
+def order_of(roles: dict[str, tuple[int, int]]) -> Order | None:
+    """The order of "target" and "distractor"; None if either is missing."""
+    if "target" not in roles or "distractor" not in roles:
+        return None
+    return "target_first" if roles["target"] < roles["distractor"] else "target_last"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Prompts under one name. Ids are unique; a pair has exactly one prompt of either order, or `InputError`."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    source: str
+    """The file, or the generator with its arguments."""
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Entries of the source that cannot be prompts, and why."""
+
+    def __post_init__(self) -> None:
+        twice = [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]
+        if twice:
+            raise InputError(f"{self.source}: the id {twice[0]!r} occurs twice; make the ids unique")
+        if len({tuple(p.words or ()) for p in self.prompts}) > 1:
+            raise InputError(f"{self.source}: every prompt needs 'words' of the same kinds in the same order, or none")
+        for name, orders in self.pairs.items():
+            if sorted(orders) != sorted(get_args(Order)):
+                raise InputError(
+                    f"{self.source}: pair {name!r} is {', '.join(orders)}; it needs one prompt of each order"
+                )
+
+    @cached_property
+    def pairs(self) -> dict[str, list[str]]:
+        """The orders of each pair's prompts, by pair."""
+        found: dict[str, list[str]] = {}
+        for prompt in self.prompts:
+            if prompt.pair is not None:
+                found.setdefault(prompt.pair, []).append(str(prompt.order))
+        return found
+
+
+def units(prompts: Sequence[Prompt]) -> list[Unit]:
+    """The unit of inference of each prompt: prompts that share a pair, a cluster or a text are one unit.
+
+    Two pronouns of one text are two prompts and one sample of text; so are the two orders of a pair. Where the prompts
+    have `words`, each entry is (unit, label of each kind): labels for `estimators.read_clusters`.
+    """
+    parent: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def root(x: tuple[str, str]) -> tuple[str, str]:
+        while parent.setdefault(x, x) != x:
+            x = parent[x]
+        return x
+
+    for p in prompts:
+        for kind, name in (("pair", p.pair), ("cluster", p.cluster)):
+            if name is not None:
+                parent[root(("text", p.text))] = root((kind, name))
+    names: dict[tuple[str, str], str] = {}  # a unit is called after its first pair, cluster or prompt
+    found = [names.setdefault(root(("text", p.text)), p.pair or p.cluster or p.id) for p in prompts]
+    return [(one, *p.words.values()) if p.words else one for one, p in zip(found, prompts, strict=True)]
+
+
+def unit_of(label: Unit) -> str:
+    """The unit of a label of `units`, without the words."""
+    return label if isinstance(label, str) else label[0]
+
+
+def population(prompts: Sequence[Prompt]) -> str:
+    """For what an interval over these prompts holds: new words, or where they share none, new texts like these."""
+    found = units(prompts)
+    names = next((list(p.words) for p in prompts if p.words), [])
+    if not names:
+        return f"95 % for new texts, {len(set(found))} independent"
+    counts = [len(set(labels)) for labels in zip(*found, strict=True)]
+    kinds = ", ".join(f"{n} {name}" for n, name in zip(counts[1:], names, strict=True))
+    return f"95 % for new words, {kinds}"

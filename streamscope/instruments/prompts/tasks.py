@@ -1,0 +1,227 @@
+"""Suites as tasks: how probable is the answer, and how much more probable than the foil?
+
+    task = load_task("capitalization", tokenizer, n_ctx)       a suite, a JSONL file, or FORMAT:PATH
+    task.cases                                                 one row per case that can be scored
+    task.reads                                                 what to run; `task.combine` makes cases of the reads
+
+Two rules, one per kind of source:
+
+- token: a prompt with continuations. Both texts are cut into tokens; the first token where answer and foil differ
+  decides, and the tokens before it are given: P = p(answer's token | text and given tokens), log-odds
+  = log p(answer's token) − log p(foil's token) there. What follows the first differing token does not count.
+- sentence: pairs of whole sentences (BLiMP, Winograd schemas and WinoBias with the mention in place of blank or
+  pronoun). log-odds = Σ log p of the good sentence's tokens − that of the bad one's, in nats, from the first token
+  where they differ (what stands before cancels); P = σ(log-odds), the good sentence's share of the two.
+
+A case that cannot be scored is filtered and counted with its reason.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import LONG, none_left
+from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
+from streamscope.instruments.prompts.sentence_pairs import PAIRS
+from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.text.tokenizer import Tokenizer
+
+Rule = Literal["token", "sentence"]
+Filtered = list[tuple[str, str]]
+MERGED = "a continuation does not start a new token"
+SAME = "answer and foil differ in no token"
+NONE = "no answer and foil"
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Rows for `answer_log_probs`: row r asks for ids[r] after tokens[r][: position + 1] and belongs to cases[r]."""
+
+    tokens: list[list[int]]
+    positions: list[int]
+    ids: list[tuple[int, int]]
+    """Token of the answer, token of the foil."""
+    cases: np.ndarray
+    sides: np.ndarray
+    """[reads, 2]: whether the row counts for the answer, for the foil."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The cases of a suite that a tokenizer can score."""
+
+    name: str
+    source: str
+    rule: Rule
+    cases: pd.DataFrame
+    """id, pair, cluster (the unit of inference, with the words that cases share), category, relation, order, answer,
+    foil, given (tokens given)."""
+    reads: Reads
+    filtered: Filtered
+    """(id, reason) of the cases left out."""
+
+    def only(self, rows: Sequence[int]) -> "Task":
+        """Some of the cases, by their places."""
+        at = {old: new for new, old in enumerate(rows)}
+        kept, reads = [i for i, case in enumerate(self.reads.cases) if case in at], self.reads
+        some = Reads(
+            tokens=[reads.tokens[i] for i in kept], positions=[reads.positions[i] for i in kept],
+            ids=[reads.ids[i] for i in kept], cases=np.array([at[reads.cases[i]] for i in kept], int),
+            sides=reads.sides[kept],
+        )  # fmt: skip
+        return replace(self, cases=self.cases.iloc[list(rows)].reset_index(drop=True), reads=some)
+
+    def combine(self, log_p: np.ndarray) -> np.ndarray:
+        """[..., reads, 2] log-probabilities of the reads -> [..., cases, 2] of answer and foil, in nats."""
+        out = np.zeros((len(self.cases), *log_p.shape[:-2], 2))
+        np.add.at(out, self.reads.cases, np.moveaxis(np.where(self.reads.sides, log_p, 0.0), -2, 0))
+        return np.moveaxis(out, 0, -2)
+
+    def scores(self, log_p: np.ndarray) -> dict[str, np.ndarray]:
+        """`probability` (no unit) and `log_odds` (nats), each [..., cases], by the task's rule."""
+        both = self.combine(log_p)
+        odds = both[..., 0] - both[..., 1]
+        p = np.exp(both[..., 0]) if self.rule == "token" else 1 / (1 + np.exp(-odds))
+        return {"probability": p, "log_odds": odds}
+
+    @property
+    def title(self) -> str:
+        """Counts: cases, units, tokens given, what was left out."""
+        n, given = len(self.cases), int((self.cases["given"] > 0).sum())
+        within = read_clusters(self.cases["cluster"], n)
+        kinds = "" if within.shared is None else f", 95 % for new words ({within.count} of a kind or more)"
+        text = f"{self.name}: {n} cases in {self.cases['cluster'].map(unit_of).nunique()} units{kinds}"
+        if self.rule == "sentence":
+            text += ", whole sentences: P is the good one's share of the two"
+        elif given:
+            text += f", {given} with tokens given"
+        return text + "".join(f", {k} left out: {why}" for why, k in Counter(w for _, w in self.filtered).items())
+
+
+def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
+    """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH.
+
+    Raises `InputError` for an unknown name, a file of another format, and when no case can be scored.
+    """
+    form, colon, path = str(name).partition(":")
+    if colon and form in PAIRS:
+        return sentence_task(PAIRS[form](path), tokenizer, n_ctx)
+    return token_task(load_suite(name), tokenizer, n_ctx)
+
+
+def load_tasks(names: Sequence[str], tokenizer: Tokenizer, n_ctx: int | None = None) -> list[Task]:
+    """`load_task` of each name, once; `InputError` for none and for two tasks of one name."""
+    if not names:
+        raise InputError("give at least one task, as capitalization")
+    tasks = [load_task(name, tokenizer, n_ctx) for name in dict.fromkeys(names)]
+    twice = [name for name, k in Counter(task.name for task in tasks).items() if k > 1]
+    if twice:
+        raise InputError(f"two tasks are called {twice[0]!r}; rename one of the files")
+    return tasks
+
+
+def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
+    """The rule "token" over the prompts of a suite."""
+    texts = [(p.text, p.text + str(p.coherent), p.text + str(p.incoherent)) for p in suite.prompts]
+    rows = tokenizer.encode_batch([text for three in texts for text in three])
+    kept: list[Prompt] = []
+    tokens, positions, ids, given = [], [], [], []
+    filtered: Filtered = list(suite.skipped)
+    for i, prompt in enumerate(suite.prompts):
+        alone, answer, foil = rows[3 * i : 3 * i + 3]
+        n = common_prefix(answer, foil)
+        reason = _unfit(prompt, alone, answer, foil, n, n_ctx)
+        if reason:
+            filtered.append((prompt.id, reason))
+            continue
+        kept.append(prompt)
+        tokens.append(answer[:n])
+        positions.append(n - 1)
+        ids.append((answer[n], foil[n]))
+        given.append(n - len(alone))
+    _require(suite.name, kept, filtered, n_ctx)
+    cases = pd.DataFrame(
+        {
+            "id": [p.id for p in kept],
+            "pair": [p.pair or "" for p in kept],
+            "cluster": units(kept),
+            "category": [p.category for p in kept],
+            "relation": [p.relation or "" for p in kept],
+            "order": [p.order or "" for p in kept],
+            "answer": [p.coherent for p in kept],
+            "foil": [p.incoherent for p in kept],
+            "given": given,
+        }
+    )
+    reads = Reads(tokens, positions, ids, np.arange(len(kept)), np.ones((len(kept), 2), bool))
+    return Task(suite.name, suite.source, "token", cases, reads, filtered)
+
+
+def _unfit(
+    prompt: Prompt, alone: list[int], answer: list[int], foil: list[int], n: int, n_ctx: int | None
+) -> str | None:
+    """Why a prompt cannot be scored, or None; n tokens are common to text + answer and text + foil."""
+    if prompt.coherent is None:
+        return NONE
+    if answer[: len(alone)] != alone or foil[: len(alone)] != alone:
+        return MERGED
+    if n >= min(len(answer), len(foil)):
+        return SAME
+    return LONG if n_ctx is not None and n > n_ctx else None
+
+
+def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
+    """The rule "sentence" over pairs of sentences."""
+    rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
+    kept: list[SentencePair] = []
+    given: list[int] = []
+    tokens, positions, ids, owner, sides = [], [], [], list[int](), []
+    filtered: Filtered = list(pairs.skipped)
+    for i, pair in enumerate(pairs.pairs):
+        good, bad = rows[2 * i : 2 * i + 2]
+        n = common_prefix(good, bad)
+        if n >= max(len(good), len(bad)) or (n_ctx is not None and max(len(good), len(bad)) > n_ctx):
+            filtered.append((pair.id, SAME if n >= max(len(good), len(bad)) else LONG))
+            continue
+        for side, sentence in enumerate((good, bad)):
+            for at in range(n, len(sentence)):
+                tokens.append(sentence[:at])
+                positions.append(at - 1)
+                ids.append((sentence[at], sentence[at]))
+                owner.append(len(kept))
+                sides.append((side == 0, side == 1))
+        kept.append(pair)
+        given.append(n - 1)
+    _require(pairs.name, kept, filtered, n_ctx)
+    cases = pd.DataFrame(
+        {
+            "id": [p.id for p in kept],
+            "pair": "",
+            "cluster": [(p.cluster or p.id, *p.words) if p.words else p.cluster or p.id for p in kept],
+            "category": [p.category for p in kept],
+            "relation": "",
+            "order": "",
+            "answer": [p.good for p in kept],
+            "foil": [p.bad for p in kept],
+            "given": given,
+        }
+    )
+    reads = Reads(tokens, positions, ids, np.array(owner), np.array(sides))
+    return Task(pairs.name, pairs.source, "sentence", cases, reads, filtered)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two rows share at their start."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _require(name: str, kept: Sequence[Any], filtered: Filtered, n_ctx: int | None) -> None:
+    if not kept:
+        raise InputError(f"no case of {name!r} can be scored: {none_left(filtered, 'cases', n_ctx)}")

@@ -1,0 +1,429 @@
+"""What an instrument gives back: tables that know their columns, and all that is needed to draw and compare them again.
+
+    r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))
+    r                                           the tables; in a notebook with the first figure
+    r.table("heads").frame                      a pandas table
+    r.figure("delta")                           plotly
+    r.save("heads.parquet", figure="heads.pdf")
+    Result.load("heads.parquet")
+
+One renderer serves terminal, notebook, Markdown and HTML: a number stands with its interval in one cell, a p below 1e-4
+says so, and a cell without a value is "undefined", with the reason below the table.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from pyarrow import csv
+from safetensors import SafetensorError, safe_open
+
+from streamscope.cli.disk import check_writable, write_atomically, write_text
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.figures import OVER, Figure, over_steps, write_figure
+from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.parquet import (
+    read_meta,
+    read_parquet,
+    with_checksum,
+    write_parquet,
+)
+from streamscope.instruments.registry import discover
+from streamscope.instruments.table import Column, LongTable, Table, with_reasons, write_batches
+from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
+from streamscope.instruments.undefined_cells import reasons as read_reasons
+from streamscope.models.tensors import read_tensors, write_tensors
+
+FORMAT = 2
+"""Of the files written by `Result.save`."""
+OBSERVED = "observations"
+"""What the file of observations adds to the main table's name."""
+
+
+def _draw(figure: Figure, result: "Result", **how: Any) -> Any:
+    """`figures.drawing.draw`, which imports plotly."""
+    from streamscope.instruments.figures.drawing import draw
+
+    return draw(figure, result, **how)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Tables by name (the first is the main one), what they were estimated from, figures, arrays, and provenance.
+
+    `blocks` are the observations and `contrasts` the estimates made of them, by the same names, so that a loaded
+    result can be compared and pooled without the model. `arrays` are kept as safetensors.
+    """
+
+    tables: Mapping[str, Table]
+    blocks: Mapping[str, Observations] = field(default_factory=dict)
+    contrasts: Mapping[str, Sequence[Contrast]] = field(default_factory=dict)
+    figures: tuple[Any, ...] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.about.get(OVER):
+            object.__setattr__(self, "figures", over_steps(self.figures, self.tables))
+
+    def table(self, name: str | None = None) -> Table:
+        """A table by name, the main one without."""
+        if name is None:
+            return next(iter(self.tables.values()))
+        if name not in self.tables:
+            raise unknown("table", name, list(self.tables))
+        return self.tables[name]
+
+    def figure(self, name: str | None = None, **how: Any) -> Any:
+        """A declared figure by name as plotly figure, the first that has something to show without.
+
+        `how`: paper=True for a column's width and fonts, dark=True. Raises `InputError` where none can be drawn.
+        """
+        known = {one.name: one for one in self.figures}
+        if not known:
+            who = self.about.get("instrument", "?")
+            raise InputError(f"instrument {who!r} declares no figure here; import its module, then load")
+        if name is not None and name not in known:
+            raise unknown("figure", name, list(known))
+        for one in self.figures if name is None else (known[name],):
+            drawn = _draw(one, self, **how)
+            if drawn is not None:
+                return drawn
+        raise InputError(
+            f"{'no figure has' if name is None else f'figure {name!r} has no'} values to show in this result"
+        )
+
+    def print(self) -> None:
+        """Every table on the terminal."""
+        for table in self.tables.values():
+            table.print()
+
+    def __repr__(self) -> str:
+        """Every table as on the terminal, and what else there is."""
+        named = {
+            "table": list(self.tables),
+            "figure": [one.name for one in self.figures if one.table in (None, *self.tables)],
+            "array": list(self.arrays),
+        }
+        rest = [
+            f"{what}s: {', '.join(names[:9])}{', …' if names[9:] else ''}" for what, names in named.items() if names
+        ]
+        return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
+
+    def _repr_html_(self) -> str:
+        parts = [table._repr_html_() for table in self.tables.values()]
+        drawn = next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
+        if drawn is not None:
+            parts.append(drawn.to_html(full_html=False, include_plotlyjs="cdn"))
+        return "".join(parts)
+
+    # ---- disk ----------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, figure: str | Path | None = None) -> list[Path]:
+        """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
+
+        Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
+        suffix. Every file is complete when it bears its name; the paths are returned. What another instrument wrote is
+        not written over. Tables and observations of an
+        earlier result at PATH that this one does not have are deleted. PATH.csv are the tables alone, as text with
+        every digit, and what is known about them as JSON, PATH-about.json; only parquet can be loaded again. Raises
+        `InputError` for another suffix and for what cannot be written.
+        """
+
+        maker, path = str(self.about.get("instrument", "")), check_out(Path(path))
+        names = list(self.tables)
+        if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
+            raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
+        files = [path, *(path.with_stem(f"{path.stem}-{name}") for name in (*names[1:], OBSERVED))]
+        for one in [*files, *([path.with_suffix(".safetensors")] if self.arrays else [])] if maker else ():
+            _keep_others(one, maker)
+        if path.suffix == ".csv":
+            return self._save_text(path, figure)
+        about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
+        about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
+        made: list[tuple[Path, pd.DataFrame | LongTable, dict[bytes, bytes]]] = []
+        if self.blocks:
+            frame, told = _observed(self.blocks, self.contrasts)
+            made.append((path.with_stem(f"{path.stem}-{OBSERVED}"), frame, _json({OBSERVED: told, "about": about})))
+        for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
+            to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
+            meta = {"table": _columns(table), "about": about, "units": _units(table)}
+            made.append((to, table if isinstance(table, LongTable) else with_reasons(table), _json(meta)))
+        before = _files_of(path)
+        for to, rows, kept in made:
+            _write(to, rows, kept)
+        done = [to for to, _, _ in reversed(made)]
+        for old in before - set(done):
+            old.unlink(missing_ok=True)
+        if self.arrays:
+            done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, about))
+        if figure is not None:
+            write_figure(self.figure(), Path(figure))
+            done.append(Path(figure))
+        return done
+
+    def _save_text(self, path: Path, figure: str | Path | None) -> list[Path]:
+        """`save` as CSV."""
+        done, beside = [], path.with_name(f"{path.stem}-about.json")
+        told = {
+            name: {"title": one.title, "columns": [asdict(c) for c in one.columns]} for name, one in self.tables.items()
+        }
+        for i, (name, table) in enumerate(self.tables.items()):
+            done.append(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
+            _write_text(done[-1], table)
+        try:
+            named = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
+            before = {  # a copied file names tables that are another's
+                path.with_name(name) for name in named if name.startswith(f"{path.stem}-") and name.endswith(".csv")
+            }
+        except (ValueError, KeyError, TypeError, AttributeError):  # another's file, or a damaged one
+            before = set()
+        for old in before - set(done):
+            old.unlink(missing_ok=True)
+        if self.arrays:
+            done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
+        files = [one.name for one in done if one.suffix == ".csv"]
+        text = json.dumps({"about": self.about, "tables": told, "files": files}, default=_plain_number, indent=1)
+        write_text(beside, text + "\n")
+        done.append(beside)
+        if figure is not None:
+            write_figure(self.figure(), Path(figure))
+            done.append(Path(figure))
+        return done
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Result":
+        """A result written by `save`. Raises `InputError` for a file that is not one, damaged, or mixed with others."""
+        if Path(path).suffix == ".csv":
+            raise InputError(f"{path} is text for other programs; a result is read again from .parquet")
+        try:
+            return cls._load(Path(path))
+        except InputError:
+            raise
+        except Exception as error:  # a file that was cut, flipped or written by another version
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(f"{path} is damaged, or of another version: {reason}; measure it again") from None
+
+    @classmethod
+    def _load(cls, path: Path) -> "Result":
+
+        meta = _meta(path)
+        about = meta["about"]
+        if about.get("format") != FORMAT:
+            raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
+        tables = {}
+        for i, name in enumerate(about["tables"]):
+            tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"), about["result"])
+        blocks: dict[str, Observations] = {}
+        contrasts: dict[str, tuple[Contrast, ...]] = {}
+        if about["blocks"]:
+            blocks, contrasts = _read_observed(path.with_stem(f"{path.stem}-{OBSERVED}"), about["result"])
+        arrays = {}
+        if about["arrays"]:
+            arrays = {name: x.numpy() for name, x in read_tensors(path.with_suffix(".safetensors"))[0].items()}
+        known = discover().get(about.get("instrument"))
+        plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
+        return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
+
+
+def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = ()) -> Path:
+    """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
+    it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
+    table of another instrument, tensors that are none of its arrays."""
+    if path.name == ".." or os.path.isdir(path):
+        raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
+    if path.suffix not in (".parquet", ".csv"):
+        raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")
+    whole, arrays = path.resolve(), path.with_suffix(".safetensors")
+    for one in (given.resolve() for given in inputs):
+        if one == whole or (one.is_dir() and os.path.exists(path) and one in whole.parents and not maker_of(path)):
+            raise InputError(f"--out {path} is an input, which would be lost; name another file")
+        if one == arrays.resolve():
+            raise InputError(f"--out {path}: {one.name} is an input, and arrays are written there; name another file")
+        if one.parent == whole.parent and one.suffix == whole.suffix and one.name.startswith(f"{whole.stem}-"):
+            raise InputError(f"--out {path}: {one.name} is an input, and other tables are named so; name another file")
+    for one in (path, arrays) if instrument else ():
+        _keep_others(one, instrument)
+    check_writable(path)
+    return path
+
+
+def _keep_others(path: Path, instrument: str) -> None:
+    """Raise `InputError` where another instrument has written, or tensors of somebody else lie, at `path`."""
+    maker = maker_of(path)
+    if maker and maker != instrument:
+        raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
+    if not maker and path.suffix == ".safetensors" and os.path.exists(path):  # False for a name that is too long
+        raise InputError(f"{path} holds no arrays of {instrument}, and would be lost; name another file, or move it")
+
+
+def maker_of(path: Path) -> str:
+    """The instrument that wrote a file of `Result.save`; empty where there is no such file."""
+    try:
+        if path.suffix == ".csv":
+            beside = json.loads(path.with_name(f"{path.stem}-about.json").read_text("utf-8")) if path.is_file() else {}
+            about = beside["about"]
+        elif path.suffix == ".safetensors":
+            with safe_open(path, framework="np") as file:
+                about = json.loads((file.metadata() or {})["about"])
+        else:
+            about = _meta(path)["about"]
+        return str(about["instrument"])
+    except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _files_of(path: Path) -> set[Path]:
+    """The tables and observations beside the main table at `path`, if that is a result and they belong to it."""
+    try:
+        about = _meta(path)["about"]
+        names = [*about["tables"][1:], OBSERVED]
+        files = [path.with_stem(f"{path.stem}-{name}") for name in names]
+        return {file for file in files if file.is_file() and _meta(file)["about"].get("result") == about["result"]}
+    except (InputError, KeyError, ValueError):  # a file of somebody else, with other names
+        return set()
+
+
+def _columns(table: Table) -> dict[str, Any]:
+    told = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
+    told["long"] = isinstance(table, LongTable)
+    return {**told, "columns": [asdict(column) for column in table.columns]}
+
+
+def _units(table: Table) -> dict[str, str]:
+    return {column.name: column.unit for column in table.columns}
+
+
+def _json(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """As schema metadata; numbers of numpy are plain ones."""
+
+    return with_checksum({n.encode(): json.dumps(value, default=_plain_number).encode() for n, value in meta.items()})
+
+
+def _plain_number(x: Any) -> Any:
+    return x.tolist() if hasattr(x, "tolist") else str(x)
+
+
+def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
+    if meta["about"].get("result") != result:
+        raise InputError(f"{path} belongs to another result than the main table beside it; measure it again")
+
+
+def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, bytes]) -> None:
+    """Parquet with schema metadata, under its name when it is complete."""
+
+    if isinstance(frame, LongTable):
+        write_batches(path, frame.batches(), told)
+        return
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    table = table.replace_schema_metadata({**table.schema.metadata, **told})
+    write_atomically(path, lambda part: write_parquet(table, part))
+
+
+def _write_text(path: Path, table: Table) -> None:
+    """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why.
+
+    Raises `InputError` for a column of lists.
+    """
+
+    def write(part: Path) -> None:
+        batches = (
+            table.batches()
+            if isinstance(table, LongTable)
+            else [pa.Table.from_pandas(with_reasons(table), preserve_index=False)]
+        )
+        writer: Any = None
+        try:
+            for batch in batches:
+                if lists := [field.name for field in batch.schema if pa.types.is_nested(field.type)]:
+                    raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
+                writer = writer or csv.CSVWriter(part, batch.schema)
+                writer.write_table(batch)
+        finally:
+            if writer is not None:
+                writer.close()
+
+    write_atomically(path, write)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
+
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
+    write_tensors(path, tensors, {"about": json.dumps(about, default=_plain_number)})
+    return path
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    """The JSON of a parquet file's schema metadata. Raises `InputError` for a missing, foreign or damaged file."""
+
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        found = read_meta(path)
+        meta = {name.decode(): json.loads(text) for name, text in found.items()}
+    except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a result: {str(error).splitlines()[0]}") from None
+    about = meta.get("about")
+    if not isinstance(about, dict) or not all(isinstance(about.get(k, []), list) for k in ("tables", "blocks")):
+        raise InputError(f"{path} is no result of an instrument: it does not say what it is about")
+    return meta
+
+
+def _read_table(path: Path, result: str) -> Table:
+    meta = _meta(path)
+    _same(meta, path, result)
+    about = meta["table"]
+    columns = tuple(
+        Column(**{**c, "interval": tuple(c["interval"]) if c["interval"] else None}) for c in about["columns"]
+    )
+    if about.get("long"):
+        return LongTable([path], columns, about["title"], most=about["most"])
+    frame = read_parquet(path).to_pandas()
+    told = frame.pop(UNDEFINED)
+    missing = {(i, name): why for i, text in enumerate(told) for name, why in read_reasons(text).items()}
+    return Table(frame, columns, missing, about["title"], about["by"], about["most"], tuple(about["per"]))
+
+
+def _observed(
+    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A row per block and cell with its totals and sizes as lists; measures, cells, units and contrasts as data."""
+    rows, told = [], {}
+    for name, block in blocks.items():
+        rows.append(pd.DataFrame({"block": name, "cell": range(len(block.cells)), "total": list(block.total),
+                                  "size": list(block.sizes)}))  # fmt: skip
+        told[name] = {
+            "measure": asdict(block.measure),
+            "cells": {key: block.cells[key].tolist() for key in block.cells},
+            "units": {key: block.units[key].tolist() for key in block.units},
+            "contrasts": [{**asdict(c), "weights": list(c.weights.items())} for c in contrasts.get(name, ())],
+        }
+    return pd.concat(rows), told
+
+
+def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], dict[str, tuple[Contrast, ...]]]:
+    """The inverse of `_observed`."""
+    meta = _meta(path)
+    _same(meta, path, result)
+    blocks, contrasts = {}, {}
+    rows = dict(list(read_parquet(path).to_pandas().groupby("block", sort=False)))
+    for name, told in meta[OBSERVED].items():
+        units = pd.DataFrame(told["units"])
+        units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
+        total, size = (np.stack(rows[name][what].to_list()) for what in ("total", "size"))
+        blocks[name] = Observations(
+            measure=Measure(**told["measure"]), cells=pd.DataFrame(told["cells"]), units=units,
+            total=total, size=np.where(np.isnan(total), 0.0, size),
+        )  # fmt: skip
+        contrasts[name] = tuple(
+            Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in told["contrasts"]
+        )
+    return blocks, contrasts

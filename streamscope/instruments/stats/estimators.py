@@ -1,0 +1,377 @@
+"""Estimates with intervals that follow the design of the experiment.
+
+A unit is what was sampled independently: a minimal pair (its two orders are one unit), a document, a training
+seed. Observations within a unit may depend on each other in any way; units may not. Everything here treats
+clusters as the units and reduces to the textbook formula when every cluster holds one observation.
+
+Where cases share more than one thing (a thousand pairs made from a hundred nouns; words crossed with templates) a case
+has several labels, one per kind of thing: `read_clusters`. Two cases that agree in any of them may depend on each
+other.
+
+    Var R = D/(D−1) · Σ_{i,j that share a label} e_i e_j / n²          e = y − R, D the fewest labels of a kind
+
+Computed by inclusion and exclusion over the kinds (Cameron, Gelbach & Miller 2011, Journal of Business & Economic
+Statistics 29:238). A word that is of one kind in some cases and of another in others (a noun meant here, competing
+there) makes those depend on each other as well (dyadic clustering: Fafchamps & Gubert 2007, Journal of Development
+Economics 83:326). Such sums need not be positive, and where a word helps as one kind what it costs as the other they
+nearly cancel; so the variance is the largest of the two and of those clustered by one kind alone: never a narrower
+interval than clustering by words, or by pairs, would give.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+
+BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
+_BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
+
+
+class Estimate(NamedTuple):
+    """A mean with a 95 % interval; n units, sd between units."""
+
+    mean: float
+    sd: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+
+def finite(values: ArrayLike, name: str, at_least: int = 1) -> np.ndarray:
+    """`values` as a float vector. Raises `InputError` for another shape, NaN or infinity, and too few of them."""
+    array = np.asarray(values, float)
+    if array.ndim != 1:
+        raise InputError(f"{name} must be one row of numbers, got shape {array.shape}")
+    if len(array) < at_least:
+        raise InputError(f"{name}: needs at least {at_least} values, got {len(array)}")
+    if not np.isfinite(array).all():
+        bad = int((~np.isfinite(array)).sum())
+        raise InputError(f"{name}: {bad} of {len(array)} values are not finite; leave undefined cells out")
+    return array
+
+
+Term = tuple[int, np.ndarray, np.ndarray]
+"""Sign, cells, codes: the cells of one code share a combination of labels."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Cells that share labels of several kinds; a cell is a combination of labels, D cells in all."""
+
+    kinds: tuple[np.ndarray, ...]
+    """For each kind, codes [D] of the cells' labels."""
+    sums: tuple[tuple[Term, ...], ...]
+    """The terms of inclusion and exclusion: labels of different kinds taken for different; and for the same, where
+    they are written alike."""
+    sizes: np.ndarray
+    """[D]: observations of each cell."""
+
+    @classmethod
+    def of(cls, labels: Sequence[np.ndarray], sizes: np.ndarray) -> "Shared":
+        """From the labels [D] of each kind."""
+        kinds, d, every = [pd.factorize(column)[0] for column in labels], len(sizes), range(1, len(labels) + 1)
+        found: dict[bytes, Term] = {}
+        for some in (some for k in every for some in combinations(kinds, k)):
+            codes = pd.MultiIndex.from_arrays(some).factorize()[0] if len(some) > 1 else some[0]
+            sign = found.get(codes.tobytes(), (0,))[0] + (-1) ** (len(some) + 1)
+            found[codes.tobytes()] = (sign, np.arange(d), codes)
+        sums = [tuple(term for term in found.values() if term[0])]
+        if len(set().union(*(set(column) for column in labels))) < sum(int(codes.max()) + 1 for codes in kinds):
+            names = pd.factorize(np.concatenate(labels))[0].reshape(len(labels), d).T  # [D, kinds]
+            again = np.array([[name in row[:i] for i, name in enumerate(row)] for row in names.tolist()])
+            names[again] = names.max() + 1 + np.arange(again.sum())  # a label that a cell has twice counts once
+            alike = []
+            for k in every:
+                rows = np.concatenate([np.sort(names[:, list(some)]) for some in combinations(range(len(labels)), k)])
+                codes = pd.MultiIndex.from_arrays(list(rows.T)).factorize()[0] if k > 1 else pd.factorize(rows[:, 0])[0]
+                alike.append(((-1) ** (k + 1), np.tile(np.arange(d), len(rows) // d), codes))
+            sums.append(tuple(alike))
+        return cls(tuple(kinds), tuple(sums), sizes)
+
+    def squares(self, residuals: np.ndarray) -> np.ndarray:
+        """Σ e_i e_j over the pairs of cells that share a label, of residuals [..., D]; see this module."""
+        one = [((1, np.arange(residuals.shape[-1]), codes),) for codes in self.kinds]
+        found = []
+        for terms in (*self.sums, *one):
+            parts = [
+                sign * np.square(cluster_totals(residuals[..., at], codes)[0]).sum(-1) for sign, at, codes in terms
+            ]
+            found.append(np.sum(parts, axis=0))
+        return np.asarray(np.max(found, axis=0))
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """What n observations share: codes 0..D−1 [n] of their cells, how cells share labels, and the number to go by.
+
+    With one label per observation a cell is a cluster and `shared` is None. With several, `count` is the fewest labels
+    of a kind.
+    """
+
+    codes: np.ndarray
+    shared: Shared | None
+    count: int
+
+    def totals(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`cluster_totals` of values [..., n] by cell."""
+        return cluster_totals(values, self.codes)
+
+
+def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clusters:
+    """Clusters of n observations from one label each (any hashable), or several: tuples, or an array [n, kinds].
+
+    None makes every observation its own cluster. Texts that are equal are one label, of whatever kind; numbers are
+    labels of their kind only. Raises `InputError` for another number of labels, for labels of
+    different numbers of kinds, and for missing ones.
+    """
+    if clusters is None:
+        return Clusters(np.arange(n), None, n)
+    labels = clusters if isinstance(clusters, np.ndarray) else np.asarray(pd.Series(clusters, dtype=object))
+    if len(labels) != n:
+        raise InputError(f"{n} values but {len(labels)} cluster labels")
+    if labels.dtype == object and any(isinstance(one, tuple | list) for one in labels):
+        if len({len(one) if isinstance(one, tuple | list) else 0 for one in labels}) > 1:
+            raise InputError("cluster labels must be of equally many kinds for every value")
+        return _crossed(tuple(map(tuple, labels)))
+    if labels.ndim == 2:
+        return _crossed(tuple(map(tuple, labels.tolist())))
+    codes = pd.factorize(labels)[0]
+    _none_missing(codes)
+    return Clusters(codes, None, int(codes.max()) + 1 if n else 0)
+
+
+def _none_missing(codes: np.ndarray) -> None:
+    if (codes < 0).any():
+        raise InputError(f"{int((codes < 0).sum())} cluster labels are missing")
+
+
+@lru_cache(maxsize=64)  # one table is summarised for every head, with the same labels
+def _crossed(labels: tuple[tuple, ...]) -> Clusters:
+    """`read_clusters` of labels of several kinds."""
+    columns = [np.array([*column, None], object)[:-1] for column in zip(*labels, strict=True)]
+    kinds = [pd.factorize(column)[0] for column in columns]
+    for kind in kinds:
+        _none_missing(kind)
+    codes = pd.MultiIndex.from_arrays(kinds).factorize()[0] if len(kinds) > 1 else kinds[0]
+    first = np.unique(codes, return_index=True)[1]
+    sizes = np.bincount(codes).astype(float)
+    if len(kinds) == 1:
+        return Clusters(codes, None, len(sizes))
+    names = []
+    for i, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        text = all(isinstance(label, str) for label in column)
+        names.append(np.array([str(column[at]) if text else f"{i}: {kind[at]}" for at in first]))
+    return Clusters(codes, Shared.of(names, sizes), min(int(kind.max()) + 1 for kind in kinds))
+
+
+def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
+    """Codes 0..D−1 [n] of one cluster label per observation, for statistics that know no other (`read_clusters`).
+
+    Raises `InputError` as `read_clusters`, and for labels of several kinds.
+    """
+    found = read_clusters(clusters, n)
+    if found.shared is not None:
+        raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
+    return found.codes
+
+
+def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sums [..., D] of values [..., n] by cluster code, and the counts [D]."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    counts = np.diff(np.append(starts, len(codes))).astype(float)
+    return np.add.reduceat(values[..., order], starts, axis=-1), counts
+
+
+def ratio_and_error(
+    totals: np.ndarray, counts: np.ndarray, shared: Shared | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """R = Σ y_d / Σ n_d over the last axis and its standard error; leading axes are separate estimates.
+
+    With e_d = y_d − R n_d, Var R = D/(D−1) · Σ e_d² / (Σ n_d)² (linearised; Cochran, Sampling Techniques, §6).
+    With equal n_d this is sd / sqrt(D) of the cluster means, exactly; with unequal ones a few long clusters decide,
+    which `degrees_of_freedom` accounts for. Where the D cells share labels (`shared`), Σ e_d² becomes
+    `Shared.squares` and D the fewest labels of a kind.
+    """
+    size = counts.sum(-1)
+    ratio = np.asarray(totals.sum(-1) / size)
+    residual = totals - ratio[..., None] * counts
+    return ratio, np.asarray(np.sqrt(clustered_square(residual, shared)) / size)
+
+
+def clustered_square(residuals: np.ndarray, shared: Shared | None = None) -> np.ndarray:
+    """D/(D−1) Σ e_d² over the last axis, or over the pairs of cells that share a label: the variance of Σ e_d."""
+    d = residuals.shape[-1] if shared is None else min(int(codes.max()) + 1 for codes in shared.kinds)
+    squares = np.square(residuals).sum(-1) if shared is None else shared.squares(residuals)
+    return np.asarray(d / (d - 1) * squares)
+
+
+def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.ndarray:
+    """Degrees of freedom of t for `ratio_and_error`, from the cluster sizes n_d on the last axis.
+
+    df = 1 / (Σ p_d² + (Σ w_d)² − Σ w_d²), p_d = n_d / Σ n, w_d = p_d² / (1 − p_d): Satterthwaite's for a clustered
+    variance and independent observations (Bell & McCaffrey 2002, Survey Methodology 28:169, for the mean). D−1 with
+    equal sizes, less the more the sizes differ. On documents of 10 to 250 tokens a nominal 5 % test rejects 4 to 6.5 %
+    of true nulls at 3 to 60 documents, whether tokens of a document depend on each other or not; with D−1 it rejects
+    up to 8.5 %, at 5 documents. Where cells share labels (`shared`): the smallest over the kinds.
+    """
+    if shared is not None:
+        each = [degrees_of_freedom(cluster_totals(counts, codes)[0]) for codes in shared.kinds]
+        return np.asarray(np.min(each, axis=0))
+    p = counts / counts.sum(-1, keepdims=True)
+    w = p**2 / (1 - p)
+    return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
+
+
+def t_quantile(confidence: float, df: float) -> float:
+    """Two-sided Student quantile: the half-width of an interval in standard errors."""
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence {confidence} must lie between 0 and 1, as 0.95")
+    return float(stats.t.ppf(0.5 + confidence / 2, df))
+
+
+def ratio_of_sums(
+    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, within: Clusters | None = None
+) -> Estimate:
+    """Σ totals / Σ counts over clusters (documents) with the interval of the ratio estimator.
+
+    For a mean per token when whole documents were sampled: R ± t_df SE, `ratio_and_error` and `degrees_of_freedom`.
+    `sd` is the standard deviation of y_d / n_d between clusters. `within` says which cells share labels; n is then the
+    fewest labels of a kind.
+
+    Raises `InputError` for totals and counts of different lengths, fewer than two clusters, empty clusters and values
+    that are not finite.
+    """
+    y, n = np.asarray(totals, float), np.asarray(counts, float)
+    shared, d = (None, len(y)) if within is None else (within.shared, within.count)
+    if len(y) != len(n):
+        raise InputError(f"{len(y)} totals and {len(n)} counts: give one of each per document")
+    if d < 2:
+        raise InputError(f"an interval over documents needs at least two documents, got {d}")
+    if (n <= 0).any() or not (np.isfinite(y).all() and np.isfinite(n).all()):
+        raise InputError("totals must be finite and every document must have at least one token")
+    ratio, error = ratio_and_error(y, n, shared)
+    half = t_quantile(confidence, float(degrees_of_freedom(n, shared))) * error
+    return Estimate(float(ratio), float((y / n).std(ddof=1)), float(ratio - half), float(ratio + half), d)
+
+
+def mean(values: ArrayLike, clusters: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
+    """Mean over observations with a t interval whose units are the clusters (`ratio_of_sums`).
+
+    Without clusters: x̄ ± t_{n−1} s/√n. With them, n is the number of clusters D, sd is between cluster means
+    and the interval has D−1 degrees of freedom, or fewer where sizes differ. Units are those of the values. With labels
+    of several kinds (`read_clusters`), n is the fewest of a kind, and sd is between cells.
+
+    Assumes independent clusters, and a mean over clusters that is close to normal. Raises `InputError` for
+    values that are not finite, labels of another length, and fewer than two clusters.
+    """
+    x = finite(values, "values", 2)
+    within = read_clusters(clusters, len(x))
+    if within.count < 2:
+        raise InputError(f"an interval needs at least two clusters, got {within.count}")
+    return ratio_of_sums(*within.totals(x), confidence, within=within)
+
+
+def cluster_bootstrap(
+    statistic: Callable[..., np.ndarray],
+    *columns: np.ndarray,
+    confidence: float = 0.95,
+    method: Literal["BCa", "percentile"] = "BCa",
+    resamples: int = 5000,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bootstrap interval of a statistic of per-cluster totals, whole clusters drawn with replacement.
+
+    `columns` are [..., D]: per cluster a count, a sum, a sum of squares, …; `statistic(*columns, axis)` reduces the
+    last axis. Leading axes (heads, scales) share the resamples. Returns (low, high) of shape [...]; NaN where the
+    statistic does not vary over resamples.
+
+    The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because
+    a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa is the
+    default because it held its level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6 %,
+    neither expanded 94.5 and 93.8 %), d_z 95.8 % (93.6 %). With t_3 tails 93.0 and 91.0 %: d itself is unstable
+    there. For a mean use `mean`. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
+
+    Raises `InputError` for fewer than eight clusters, totals that are not finite and columns of different lengths.
+    """
+    if len({np.shape(c)[-1] for c in columns}) != 1:
+        raise InputError("a bootstrap needs columns of one length, one number per cluster")
+    d = columns[0].shape[-1]
+    if d < BOOTSTRAP_CLUSTERS:
+        raise InputError(f"a bootstrap over clusters needs at least {BOOTSTRAP_CLUSTERS} clusters, got {d}")
+    if not all(np.isfinite(c).all() for c in columns):
+        raise InputError("a bootstrap needs finite totals; leave undefined cells out")
+    expanded = 1 - 2 * stats.norm.sf(np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1))
+    data = np.broadcast_arrays(*columns)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        result = _scipy_bootstrap(
+            data,
+            statistic,
+            paired=True,
+            vectorized=True,
+            axis=-1,
+            confidence_level=expanded,
+            method=method,
+            n_resamples=resamples,
+            batch=max(1, _BATCH_CELLS // data[0].size),
+            rng=np.random.default_rng(seed),
+        )
+    interval = result.confidence_interval
+    return np.asarray(interval.low), np.asarray(interval.high)
+
+
+def statistic_interval(
+    statistic: Callable[..., np.ndarray],
+    *columns: np.ndarray,
+    within: Clusters,
+    confidence: float = 0.95,
+    resamples: int = 5000,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of a statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
+
+    Cells that share labels of several kinds cannot be drawn independently. There θ = g(Σ c_1d, Σ c_2d, …) has
+    θ ± t_df sqrt(Var), Var = `clustered_square` of e_d = Σ_k ∂g/∂C_k c_kd with derivatives by central differences (the
+    delta method; e_d sums to 0 where g does not change with the number of cases, as for all means, ratios and
+    Cohen's d here) and df = `degrees_of_freedom`. NaN where the statistic does not vary.
+
+    Raises `InputError` as `cluster_bootstrap`, the fewest labels of a kind being the clusters.
+    """
+    shared = within.shared
+    if shared is None:
+        return cluster_bootstrap(statistic, *columns, confidence=confidence, resamples=resamples, seed=seed)
+    if within.count < BOOTSTRAP_CLUSTERS:
+        raise InputError(f"such an interval needs at least {BOOTSTRAP_CLUSTERS} clusters, got {within.count}")
+    cells = np.broadcast_arrays(*columns)
+    sums, steps = [c.sum(-1, keepdims=True) for c in cells], [1e-6 * np.abs(c).sum(-1, keepdims=True) for c in cells]
+    influence = np.zeros(cells[0].shape)
+    for k, step in enumerate(steps):
+        up, down = ([*sums[:k], sums[k] + way * step, *sums[k + 1 :]] for way in (1, -1))
+        rise = np.asarray(statistic(*up, axis=-1)) - np.asarray(statistic(*down, axis=-1))
+        influence += rise[..., None] / np.where(step > 0, 2 * step, 1.0) * cells[k]
+    error = np.sqrt(clustered_square(influence - influence.mean(-1, keepdims=True), shared))
+    half = t_quantile(confidence, float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
+    centre = np.asarray(statistic(*cells, axis=-1))
+    return np.asarray(centre - half), np.asarray(centre + half)
+
+
+def _scipy_bootstrap(*args: Any, **options: Any) -> Any:
+    """scipy's bootstrap; a statistic without variation is NaN in the answer and no warning."""
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        return stats.bootstrap(*args, **options)
+
+
+def ratio(totals: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Σ totals / Σ counts, as a statistic for `cluster_bootstrap`."""
+    return np.asarray(totals.sum(axis) / counts.sum(axis))

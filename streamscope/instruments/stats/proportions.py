@@ -1,0 +1,187 @@
+"""Shares of hits: how many cases a head gets right, and whether it beats a rule on the same cases."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.estimators import (
+    Clusters,
+    Estimate,
+    degrees_of_freedom,
+    ratio_and_error,
+    read_clusters,
+    t_quantile,
+)
+from streamscope.instruments.stats.permutations import sign_flip
+from streamscope.instruments.stats.t_tests import clustered_t
+from streamscope.instruments.undefined_cells import note
+
+
+class ProportionDifference(NamedTuple):
+    """Hits of one method minus hits of another on the same cases, as shares; p that they hit equally often."""
+
+    n: int
+    clusters: int
+    share: float
+    reference: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    only_this: int
+    only_reference: int
+    p: float
+    undefined: str = ""
+
+
+def proportion(hits: ArrayLike, clusters: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
+    """Share of hits with Wilson's interval; with clusters, n is the number of clusters.
+
+    p = k/n; the interval is {π : |p − π| ≤ z sqrt(π(1−π)/n)}, never outside [0, 1], never of width 0. Clusters: n is
+    replaced by the effective n* = p(1−p)/SE² · (z/t_df)², SE of the ratio estimator, at most n (Korn & Graubard
+    1998, with Wilson for Clopper-Pearson); n* = D where all or no cases hit. sd: sqrt(p(1−p)), between cases.
+
+    Raises `InputError` for hits that are not booleans (or 0 and 1), and fewer than two clusters.
+    """
+    x = _hits(hits, "hits")
+    within = read_clusters(clusters, len(x))
+    p = float(x.mean())
+    if within.count < 2:
+        raise InputError(f"an interval needs at least two clusters, got {within.count}")
+    low, high = wilson(x, None if clusters is None else within, confidence)
+    return Estimate(p, float(np.sqrt(p * (1 - p))), low, high, within.count)
+
+
+def wilson(
+    hits: np.ndarray, within: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
+) -> tuple[float, float]:
+    """The interval of `proportion`, of hits (0 or 1) that are read already; None: every case is a cluster.
+
+    With `inflation` n or n* is divided by it (`observations.Measure`).
+    """
+
+    n = _worth(hits, within, confidence) / inflation
+    low, high = proportion_confint(float(hits.mean()) * n, n, alpha=1 - confidence, method="wilson")
+    return float(low), float(high)
+
+
+def score_p(
+    hits: np.ndarray, null: float, within: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
+) -> float:
+    """p that the share is `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below 1 − confidence where π is outside `wilson`.
+
+    1 where π is 0 or 1.
+    """
+    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, within, confidence))
+    return float(2 * stats.norm.sf(abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
+
+
+def _worth(hits: np.ndarray, within: Clusters | None, confidence: float) -> float:
+    """n, or n* of clusters."""
+    return float(len(hits)) if within is None else effective_n(*within.totals(hits), confidence, within=within)
+
+
+def effective_n(
+    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, within: Clusters | None = None
+) -> float:
+    """Independent cases worth as much as these clusters of hits: p(1−p)/SE² · (z/t)², between 1 and Σ counts."""
+    shared, d = (None, len(counts)) if within is None else (within.shared, within.count)
+    share, error = ratio_and_error(totals, counts, shared)
+    n, df = float(counts.sum()), float(degrees_of_freedom(counts, shared))
+    spread = float(share * (1 - share))
+    if spread == 0:
+        return float(d)
+    ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, df)
+    return max(1.0, spread / max(float(error) ** 2, spread / n) * ratio_zt**2)
+
+
+def paired_proportions(
+    hits: ArrayLike,
+    reference: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 9999,
+    seed: int = 0,
+) -> ProportionDifference:
+    """Does a head hit more often than a rule (recency, chance's pick) on the same cases?
+
+    difference = (b − c)/n with b cases only this method hits, c only the reference. Without clusters: p of McNemar's
+    exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; interval of Bonett & Price 2012,
+    p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
+    (several pronouns of one story): p of `permutations.sign_flip` on whole clusters, which is McNemar's test when
+    clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
+    share) signs cannot be flipped independently: p is `t_tests.clustered_t`'s, 1 where both hit the same cases.
+
+    "Beats the rule by at least x points" holds when ci_low ≥ x, not when the difference is x and p small. Choose
+    the head on other cases. Raises `InputError` for hits that are not booleans (or 0 and 1), unequal lengths, and
+    fewer than two clusters.
+    """
+    x, y = _hits(hits, "hits"), _hits(reference, "reference")
+    if len(x) != len(y):
+        raise InputError(f"paired proportions need equal lengths, got {len(x)} and {len(y)}")
+    n = len(x)
+    b, c = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
+    difference = (b - c) / n
+    groups = n
+    why: dict[str, str] = {}
+    if clusters is None:
+        p = mcnemar_p(b, c)
+        centre, half = bonett_price(b, c, n, confidence)
+        low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    else:
+        within = read_clusters(clusters, n)
+        groups = within.count
+        if groups < 2:
+            raise InputError(f"an interval needs at least two clusters, got {groups}")
+        test = clustered_t(*within.totals(x - y), within.shared)
+        error, df = float(test.error), float(test.df)
+        if within.shared is None:
+            p = sign_flip(x - y, clusters, resamples=resamples, seed=seed).p
+        else:
+            p = float(test.p) if error > 0 else 1.0
+        half = t_quantile(confidence, df) * error
+        low, high = max(-1.0, difference - half), min(1.0, difference + half)
+        if error == 0:
+            low = high = float("nan")
+            why = dict.fromkeys(("ci_low", "ci_high"), "the difference is the same in every cluster")
+    return ProportionDifference(
+        n=n,
+        clusters=groups,
+        share=float(x.mean()),
+        reference=float(y.mean()),
+        difference=difference,
+        ci_low=low,
+        ci_high=high,
+        only_this=b,
+        only_reference=c,
+        p=p,
+        undefined=note(why),
+    )
+
+
+def mcnemar_p(b: int, c: int) -> float:
+    """McNemar's exact two-sided p from the discordant counts; 1 when there are none. scipy.stats.binomtest."""
+    return float(stats.binomtest(b, b + c).pvalue) if b + c else 1.0
+
+
+def bonett_price(b: int, c: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Centre and half-width of Bonett & Price's adjusted Wald interval of (b − c)/n.
+
+    British Journal of Mathematical and Statistical Psychology 65:430 (2012).
+    """
+    p12, p21 = (b + 1) / (n + 2), (c + 1) / (n + 2)
+    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    return p12 - p21, z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
+
+
+def _hits(values: ArrayLike, name: str) -> np.ndarray:
+    x = np.asarray(values)
+    if x.ndim != 1 or len(x) < 2:
+        raise InputError(f"{name} must be one row of at least two cases, got shape {x.shape}")
+    if not ((x == 0) | (x == 1)).all():
+        raise InputError(f"{name} must be true or false (1 or 0) for every case")
+    return x.astype(float)

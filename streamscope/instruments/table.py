@@ -1,0 +1,438 @@
+"""Tables that know their columns: what each is called, counted in, and how it is shown.
+
+A number stands with its interval in one cell, a p below 1e-4 says so, and a cell without a value is "undefined", with
+the reason below the table. Terminal, notebook and Markdown show the same cells.
+"""
+
+import html
+import io
+import shutil
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+from rich.text import Text
+
+from streamscope.cli.disk import write_atomically
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import cell, visible
+from streamscope.instruments.observations import Reasons
+from streamscope.instruments.parquet import probability, reading, widths
+from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
+from streamscope.instruments.undefined_cells import note
+from streamscope.instruments.undefined_cells import reasons as read_reasons
+
+LONGEST = 60
+"""Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table: what it is called, counted in, and how it is shown.
+
+    `format` is a format specification for numbers, "p" for probabilities, "" for text. `interval` names the columns of
+    its 95 % interval, which are shown with it. What is not `shown` is on disk only.
+    """
+
+    name: str
+    title: str
+    unit: str
+    doc: str
+    format: str = ""
+    interval: tuple[str, str] | None = None
+    shown: bool = True
+    source: str = ""
+    """Where the quantity is defined: a paper and its equation."""
+
+    def __post_init__(self) -> None:
+        for what in ("name", "title", "unit", "doc"):
+            if not str(getattr(self, what)).strip():
+                raise InputError(f"column {self.name!r} has no {what}; say what it is, and what it is counted in")
+
+    def text(self, value: Any, low: Any = None, high: Any = None) -> str:
+        """The value as it is shown, with its interval."""
+        if value is None or (isinstance(value, float) and np.isnan(value)):
+            return "undefined"
+        if self.format == "p":
+            return probability(value)
+        if isinstance(value, bool | np.bool_):
+            return "yes" if value else "no"
+        if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
+            value = int(value)  # pandas makes floats of counts where one is missing
+        shown = value if isinstance(value, str) else format(value, self.format)
+        if low is not None and not np.isnan(low):
+            shown += f" ({low:{self.format}} … {high:{self.format}})"
+        return shown
+
+
+def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
+    """A column that names rows."""
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format)
+
+
+HEAD = (
+    key("head", "head", "layer and index"),
+    Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0", shown=False),
+    Column(name="index", title="head", unit="head", format="d", doc="of the head in its layer, from 0", shown=False),
+)
+"""The columns of `observations.head_cells`."""
+
+
+def quantity(
+    name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", tested: bool = True, sd: str = "units",
+    source: str = "", shown: bool = True,
+) -> tuple[Column, ...]:  # fmt: skip
+    """The columns of an estimate as `Estimates.wide` names them; of a described one the value alone."""
+    if not tested:
+        return (Column(name=name, title=title, unit=unit, doc=doc, format=format, source=source, shown=shown),)
+    return (
+        *described(name, title, unit, doc, format=format, sd=sd, source=source, shown=shown),
+        Column(name=f"{name}_p", title=f"p of {title}", unit="probability", doc=f"p that {name} is 0", format="p",
+               shown=False),
+        Column(name=f"{name}_p_holm", title="p, Holm", unit="probability", format="p", shown=shown,
+               doc=f"p of {name}, corrected over its family"),
+    )  # fmt: skip
+
+
+def described(
+    name: str, title: str, unit: str, doc: str, *, format: str = ".4f", sd: str = "", source: str = "",
+    shown: bool = True,
+) -> tuple[Column, ...]:  # fmt: skip
+    """The columns of an estimate with an interval and no test; sd is there where it says between what it is."""
+    ends = (f"{name}_low", f"{name}_high")
+    value = Column(name=name, title=title, unit=unit, doc=doc, format=format, interval=ends, source=source, shown=shown)
+    spread = Column(name=f"{name}_sd", title=f"sd of {title}", unit=f"{unit}, between {sd}", format=format, shown=False,
+                    doc=f"standard deviation of {name} between independent {sd}")  # fmt: skip
+    low, high = (
+        Column(name=end, title=f"{title}, {which}", unit=unit, doc=f"{which} end of the 95 % interval of {name}",
+               format=format, shown=False)
+        for end, which in zip(ends, ("lower", "upper"), strict=True)
+    )  # fmt: skip
+    return (value, *([spread] if sd else []), low, high)
+
+
+def descending(frame: pd.DataFrame, missing: Reasons, by: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
+    """Rows and reasons in descending order of some columns; equal rows stay in order."""
+    order = frame.sort_values(list(by), ascending=False, kind="stable").index
+    at = {old: new for new, old in enumerate(order)}
+    return frame.loc[order].reset_index(drop=True), {(at[row], name): why for (row, name), why in missing.items()}
+
+
+SHORT = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
+
+
+def short_units(columns: Sequence[Column], name: str = "") -> dict[str, str]:
+    """The units of `Table.short`."""
+    names = {f"{name}_{long}": short for long, short in SHORT.items()}
+    return {names.get(column.name, column.name): column.unit for column in columns}
+
+
+def counts(n: str, clusters: str) -> tuple[Column, Column]:
+    """The columns n and clusters of `Estimates.wide`."""
+    return (
+        Column(name="n", title="n", unit=n, doc=f"how many {n}", format="d", shown=False),
+        Column(
+            name="clusters", title="independent", unit=clusters, doc=f"how many {clusters}", format="d", shown=False
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """A pandas table, its columns as data, and why cells have no value.
+
+    Raises `InputError` for a column of the frame that is not described, a described one that is not there, and a cell
+    that has a value and a reason for having none.
+    """
+
+    frame: pd.DataFrame
+    columns: tuple[Column, ...]
+    missing: Reasons = field(default_factory=dict)
+    title: str = ""
+    by: str = ""
+    """Where the table is longer than `most`, the rows with the largest values of this column are shown."""
+    most: int = 40
+    per: tuple[str, ...] = ()
+    """`most` rows of each combination of these columns' values are shown."""
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if strange := [name for name in self.frame if name not in names]:
+            raise InputError(f"table {self.title!r}: column {strange[0]!r} has no title, unit and doc")
+        if strange := [name for name in names if name not in self.frame]:
+            raise InputError(f"table {self.title!r}: column {strange[0]!r} is described, but not there")
+        for row, name in self.missing:
+            if pd.notna(self.frame[name].iloc[row]):
+                raise InputError(f"table {self.title!r}: {name} of row {row} has a value and a reason for having none")
+
+    @classmethod
+    def noted(cls, frame: pd.DataFrame, columns: tuple[Column, ...], title: str) -> "Table":
+        """The table of a frame whose text column `undefined` says why cells have no value (`undefined.note`)."""
+        texts = frame.get(UNDEFINED, [])
+        missing = {(i, name): why for i, text in enumerate(texts) for name, why in read_reasons(text).items()}
+        return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
+
+    def column(self, name: str) -> Column:
+        """The description of a column."""
+        for one in self.columns:
+            if one.name == name:
+                return one
+        raise unknown("column", name, [one.name for one in self.columns])
+
+    def short(self, name: str = "") -> pd.DataFrame:
+        """The frame with short names for the columns of one quantity (or of none), as `papers` keeps them.
+
+        sd, ci_low, ci_high, p and p_holm, and the reasons of missing values as the text column `undefined`.
+        """
+        names = {f"{name}_{long}": short for long, short in SHORT.items()}
+        told = Table(
+            self.frame.rename(columns=names),
+            tuple(replace(c, name=names.get(c.name, c.name)) for c in self.columns),
+            {(row, names.get(column, column)): why for (row, column), why in self.missing.items()},
+        )
+        return with_reasons(told)
+
+    def head(self, n: int = 20) -> "Table":
+        """The first n rows."""
+        kept = {at: why for at, why in self.missing.items() if at[0] < n}
+        return replace(self, frame=self.frame.head(n), missing=kept)
+
+    def only(self, rows: Sequence[int], title: str) -> "Table":
+        """Some of the rows, by their places, under another title."""
+        at = {old: new for new, old in enumerate(rows)}
+        kept = {(at[row], name): why for (row, name), why in self.missing.items() if row in at}
+        return replace(self, frame=self.frame.iloc[list(rows)].reset_index(drop=True), missing=kept, title=title)
+
+    def rows(self) -> pd.DataFrame:
+        """The rows that are shown."""
+        if not self.by or len(self.frame) <= self.most:
+            return self.frame
+        size = self.frame[self.by].abs().sort_values(ascending=False, kind="stable")
+        if self.per:
+            return self.frame.loc[size.index].groupby(list(self.per)).head(self.most).sort_values(
+                list(self.per), kind="stable"
+            )  # fmt: skip
+        return self.frame.loc[size.index[: self.most]]
+
+    def caption(self) -> str:
+        """The title, and how many of the rows are shown where these are not all."""
+        shown, all_of = len(self.rows()), len(self.frame)
+        if shown == all_of:
+            return self.title
+        of = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
+        return f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}{of}"
+
+    def cells(self) -> tuple[list[Column], list[list[str]]]:
+        """The columns that are shown, and the text of every cell."""
+        shown, frame = [column for column in self.columns if column.shown], self.rows()
+        texts = []
+        for column in shown:
+            values = frame[column.name].tolist()
+            if column.interval is None:
+                texts.append([column.text(v) for v in values])
+            else:
+                ends = zip(*(frame[end].tolist() for end in column.interval), strict=True)
+                texts.append([column.text(v, low, high) for v, (low, high) in zip(values, ends, strict=True)])
+        return shown, [list(row) for row in zip(*texts, strict=True)]
+
+    def legend(self) -> list[str]:
+        """One line per reason: undefined (2 rows) delta: the same in every document."""
+        names = {column.name for column in self.columns if column.shown}
+        count = Counter((name, why) for (_, name), why in self.missing.items() if name in names)
+        lines: dict[tuple[str, int], list[str]] = {}
+        for (name, why), n in count.items():
+            lines.setdefault((why, n), []).append(self.column(name).title)
+        return [
+            f"undefined ({n} row{'s' if n > 1 else ''}) {', '.join(titles)}: {why}"
+            for (why, n), titles in lines.items()
+        ]
+
+    def print(self, console: Any = None) -> None:
+        """On the terminal. Names fold where it is narrow; numbers are never cut."""
+        columns, rows = self.cells()
+        rows = [[visible(text, keep="\n") for text in row] for row in rows]
+        terminal, grid = console or Console(), Grid()
+        given, width = widths(
+            [column.title for column in columns], [[row[i] for row in rows] for i in range(len(columns))],
+            [bool(column.format) for column in columns],
+            terminal.width if terminal.is_terminal or console is not None else 160,
+        )  # fmt: skip
+        out = (
+            terminal
+            if width == terminal.width
+            else Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
+        )
+        for column, wide in zip(columns, given, strict=True):
+            justify: Any = "right" if column.format else "left"
+            grid.add_column(escape(visible(column.title)), justify=justify, overflow="fold", width=wide)
+        for row in rows:
+            grid.add_row(*map(escape, row))
+        if self.title:
+            out.print(Text(visible(self.caption(), keep="\n"), style="italic"))
+        out.print(grid)
+        for line in self.legend():
+            print(visible(line), file=out.file)
+
+    def _brief(self) -> "Table":
+        """The table, or the first rows of a long one, which its title then says."""
+        if len(self.rows()) <= LONGEST:
+            return self
+        return replace(self.head(), by="", title=f"{self.title}; the first 20 of {len(self.frame):,} rows")
+
+    def __repr__(self) -> str:
+        """As on the terminal; of a long table the first rows."""
+        written = Console(file=io.StringIO(), force_jupyter=False)  # a notebook shows `_repr_html_`, once
+        self._brief().print(written)
+        return written.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
+
+    def markdown(self) -> str:
+        """As a Markdown table, with its title above and the reasons of missing values below."""
+        columns, rows = self.cells()
+        lines = [f"**{cell(self.caption())}**", ""] if self.title else []
+        lines.append("| " + " | ".join(cell(c.title) for c in columns) + " |")
+        lines.append("|" + "|".join("--:" if c.format else "---" for c in columns) + "|")
+        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in rows]
+        return "\n".join([*lines, *(f"\n{cell(line)}" for line in self.legend())])
+
+    def _repr_html_(self) -> str:
+        brief = self._brief()
+        columns, rows = brief.cells()
+        head = "".join(f'<th title="{html.escape(f"{c.doc} ({c.unit})", quote=True)}">{html.escape(c.title)}</th>'
+                       for c in columns)  # fmt: skip
+        align = ["right" if c.format else "left" for c in columns]
+        body = "".join(
+            "<tr>"
+            + "".join(f'<td style="text-align:{a}">{html.escape(x)}</td>' for a, x in zip(align, row, strict=True))
+            + "</tr>"
+            for row in rows
+        )  # fmt: skip
+        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in brief.legend())
+        title = f"<caption>{html.escape(brief.caption())}</caption>" if self.title else ""
+        return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+class Scratch:
+    """A temporary folder, deleted with the last that holds it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="streamscope-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
+class LongTable(Table):
+    """A table of more rows than memory should hold: they lie in parquet files and are read in batches.
+
+    Every row has a value in every column. `frame` reads all of them; what is printed are the first `most`.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], columns: tuple[Column, ...], title: str = "", *, most: int = 5, keep: Any = None
+    ) -> None:
+        """`files` hold the rows one after the other, with the same columns; `keep` lives as long as this table.
+
+        Raises `InputError` as `Table`.
+        """
+
+        self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, keep=keep, missing={})
+        Table(pq.read_schema(self.files[0]).empty_table().to_pandas(), columns, title=title)
+
+    if TYPE_CHECKING:
+        files: tuple[Path, ...]
+        keep: Any
+
+    @classmethod
+    def of(
+        cls, batches: Iterable[pa.Table | pd.DataFrame], columns: tuple[Column, ...], title: str = "", *, most: int = 5
+    ) -> "LongTable":
+        """The rows of the batches, one after the other, in a temporary file that goes with the table.
+
+        Raises `InputError` without a batch, and as `Table`.
+        """
+
+        scratch = Scratch()
+        path = scratch.folder / "rows.parquet"
+        frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
+        write_batches(path, (one.replace_schema_metadata(None) for one in frames), {})
+        return cls([path], columns, title, most=most, keep=scratch)
+
+    def __len__(self) -> int:
+
+        return sum(pq.read_metadata(path).num_rows for path in self.files)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows, a row group of a file at a time; all columns without `columns`."""
+
+        for path in self.files:
+            with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+                for i in range(file.num_row_groups):
+                    yield file.read_row_group(i, columns=columns)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """All rows, in memory."""
+        return pd.concat([batch.to_pandas() for batch in self.batches()], ignore_index=True)
+
+    def head(self, n: int = 20) -> Table:
+        """The first n rows."""
+        parts, left = [], n
+        for batch in self.batches():
+            parts.append(batch.slice(0, left).to_pandas())
+            left -= len(parts[-1])
+            if left <= 0:
+                break
+        shown = f"{self.title}; the first {min(n, len(self)):,} of {len(self):,} rows" if n < len(self) else self.title
+        return Table(pd.concat(parts, ignore_index=True), self.columns, title=shown)
+
+    def rows(self) -> pd.DataFrame:
+        """The rows that are shown."""
+        return self.head(self.most).frame
+
+    def caption(self) -> str:
+        """The title, and how many of the rows are shown where these are not all."""
+        return self.head(self.most).title
+
+    def _brief(self) -> Table:
+        return self if self.most <= LONGEST else self.head()
+
+
+def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, bytes]) -> None:
+    """Parquet of the batches one after the other, a row group for each, under its name when it is complete.
+
+    Raises `InputError` without a batch.
+    """
+
+    def write(part: Path) -> None:
+        writer: Any = None
+        try:
+            for batch in batches:
+                if writer is None:
+                    schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **told})
+                    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
+                    writer = pq.ParquetWriter(part, schema, use_dictionary=texts, write_page_checksum=True)
+                writer.write_table(batch.cast(schema))
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            raise InputError(f"{path.name}: no rows to write")
+
+    write_atomically(path, write)
+
+
+def with_reasons(table: Table) -> pd.DataFrame:
+    """The frame with the reasons of missing values as the text column `undefined`."""
+    rows: dict[int, dict[str, str]] = {}
+    for (row, name), why in table.missing.items():
+        rows.setdefault(row, {})[name] = why
+    return table.frame.assign(**{UNDEFINED: [note(rows.get(i, {})) for i in range(len(table.frame))]})

@@ -1,0 +1,53 @@
+"""An instrument of your own: a class in a file, measured by the command that every instrument has.
+
+    streamscope previous.py:PreviousSentence stories/lfa --out previous.parquet
+    streamscope previous.py:PreviousSentence --help
+
+The file holds a class with `@instrument(name, data…)` (`instruments.contract`). Its fields are
+the options. Control, several runs, tables, files and figures work as in every instrument. If the
+file has one instrument, leave out :CLASS.
+"""
+
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from streamscope.cli.parse import command
+from streamscope.cli.user_code import member
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument
+from streamscope.instruments.registry import REGISTERED
+
+
+def instrument_in(spec: str) -> type[Instrument]:
+    """The instrument FILE.py:CLASS; the file is executed (`cli.user_code`).
+
+    Raises `InputError` for a file that is not there or cannot be executed, and for a class that is no instrument.
+    """
+    house, hint = dict(REGISTERED), f"; an edit goes to an instrument, as in streamscope pds --edit {spec}@HOOK"
+    try:
+        found: type[Instrument] = member(spec, _is_instrument, "instrument", hint)
+    finally:
+        REGISTERED.clear()  # it is no instrument of the house, and takes the place of none
+        REGISTERED.update(house)
+    return found
+
+
+def _is_instrument(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, Instrument) and bool(one.name)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Find the class, then its own command."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(f"usage: streamscope FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
+        return
+    made = instrument_in(words[0])
+    said = [doc.strip() for doc in (sys.modules[made.__module__].__doc__, inspect.getdoc(made)) if doc]
+    main_of(made, "\n\n".join(said), ("streamscope.instruments.user_instrument", words[0]))(words[1:])
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,455 @@
+"""Where training text comes from: files, folders, Hugging Face datasets, built-in stories.
+
+    for document in open_corpus("stories.txt").documents():
+        ...
+
+A source is one of
+
+- a file `.txt`, `.md`, `.jsonl` (also called `.ndjson`), `.json`, `.csv` or `.tsv`, each also as `.gz` or `.zst`,
+  `.parquet` or `.arrow`. Records hold their text in `text_field`, or a chat in a field messages;
+- a folder of such files. Beside others `.md` and what is about the data (LICENSE.txt, README.txt, `ABOUT`) are left
+  out, and files that hold data of a kind that is not read here are refused. Where all files are of splits
+  (train-00000-of-00002.parquet, test.jsonl, valid/a.txt), those of train are read. A folder of `datasets`'
+  `save_to_disk` is its split train too, and `hf:FOLDER:SPLIT` any other;
+- `org/name`, a Hugging Face dataset, streamed, or from the hub's cache where the hub does not answer;
+  `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a local dataset folder. A lone CONFIG named train, validation or
+  test is the split;
+- `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
+  happens to be called stories is `./stories`), which are those of version 3, also called `stories3`: what the
+  bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
+  text repeats itself) to 1 (a tenth of it, the default). `echo:SEED:N` is text of which only repetition is regular
+  (`text.echo`);
+- a mixture of these, `A*WEIGHT + B*WEIGHT`, each part with its share of the tokens that are trained on:
+  `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` hold for every part.
+
+Documents lose the whitespace around them, and empty ones are skipped. `<|endoftext|>` separates
+documents wherever it stands, so no document contains it. `split_at` "blank" cuts text files at blank lines
+too, "file" makes each one document. Memory is bounded by the largest document.
+"""
+
+import hashlib
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from streamscope.cli.errors import InputError
+from streamscope.text import END_OF_TEXT, SplitAt
+from streamscope.text.readers import (
+    KINDS,
+    PACKED,
+    check_content,
+    digest,
+    first_line,
+    read_file,
+    record_text,
+    suffix_of,
+    visible_files,
+)
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
+"""The weight of a part of a mixture, with the plus behind it."""
+CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
+"""Results of `map` and `filter` that `datasets` keeps beside the rows themselves."""
+SPLITS = {
+    "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}  # fmt: skip
+"""Splits of a dataset, and the words by which names of files and folders say them, as `datasets` reads them."""
+ABOUT = re.compile(
+    r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
+    r"|dataset_infos?|dataset_dict|state",
+    re.IGNORECASE,
+)
+"""Names, without their endings, of files that are about the data."""
+UNREAD = (
+    *PACKED, ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".lz4", ".pkl", ".pickle", ".pt", ".npy", ".npz",
+    ".bin", ".h5", ".hdf5", ".feather", ".orc", ".avro", ".db", ".sqlite", ".xls", ".xlsx", ".xml", ".html", ".htm",
+    ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
+)  # fmt: skip
+"""Endings of files that may hold text and are not read here, so that a folder with one is refused."""
+STORIES_SEED, STORIES_N = 0, 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(ABC):
+    """A source of documents that can be read any number of times, always in the same order."""
+
+    kind: ClassVar[str]
+    source: str
+    text_field: str = "text"
+    max_documents: int | None = None
+    split_at: SplitAt = "separator"
+
+    def documents(self) -> Iterator[str]:
+        """The documents, one at a time: stripped, none empty, at most `max_documents`.
+
+        Raises:
+            InputError: unreadable content (named by file, line or byte), or no document at all.
+        """
+        n = 0
+        for text in self._texts():
+            for document in map(str.strip, text.split(END_OF_TEXT)):
+                if document:
+                    yield document
+                    n += 1
+                    if n == self.max_documents:
+                        return
+        if n == 0:
+            raise InputError(f"{self.source}: no document in it, only empty text; give a source with text")
+
+    def fingerprint(self) -> str:
+        """Hexadecimal sha256 of what is read: two sources with one fingerprint give the same documents.
+
+        Files count by name and bytes (not by where they lie), a hub dataset by its revision. Digests
+        are taken once per `Corpus`.
+        """
+        identity = {"kind": self.kind, "max_documents": self.max_documents, **self._identity}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest records, ready for JSON: source, options, content and fingerprint."""
+        return {
+            "source": self.source,
+            "kind": self.kind,
+            "max_documents": self.max_documents,
+            **self._identity,
+            "fingerprint": self.fingerprint(),
+        }
+
+    @abstractmethod
+    def _texts(self) -> Iterator[str]:
+        """Raw texts in order, each of one document or of several with `<|endoftext|>` between them."""
+
+    @property
+    @abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """The content, and the options that change how it is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCorpus(Corpus):
+    """Text, JSON Lines and Parquet files, in order of their paths below `root`."""
+
+    kind: ClassVar[str] = "files"
+    root: Path
+    files: tuple[Path, ...]
+
+    def _texts(self) -> Iterator[str]:
+        for path in self.files:
+            yield from read_file(path, self.text_field, self.split_at)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        how = {} if self.split_at == "separator" else {"split_at": self.split_at}
+        return {"text_field": self.text_field, **how, "files": [digest(path, self.root) for path in self.files]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubCorpus(Corpus):
+    """One split of a Hugging Face dataset: streamed from the hub, or read from a local folder."""
+
+    kind: ClassVar[str] = "hub"
+    name: str
+    config: str | None = None
+    split: str = "train"
+
+    def _texts(self) -> Iterator[str]:
+        for path in visible_files(Path(self.name)) if self._local else ():
+            check_content(path)
+        if not self._local:
+            _ = self._found  # a wrong name or no network is told at once, before minutes of retries
+        try:
+            for row in self._rows():
+                yield record_text(row, self.text_field, self.source)
+        except InputError:
+            raise
+        except Exception as error:  # each builder, file format and network library raises its own
+            raise InputError(f"{self.source}: cannot be read ({first_line(error)})") from error
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        import datasets
+
+        if _saved(Path(self.name)):
+            saved = datasets.load_from_disk(self.name)
+            if not isinstance(saved, datasets.DatasetDict):
+                return iter(saved)
+            if self.split not in saved:
+                raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(saved)}")
+            return iter(saved[self.split])
+        revision, kept = (None, None) if self._local else self._found
+        name, revision = (self.name, revision) if kept is None else (str(kept), None)
+        stream = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
+        return cast(Iterator[dict[str, Any]], iter(stream))
+
+    @property
+    def _local(self) -> bool:
+        return Path(self.name).is_dir()
+
+    @cached_property
+    def _found(self) -> tuple[str, Path | None]:
+        """The commit that is read, so that a run's manifest names its data exactly, and its folder in the hub's cache
+        where the hub does not answer. That may hold a part of the files: which, is part of `_identity`."""
+        import huggingface_hub
+
+        try:
+            return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha), None
+        except Exception as error:  # the network library is the hub client's choice
+            try:
+                kept = Path(huggingface_hub.snapshot_download(self.name, repo_type="dataset", local_files_only=True))
+                return kept.name, kept
+            except (OSError, ValueError):  # not in the cache, or no name that could be
+                raise InputError(
+                    f"{self.source}: neither a local path nor in the hub's cache nor a dataset the hub answers for "
+                    f"({first_line(error)}); check the name and the network, or give a file or a folder"
+                ) from error
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        named = {"text_field": self.text_field, "config": self.config, "split": self.split}
+        if self._local:
+            root = Path(self.name)
+            return named | {"files": [digest(path, root) for path in visible_files(root)]}
+        revision, kept = self._found
+        files = {} if kept is None else {"cached": [path.relative_to(kept).as_posix() for path in visible_files(kept)]}
+        return named | {"id": self.name, "revision": revision, **files}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoriesCorpus(Corpus):
+    """The built-in procedural stories of version 3: `n` documents, a pure function of `seed`."""
+
+    kind: ClassVar[str] = "stories"
+    seed: int = STORIES_SEED
+    n: int = STORIES_N
+
+    def _texts(self) -> Iterator[str]:
+        from streamscope.text import stories
+
+        return stories.documents(self.seed, self.n)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from streamscope.text import stories
+
+        return {"stories": f"stories-v{stories.VERSION}-{self.seed}-{self.n}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stories4Corpus(StoriesCorpus):
+    """Those of version 4, at one stage of the curriculum (`text.stories4`)."""
+
+    stage: float = 1.0
+
+    def _texts(self) -> Iterator[str]:
+        from streamscope.text import stories4
+
+        return stories4.documents(self.seed, self.n, self.stage)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from streamscope.text import stories4
+
+        return {"stories": f"stories-v{stories4.VERSION}-{self.seed}-{self.n}-{self.stage:g}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EchoCorpus(StoriesCorpus):
+    """Words without sense that come again (`text.echo`)."""
+
+    def _texts(self) -> Iterator[str]:
+        from streamscope.text import echo
+
+        return echo.documents(self.seed, self.n)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        from streamscope.text import echo
+
+        return {"stories": f"echo-v{echo.VERSION}-{self.seed}-{self.n}"}
+
+
+STORIES: dict[str, type[StoriesCorpus]] = {
+    "stories": StoriesCorpus, "stories3": StoriesCorpus, "stories4": Stories4Corpus, "echo": EchoCorpus,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureCorpus(Corpus):
+    """Several corpora with weights. Training takes windows of tokens from each (`text.mixture`).
+
+    Read as one corpus, for the tokenizer and for validation, it is every document of the parts once: always of the part
+    whose characters are fewest for its share. Where a part has no more, the others go on.
+    """
+
+    kind: ClassVar[str] = "mixture"
+    parts: tuple[Corpus, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights, with sum 1."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
+
+    def _texts(self) -> Iterator[str]:
+        read = {k: part.documents() for k, part in enumerate(self.parts)}
+        characters = [0.0] * len(self.parts)
+        while read:
+            k = min(read, key=characters.__getitem__)
+            document = next(read[k], None)
+            if document is None:
+                del read[k]
+            else:
+                characters[k] += len(document) / self.weights[k]
+                yield document
+
+    def documents(self) -> Iterator[str]:
+        return self._texts()  # each part has counted and stripped its own
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest records: of every part too, with its weight."""
+        parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
+        return {**super().describe(), "parts": parts}
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"parts": [[s, part.fingerprint()] for s, part in zip(self.shares, self.parts, strict=True)]}
+
+
+def open_corpus(
+    source: str, *, text_field: str = "text", max_documents: int | None = None, split_at: SplitAt = "separator"
+) -> Corpus:
+    """The corpus that `source` names (see the module); nothing is read yet but folder listings.
+
+    Args:
+        text_field: the JSON field or Parquet/dataset column that holds the text.
+        max_documents: stop after so many documents; None reads all.
+        split_at: where the documents of a text file end (`readers.read_file`).
+
+    Raises:
+        InputError: a path that does not exist, a file of another kind, a folder with no usable
+            file, a malformed `hf:` or `stories:` source, a mixture with a part without a weight above 0,
+            `max_documents` below 1.
+    """
+    if max_documents is not None and max_documents < 1:
+        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
+    common: dict[str, Any] = {
+        "source": source, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
+    }  # fmt: skip
+    if not source.strip():
+        raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
+    if WEIGHT.search(source) and not Path(source).expanduser().exists():
+        return _mixture(source, common)
+    scheme, *rest = source.split(":")
+    if scheme in STORIES:
+        return STORIES[scheme](**common, **_stories_options(source, scheme, rest))
+    if scheme == "hf" and rest:
+        return HubCorpus(**common, **_hub_options(source, rest))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if _saved(path):
+            return HubCorpus(**common, name=str(path))
+        return FileCorpus(**common, root=path, files=_files_of(source, path))
+    if path.exists():
+        if not path.is_file():
+            raise InputError(f"{source}: no regular file (a pipe can be read once only); save it as a file")
+        if not suffix_of(path):
+            raise InputError(f"{source}: not a kind of file that is read here: {KINDS}")
+        return FileCorpus(**common, root=path.parent, files=(path,))
+    if HUB_ID.fullmatch(source) and not suffix_of(Path(source)):
+        return HubCorpus(**common, name=source)
+    raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
+
+
+def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
+    """The files of a folder that are read (see the module). Raises `InputError` where that is unclear, or none."""
+    visible = visible_files(folder)
+    if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
+        raise InputError(f"{unread} is not read here (what is: {KINDS}); unpack it, or move it elsewhere")
+    found = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
+    texts = [p for p in found if not ABOUT.fullmatch(p.name.partition(".")[0])] or found
+    files = [p for p in texts if suffix_of(p) != ".md"] or texts
+    if not files:
+        raise InputError(f"{source}: no {KINDS} file in this folder")
+    splits = [_split_of(path.relative_to(folder), anywhere=True) for path in files]
+    if not all(splits):
+        splits = [_split_of(path.relative_to(folder)) for path in files]
+    by_split: dict[str, list[Path]] = {}
+    for path, split in zip(files, splits, strict=True):
+        by_split.setdefault(split, []).append(path)
+    of_none, named = by_split.pop("", []), ", ".join(sorted(by_split))
+    if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
+        return tuple(files)
+    if of_none:
+        more = f"{of_none[0].relative_to(folder)}, which is of none"
+        raise InputError(f"{source} has the splits {named} and {more}; name the file or folder of one")
+    if "train" not in by_split:
+        raise InputError(f"{source} has the splits {named}; name the file or folder of one")
+    return tuple(by_split["train"])
+
+
+def _split_of(path: Path, *, anywhere: bool = False) -> str:
+    """The split of a file by the name of a folder above it, or by its own first or last word; "" for none.
+
+    A word in the middle counts with `anywhere`: en_train_v1 is of train, but a title may hold such a word by chance.
+    """
+    stem = path.name.lower().removesuffix(suffix_of(path))
+    words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
+    for word in (*(part.lower() for part in path.parts[:-1]), *words[:1], *words[-1:], *(words if anywhere else ())):
+        for split, names in SPLITS.items():
+            if word in names:
+                return split
+    return ""
+
+
+def _saved(folder: Path) -> bool:
+    """Whether `save_to_disk` of `datasets` wrote this folder."""
+    one = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    return one or (folder / "dataset_dict.json").is_file()
+
+
+def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
+    *pieces, rest = WEIGHT.split(source)
+    names, numbers = [name.strip() for name in pieces[::2]], [float(number) for number in pieces[1::2]]
+    if rest.strip() or len(names) < 2 or not all(names):
+        raise InputError(f"{source}: a mixture has at least two parts, each with a weight of its own: A*.5 + B*.5")
+    for name, weight in zip(names, numbers, strict=True):
+        if not 0 < weight < math.inf:
+            raise InputError(f"{source}: the weight of {name} is {weight:g}; it must be a number above 0")
+    parts = tuple(open_corpus(**common | {"source": name}) for name in names)
+    return MixtureCorpus(**common, parts=parts, weights=tuple(numbers))
+
+
+def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
+    numbers, stage = fields[:2], fields[2:]
+    if len(stage) > (scheme == "stories4") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+        form = f"{scheme}:SEED:N" + ":STAGE" * (scheme == "stories4")
+        raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
+    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
+    if options.get("n") == 0:
+        raise InputError(f"{source}: zero stories; ask for at least one")
+    if stage:
+        if not re.fullmatch(r"\d*\.?\d+", stage[0], re.ASCII) or not 0 <= float(stage[0]) <= 1:
+            raise InputError(f"{source}: the stage is a number from 0 to 1, not {stage[0]!r}")
+        options["stage"] = float(stage[0])
+    return options
+
+
+def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
+    if len(fields) > 3 or not fields[0]:
+        raise InputError(f"{source}: write hf:ID, hf:ID:CONFIG, hf:ID:SPLIT or hf:ID:CONFIG:SPLIT")
+    name, config, split = (*fields, "", "")[:3]
+    if config in SPLITS and not split:
+        config, split = "", config
+    local = Path(name).expanduser()
+    if local.is_dir():
+        name = str(local)
+    elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
+        raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
+    return {"name": name, "config": config or None, "split": split or "train"}

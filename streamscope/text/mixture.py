@@ -1,0 +1,159 @@
+"""Windows out of several packed corpora, each with its share of the tokens that are trained on.
+
+    mixture = Mixture(corpus, [pack(part, tokenizer, part="train") for part in corpus.parts])
+    windows = MixedWindows(mixture, n_ctx=64)
+    inputs, targets = windows.batch(windows.drawn(seed=0, start=8 * step, n=8))
+
+Draw g is a pure function of (seed, g). Every `BLOCK` draws in a row hold round(BLOCK · share) windows of each part, in
+an order of their own; the windows of a part come in its epochs: each once, in a new order, before any comes again. So
+the shares hold to a thousandth after every block, and a part that is short for its share is read more often.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from streamscope.cli.errors import InputError
+from streamscope.text.corpus import MixtureCorpus
+from streamscope.text.shards import TokenShards, Windows, epoch_order
+
+BLOCK = 1000
+"""Draws in which the shares are exact."""
+_BLOCKS = 2**31
+"""Names the generator of the parts' order, beside those of the windows' (numbers from 1)."""
+
+
+class Mixture:
+    """The packed parts of a mixture, in its order, with what `TokenShards` says of itself: all of them together."""
+
+    def __init__(self, corpus: MixtureCorpus, parts: Sequence[TokenShards]) -> None:
+        self.parts, self.shares = tuple(parts), corpus.shares
+        counts = [{"n_tokens": p.n_tokens, "n_documents": p.n_documents} for p in parts]
+        self.meta: dict[str, Any] = {
+            "corpus": corpus.fingerprint(),
+            "tokenizer": self.parts[0].meta["tokenizer"],
+            "rule": self.parts[0].meta["rule"],
+            "parts": [{"share": share, **p.meta, **n} for share, p, n in zip(self.shares, parts, counts, strict=True)],
+            "source": corpus.describe(),
+        }
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all parts."""
+        return sum(part.n_tokens for part in self.parts)
+
+    @property
+    def n_documents(self) -> int:
+        """Documents of all parts."""
+        return sum(part.n_documents for part in self.parts)
+
+
+class MixedWindows:
+    """The windows of all parts, numbered through: those of the first part, then those of the second, …
+
+    `weights` (one for every part, 0 leaves it out) are shares of the targets; by default those of the mixture. With
+    packing "document", where windows are of different length, they are turned into shares of windows.
+
+    Raises:
+        InputError: weights that are none or too many, and what `Windows` raises, with the part's name.
+    """
+
+    def __init__(
+        self, mixture: Mixture, n_ctx: int, *, packing: str = "stream", weights: Sequence[float] | None = None
+    ) -> None:
+        self.mixture, self.n_ctx, self.packing = mixture, n_ctx, packing
+        self.windows = [self._windows(part) for part in mixture.parts]
+        self.first = np.concatenate([[0], np.cumsum([len(w) for w in self.windows])])
+        shares = np.asarray(mixture.shares if weights is None else weights, dtype=np.float64)
+        if len(shares) != len(self.windows) or not np.isfinite(shares).all() or shares.min() < 0 or not shares.any():
+            raise InputError(
+                f"weights {'/'.join(f'{w:g}' for w in shares)}: give one number from 0 for each of the "
+                f"{len(self.windows)} parts of the data, not all 0"
+            )
+        targets = [(p.n_tokens - p.n_documents) / len(w) for p, w in zip(mixture.parts, self.windows, strict=True)]
+        if packing == "document":
+            shares = shares / targets
+        self.counts = in_thousandths(shares)
+
+    def _windows(self, part: TokenShards) -> Windows:
+        try:
+            return Windows(part, self.n_ctx, packing=self.packing)
+        except InputError as error:
+            raise InputError(f"{part.meta['source']['source']}: {error}") from None
+
+    def at(self, n_ctx: int, weights: Sequence[float] | None = None) -> "MixedWindows":
+        """The same corpora in windows of another length, with other weights."""
+        return MixedWindows(self.mixture, n_ctx, packing=self.packing, weights=weights)
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+        """Inputs and targets (int64) of the windows `indices`, each in 0..len-1, else IndexError."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise IndexError(f"windows {chosen.min()} to {chosen.max()} of {len(self)}")
+        part = np.searchsorted(self.first, chosen, side="right") - 1
+        inputs = torch.empty((len(chosen), self.n_ctx), dtype=torch.int64)
+        targets = torch.empty_like(inputs)
+        for k in np.unique(part):
+            rows = np.flatnonzero(part == k)
+            where = torch.from_numpy(rows)
+            inputs[where], targets[where] = self.windows[k].batch(chosen[rows] - self.first[k])
+        return inputs, targets
+
+    def drawn(self, seed: int, start: int, n: int, phase: int = 0) -> Int[np.ndarray, " n"]:
+        """The windows of draws start … start + n − 1. Another `phase` draws in an order of its own."""
+        blocks = range(start // BLOCK, (start + n - 1) // BLOCK + 1)
+        drawn = np.concatenate([self._block(seed, phase, b) for b in blocks])
+        at = start - blocks.start * BLOCK
+        return drawn[at : at + n]
+
+    def _block(self, seed: int, phase: int, block: int) -> np.ndarray:
+        """The windows of draws BLOCK · block to the next block."""
+        key = (seed, phase, block)
+        if getattr(self, "_last", (None, None))[0] != key:
+            order = epoch_order(BLOCK, seed, block, phase, _BLOCKS)
+            part = np.repeat(np.arange(len(self.counts)), self.counts)[order]
+            out = np.empty(BLOCK, dtype=np.int64)
+            for k, count in enumerate(self.counts):
+                nth = np.arange(block * count, (block + 1) * count)
+                out[part == k] = self.first[k] + self._nth(k, seed, phase, nth)
+            self._last = key, out
+        return self._last[1]
+
+    def _nth(self, k: int, seed: int, phase: int, nth: np.ndarray) -> np.ndarray:
+        """The windows of part `k` that its draws number `nth` (ascending) take."""
+        epochs, places = np.divmod(nth, len(self.windows[k]))
+        found = [
+            _order(len(self.windows[k]), seed, int(epoch), phase, k + 1)[places[epochs == epoch]]
+            for epoch in np.unique(epochs)
+        ]
+        return np.concatenate(found) if found else nth
+
+
+@lru_cache(maxsize=16)
+def _order(n: int, seed: int, epoch: int, *of: int) -> np.ndarray:
+    """`epoch_order`, kept: a part's epoch lasts for many blocks."""
+    return epoch_order(n, seed, epoch, *of)
+
+
+def in_thousandths(shares: Iterable[float]) -> np.ndarray:
+    """Whole numbers that sum to BLOCK and are nearest to the shares (largest remainders); what is above 0 stays so.
+
+    Raises:
+        InputError: a share above 0 and below half a thousandth.
+    """
+    exact = np.asarray(list(shares), dtype=np.float64)
+    exact = exact / exact.sum() * BLOCK
+    counts = np.floor(exact).astype(np.int64)
+    for k in np.argsort(counts - exact, kind="stable")[: BLOCK - int(counts.sum())]:
+        counts[k] += 1
+    if ((counts == 0) & (exact > 0)).any():
+        raise InputError(f"a weight of the mixture is {exact[exact > 0].min() / BLOCK:.2g} of all: at least 1/{BLOCK}")
+    return counts

@@ -1,0 +1,162 @@
+"""Prompts with their responses as training windows: only the response is a target, unless told otherwise.
+
+    data = read_pairs(Path("pairs.jsonl"))                       [("How many legs has a dog?", "Four."), …]
+    rows = encode_pairs(data, tokenizer, n_ctx=256)              token ids, where the response begins
+    windows = PairWindows(rows, n_ctx=256, packing="document")   what a `Trainer` reads
+
+A row is BOS, the prompt in its template, the response, BOS: the last one is where the response ends, and where sampling
+stops. Padding is never a target; with `masked`, neither is the prompt (SPEC §1.10 c).
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.text.shards import NO_TARGET, PACKINGS
+from streamscope.text.tokenizer import Tokenizer
+
+TEMPLATE = "User: {prompt}\nAssistant: {response}"
+Pair = tuple[str, str]
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """(prompt, response) of a JSONL file with those two fields; other fields are ignored.
+
+    Raises `InputError` naming the line that is no object, lacks a field, or has an empty response or prompt.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; check the path") from None
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f'{path}:{number}: expected {{"prompt": …, "response": …}}, found {line[:60]!r}')
+        for name in ("prompt", "response"):
+            value = row.get(name)
+            if not isinstance(value, str) or not value.strip():
+                raise InputError(f"{path}:{number}: {name!r} is {'missing' if value is None else 'no text or empty'}")
+            if any("\ud800" <= c <= "\udfff" for c in value):
+                raise InputError(f"{path}:{number}: {name!r} holds a lone surrogate, which UTF-8 cannot hold")
+        pairs.append((row["prompt"], row["response"]))
+    if not pairs:
+        raise InputError(f"{path}: the file has no pairs")
+    return pairs
+
+
+def check_template(template: str) -> None:
+    """Raise `InputError` unless {prompt} and {response} are there once each, in this order."""
+    once = template.count("{prompt}") == template.count("{response}") == 1
+    if not once or template.index("{prompt}") > template.index("{response}"):
+        raise InputError(f"template {template!r} must hold {{prompt}} and then {{response}}, once each")
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """rows: (token ids, first position of the response). truncated: rows cut at the context; dropped: nothing left."""
+
+    rows: list[tuple[list[int], int]]
+    truncated: int
+    dropped: int
+
+
+def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, n_ctx: int, template: str = TEMPLATE) -> EncodedPairs:
+    """Token ids of the pairs in their template, at most n_ctx + 1 each (inputs, and the last target).
+
+    A token belongs to the response when it covers one of its characters or what the template has after it, also
+    where it begins with the space before. Longer rows lose their end, with the closing BOS; pairs of which no response
+    token is left are dropped. Both are counted. Raises `InputError` for a bad template and when no pair is left.
+    """
+    check_template(template)
+    before, rest = template.split("{prompt}")
+    between, after = rest.split("{response}")
+    rows, truncated, dropped = [], 0, 0
+    for prompt, response in pairs:
+        start = len(before) + len(prompt) + len(between)
+        ids, spans = tokenizer.spans(before + prompt + between + response + after)
+        first = next(i for i, (_, end) in enumerate(spans) if end > start)
+        ids = [*ids, tokenizer.bos_id]
+        if first >= n_ctx + 1:
+            dropped += 1
+            continue
+        truncated += len(ids) > n_ctx + 1
+        rows.append((ids[: n_ctx + 1], first))
+    if not rows:
+        raise InputError(f"no pair has a response within the context of {n_ctx} tokens; the prompts are too long")
+    return EncodedPairs(rows, truncated, dropped)
+
+
+def hold_out(pairs: Sequence[Pair], fraction: float) -> tuple[list[Pair], list[Pair]]:
+    """(training, validation): of the different prompts, the share with the smallest sha256, at least one, is held out.
+
+    All responses to a prompt are on one side, whatever the order of the file. Raises `InputError` with a single prompt.
+    """
+    keys = {prompt: hashlib.sha256(prompt.encode()).hexdigest() for prompt, _ in pairs}
+    if len(keys) < 2:
+        raise InputError("a file with one prompt cannot be split: give --valid FILE")
+    n = min(max(1, round(fraction * len(keys))), len(keys) - 1)
+    held = set(sorted(keys, key=keys.__getitem__)[:n])
+    return [p for p in pairs if p[0] not in held], [p for p in pairs if p[0] in held]
+
+
+class PairWindows:
+    """Windows as `text.shards.Windows` has them: `len`, and `batch(indices) -> (inputs, targets)`.
+
+    document: one pair per window. stream: whole pairs one after the other as long as they fit, in the order of the
+    file; the BOS that ends one begins the next, and attention sees the pairs before, as in packed pretraining.
+    Inputs are filled with the padding token on the right, targets with −100.
+    """
+
+    def __init__(
+        self, pairs: EncodedPairs, n_ctx: int, pad_id: int, *, packing: str = "document", masked: bool = True
+    ) -> None:
+        if packing not in PACKINGS:
+            raise unknown("packing", packing, list(PACKINGS))
+        self.n_ctx, self.pad_id, self.masked = n_ctx, pad_id, masked
+        self.windows: list[list[tuple[list[int], int]]] = []
+        room = 0
+        for ids, first in pairs.rows:
+            if packing == "document" or len(ids) - 1 > room:
+                self.windows.append([])
+                room = n_ctx
+            self.windows[-1].append((ids, first))
+            # a row that was cut has no closing BOS for the next one to begin with; it also leaves no room
+            room -= len(ids) - 1
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+        """Inputs and targets (int64) of the windows `indices`, else IndexError."""
+        inputs = torch.full((len(indices), self.n_ctx), self.pad_id)
+        targets = torch.full((len(indices), self.n_ctx), NO_TARGET)
+        for row, index in enumerate(indices):
+            at = 0
+            for ids, first in self.windows[int(index)]:
+                n = len(ids) - 1
+                begin = first if self.masked else 1
+                inputs[row, at : at + n] = torch.tensor(ids[:-1])
+                targets[row, at + begin - 1 : at + n] = torch.tensor(ids[begin:])
+                at += n
+        return inputs, targets
+
+    @property
+    def n_targets(self) -> int:
+        """Targets of all windows."""
+        return sum(len(ids) - (first if self.masked else 1) for window in self.windows for ids, first in window)

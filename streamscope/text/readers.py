@@ -1,0 +1,326 @@
+"""Reading documents out of files, incrementally, with errors that say where.
+
+Memory is bounded by the largest document (text), line (JSON Lines), row (CSV), row group (Parquet) or batch of rows
+(Arrow); a .json file that is one value is read whole.
+"""
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from streamscope.cli.errors import InputError
+from streamscope.text import END_OF_TEXT, SplitAt
+
+PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+PACKED = (".gz", ".zst")
+SUFFIXES = (*PLAIN, *(kind + packed for kind in PLAIN for packed in PACKED), ".parquet", ".arrow")
+KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
+"""What is read here, in words."""
+POINTER = b"version https://git-lfs.github.com/spec/"
+LONGEST_FIELD = 2**31 - 1
+"""Characters in a field of CSV; the library's own limit is 131,072."""
+PARQUET_ROWS = 1024
+BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
+"""One blank line and more, in any convention of line ends (CRLF is LF already)."""
+
+
+def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:
+    """The raw texts of one file whose name ends in one of `SUFFIXES`.
+
+    A JSON Lines object, an entry of a JSON list or a row of CSV, Parquet or Arrow is one text, its `text_field`; a list
+    of messages there is a chat (`chat_text`), and so is the field messages where there is no field text.
+
+    A text file is cut behind the lines that hold `<|endoftext|>`, which stays in the text; with "blank" at blank lines
+    as well, with "file" not at all: a separator in it counts as a blank line.
+
+    Raises:
+        InputError: names the file and the byte that is not UTF-8 (counted after decompression) or is NUL,
+            the line that is not a JSON object with the field, or the columns when that one is missing; also a pointer
+            of Git LFS.
+    """
+    check_content(path)
+    kind = suffix_of(path).removesuffix(".gz").removesuffix(".zst")
+    if kind == ".parquet":
+        return _read_parquet(path, text_field)
+    if kind == ".arrow":
+        return _read_arrow(path, text_field)
+    if kind in (".jsonl", ".ndjson"):
+        return _read_jsonl(path, text_field)
+    if kind == ".json":
+        return _read_json(path, text_field)
+    if kind in (".csv", ".tsv"):
+        return _read_csv(path, text_field, "," if kind == ".csv" else "\t")
+    texts = _read_text(path)
+    if split_at == "file":
+        return iter(["".join(texts).replace(END_OF_TEXT, "\n\n")])
+    return chain.from_iterable(map(BLANK.split, texts)) if split_at == "blank" else texts
+
+
+def check_content(path: Path) -> None:
+    """Raise `InputError` for a file of which Git LFS left only a pointer, and for one that does not open."""
+    try:
+        with open(path, "rb") as file:
+            pointer = file.read(len(POINTER)) == POINTER
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if pointer:
+        raise InputError(f"{path} is a Git LFS pointer, not the file itself; run git lfs pull")
+
+
+def suffix_of(path: Path) -> str:
+    """The one of `SUFFIXES` that a file's name ends in, in any case of letters; "" for a file that is not read here."""
+    return max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """Every file below `folder` in order of path, without hidden files and folders.
+
+    Links are followed, but for those to a folder that they lie in. Raises `InputError` for a folder that does not open.
+    """
+    found, todo = list[Path](), [(folder, frozenset[str]())]
+    while todo:
+        at, above = todo.pop()
+        if (real := os.path.realpath(at)) in above:
+            continue
+        try:
+            visible = [path for path in at.iterdir() if not path.name.startswith(".")]
+        except OSError as error:
+            raise unreadable(at, error) from error
+        found += [path for path in visible if path.is_file()]
+        todo += [(path, above | {real}) for path in visible if path.is_dir()]
+    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+
+
+def digest(path: Path, root: Path) -> dict[str, Any]:
+    """Name below `root`, sha256 and size of one file, for fingerprints and manifests; `InputError` for a pointer."""
+    check_content(path)
+    try:
+        with open(path, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return {"name": path.relative_to(root).as_posix(), "sha256": sha256, "bytes": path.stat().st_size}
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with _opened(path) as file:
+            yield from file
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error) from error
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
+    """A file to read, decompressed as its name says."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path)
+    if path.suffix.lower() == ".zst":
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
+    return open(path, "rb")
+
+
+def unreadable(path: Path, error: Exception) -> InputError:
+    """The error for a file that does not open, or breaks off."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return InputError(f"{path}: cannot be read ({why}); check the file")
+
+
+def _decode(raw: bytes, start: int, path: Path) -> str:
+    """`raw` as UTF-8, where `start` is its byte offset in the (uncompressed) file; CRLF becomes LF."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = start + error.start
+        raise InputError(f"{path}: not UTF-8 at byte {byte}; convert the file to UTF-8") from error
+    if "\0" in text:
+        byte = start + raw.index(0)
+        raise InputError(
+            f"{path}: a NUL at byte {byte}, no text; convert a UTF-16 file to UTF-8, leave a binary one out"
+        )
+    return (text.removeprefix("\ufeff") if start == 0 else text).replace("\r\n", "\n")
+
+
+def _read_text(path: Path) -> Iterator[str]:
+    separator = END_OF_TEXT.encode()
+    start, parts = 0, list[bytes]()
+    for line in _lines(path):
+        parts.append(line)
+        if separator in line:
+            raw = b"".join(parts)
+            yield _decode(raw, start, path)
+            start += len(raw)
+            parts.clear()
+    if parts:
+        yield _decode(b"".join(parts), start, path)
+
+
+def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
+    start = 0
+    for number, raw in enumerate(_lines(path), 1):
+        line = _decode(raw, start, path)
+        start += len(raw)
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: not a JSON value ({error}); write one object per line") from error
+        yield _json_text(row, text_field, where)
+
+
+def _read_json(path: Path, text_field: str) -> Iterator[str]:
+    """A list of objects or of texts, one object, or one object per line, as many files of that name are."""
+    try:
+        lined = isinstance(json.loads(next(filter(bytes.strip, _lines(path)), b"")), dict)
+    except (ValueError, RecursionError):
+        lined = False
+    if lined:
+        yield from _read_jsonl(path, text_field)
+    elif (text := _decode(b"".join(_lines(path)), 0, path)).strip():
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not a JSON value ({error}); write a list of objects") from error
+        for number, row in enumerate(found if isinstance(found, list) else [found], 1):
+            where = f"{path}: record {number}"
+            yield checked_text(row, where) if isinstance(row, str) else _json_text(row, text_field, where)
+
+
+def _json_text(row: object, text_field: str, where: str) -> str:
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: a JSON {type(row).__name__}, not an object with a field {text_field!r}")
+    return record_text(row, text_field, where)
+
+
+def _read_csv(path: Path, text_field: str, delimiter: str) -> Iterator[str]:
+    """The first line names the columns; quotes and lines within a field are those of RFC 4180."""
+    csv.field_size_limit(LONGEST_FIELD)
+
+    def lines() -> Iterator[str]:
+        start = 0
+        for raw in _lines(path):
+            yield _decode(raw, start, path)
+            start += len(raw)
+
+    rows = csv.reader(lines(), delimiter=delimiter, strict=True)
+    try:
+        header = next(rows, None)
+        if header is None:
+            return
+        name = field_of(header, text_field, str(path))
+        if header.count(name) > 1:
+            raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; rename all but one")
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise InputError(
+                    f"{path}:{rows.line_num}: {len(row)} fields, the first line has {len(header)}; put quotes around a "
+                    "text with commas or line ends"
+                )
+            yield checked_text(row[header.index(name)], f"{path}:{rows.line_num}")
+    except csv.Error as error:
+        raise InputError(f"{path}:{rows.line_num}: not CSV ({error}); check the quotes") from error
+
+
+def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            name = field_of(file.schema_arrow.names, text_field, str(path))
+            for rows in file.iter_batches(batch_size=PARQUET_ROWS, columns=[name]):
+                for value in rows.column(0).to_pylist():
+                    yield value_text(value, str(path))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
+
+
+def _read_arrow(path: Path, text_field: str) -> Iterator[str]:
+    """A stream of Arrow, as `datasets` writes into its cache, or a file of it."""
+    import pyarrow
+    import pyarrow.ipc
+
+    try:
+        with pyarrow.memory_map(str(path)) as file:
+            framed = file.read(6) == b"ARROW1"
+            file.seek(0)
+            read = pyarrow.ipc.open_file(file) if framed else pyarrow.ipc.open_stream(file)
+            name = field_of(read.schema.names, text_field, str(path))
+            batches = map(read.get_batch, range(read.num_record_batches)) if framed else read
+            for rows in batches:
+                for value in rows.column(name).to_pylist():
+                    yield value_text(value, str(path))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{path}: not a readable Arrow file ({first_line(error)})") from error
+
+
+def record_text(row: Mapping[str, Any], text_field: str, where: str) -> str:
+    """A record's document: the text or the chat in its field. Raises `InputError` as `field_of` and `value_text`."""
+    return value_text(row[field_of(row, text_field, where)], where)
+
+
+def field_of(names: Iterable[str], text_field: str, where: str) -> str:
+    """Where records with fields `names` hold their text: `text_field`, or messages where there is no field text.
+
+    Raises `InputError` for a field that is not there; it lists those that are.
+    """
+    known = list(names)
+    if text_field in known:
+        return text_field
+    if text_field == "text" and "messages" in known:
+        return "messages"
+    raise InputError(f"{where}: no field {text_field!r}; it has {', '.join(known) or 'none'}; name one of them")
+
+
+def value_text(value: object, where: str) -> str:
+    """A field's value as a document: a string, or a list of messages."""
+    return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
+
+
+def chat_text(messages: Sequence[Any], where: str) -> str:
+    """A chat as a document, a line "Role: content" for every message, as the template of `text.pairs` has them.
+
+    A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}. Raises
+    `InputError` for any other.
+    """
+    lines = []
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping):
+            raise InputError(f"{where}: message {number} is a {type(message).__name__}, not a role and its content")
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            raise InputError(f"{where}: message {number} has no role; a chat is a list of roles and contents")
+        parts = content if isinstance(content, list) else [{"text": content}]
+        found = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+        texts = [text for text in found if isinstance(text, str)]
+        if len(texts) < len(found):
+            raise InputError(f"{where}: message {number} has no content that is text; leave it out")
+        lines.append(f"{role.capitalize()}: {checked_text(''.join(texts), where)}")
+    return "\n".join(lines)
+
+
+def checked_text(value: object, where: str) -> str:
+    """`value` as a document's text; a null is an empty document."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: the text is a {type(value).__name__}, not a string; name another field")
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise InputError(f"{where}: the text holds a lone surrogate, which UTF-8 cannot hold; remove it")
+    return value
+
+
+def first_line(error: Exception) -> str:
+    """What `error` says, on one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,261 @@
+"""Labelled passages: a few sentences in which a pronoun has one antecedent, and meaning says which.
+
+Every passage draws its antecedent's role, the order of the candidates (`first`: antecedent mentioned first),
+the number of sentences between and the number of distractors independently of each other. So the most
+recent candidate and the first one are each right half of the time, whatever else is true of the passage.
+
+A passage is a function (rng, env, key, held_out, first, pair) -> (marked text, labels, frame), or None when
+the combination wanted does not exist. The frame says how a story may lead into it: it happens "here", is a
+"tale" of animals, belongs to a "play" or party with other people, happened in the "past", or is a "state".
+With `pair` it is a short form without follow-up in which nothing but the order of the two noun phrases
+depends on `first`: the minimal pairs.
+"""
+
+from collections.abc import Callable
+from random import Random
+from zlib import crc32
+
+from streamscope.text.stories.lexicon import (
+    ANIMALS,
+    BIG_PREY,
+    BOYS,
+    CONTAINER_ACTS,
+    CONTAINERS,
+    GIRLS,
+    HUNTED,
+    HUNTERS,
+    HUNTS,
+    ITEMS,
+    NEUTRAL_THINGS,
+    SMALL_HUNTERS,
+    TEXT,
+    TOOL_ACTS,
+    TOOLS,
+)
+from streamscope.text.stories.template import Env, Label, expand, pick
+
+_TEXT = TEXT["cases"]
+Passage = tuple[str, tuple[Label, ...], str]
+Combination = tuple[str, str, str]
+HELD_OUT_PART = 10
+"""One combination in this many is reserved."""
+
+
+def is_held_out(category: str, combination: Combination) -> bool:
+    """Whether (antecedent, competitor, verb) is reserved for evaluation: about one in ten, by CRC-32."""
+    return crc32("|".join((category, *combination)).encode()) % HELD_OUT_PART == 0
+
+
+def draw(
+    category: str, held_out: bool, propose: Callable[[], Combination], both_ways: bool = False
+) -> Combination | None:
+    """A combination on the wanted side; `both_ways` when the passage labels the competitor too."""
+    for _ in range(200):
+        a, b, verb = combination = propose()
+        other_way = is_held_out(category, (b, a, verb)) if both_ways else held_out
+        if is_held_out(category, combination) == other_way == held_out:
+            return combination
+    return None
+
+
+BETWEEN_IT = _TEXT["between_it"]
+BETWEEN_PEOPLE = _TEXT["between_people"]
+BETWEEN_PLURAL = _TEXT["between_plural"]
+AFTER_THING = _TEXT["after_thing"]
+AFTER_ANIMAL = _TEXT["after_animal"]
+AFTER_PERSON = _TEXT["after_person"]
+PAIR_END = "Everyone looked at"
+
+
+def between(rng: Random, templates: tuple[str, ...], env: Env, pair: bool) -> str:
+    roll = 0.0 if pair else rng.random()
+    n = 0 if roll < 0.45 else 1 if roll < 0.8 else 2
+    return "".join(" " + expand(t, env, rng) for t in rng.sample(templates, n))
+
+
+def after(rng: Random, templates: tuple[str, ...], env: Env, pair: bool) -> str:
+    if pair or rng.random() < 0.3:
+        return ""
+    return " " + expand(pick(rng, templates), env, rng)
+
+
+def after_animal(text: str, env: Env) -> tuple[str, ...]:
+    """What may follow about an animal; what it does is not told twice."""
+    return AFTER_ANIMAL[1:] if env["does"] in text else AFTER_ANIMAL
+
+
+def actor(rng: Random, env: Env) -> dict[str, str]:
+    """The environment with a subject {s} (hero or friend) and the other child {o}."""
+    a, b = ("h", "f") if rng.random() < 0.5 else ("f", "h")
+    return {**env, "s": env[a], "ss": env[a + "s"], "so": env[a + "o"], "sp": env[a + "p"], "o": env[b]}
+
+
+def noun(rng: Random, key: str, word: str, adjectives: tuple[str, ...], pair: bool) -> str:
+    adjective = f"{pick(rng, adjectives)} " if not pair and rng.random() < 0.3 else ""
+    return f"a {adjective}[{key} {word}]"
+
+
+QUALITIES = _TEXT["qualities"]
+LOOKS = _TEXT["looks"]
+
+TWO_THINGS = _TEXT["two_things"]
+TWO_THINGS_APART = _TEXT["two_things_apart"]
+THREE_THINGS = _TEXT["three_things"]
+USE = _TEXT["use"]
+FILL = _TEXT["fill"]
+
+
+AT_WORK = _TEXT["at_work"]
+FILLED = _TEXT["filled"]
+
+
+def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """Tools are used, containers hold: "He used it", "He put the apples into it"."""
+    is_tool = rng.random() < 0.5
+    tools, containers = tuple(TOOLS), tuple(CONTAINERS)
+
+    def propose() -> Combination:
+        tool, container = pick(rng, tools), pick(rng, containers)
+        return (tool, container, pick(rng, TOOLS[tool])) if is_tool else (container, tool, pick(rng, ITEMS))
+
+    combination = draw("tool-container", held_out, propose)
+    if combination is None:
+        return None
+    target, other, verb = combination
+    env = actor(rng, env)
+    things = [noun(rng, "a" + k, target, QUALITIES, pair), noun(rng, "b" + k, other, QUALITIES, pair)]
+    if not first:
+        things.reverse()
+    intros: tuple[str, ...] = TWO_THINGS if pair or rng.random() < 0.6 else TWO_THINGS_APART
+    keys: tuple[str, ...] = ("a" + k, "b" + k)
+    if not pair and rng.random() < 0.12:
+        intros, keys = THREE_THINGS, (*keys, "c" + k)
+        things.insert(int(rng.random() * 3), noun(rng, "c" + k, pick(rng, NEUTRAL_THINGS), QUALITIES, pair))
+        env["x3"] = things[2]
+    close = "" if is_tool else pick(rng, CONTAINERS[target])
+    env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k)
+    env.update(use=verb, items=verb, close=close)
+    text = expand(pick(rng, intros), env, rng) + between(rng, BETWEEN_IT, env, pair)
+    if rng.random() < 0.6:  # the pronoun first, and then what only one thing does
+        if pair or rng.random() < 0.15:
+            told = "did the job well" if is_tool else "was rather heavy"
+        else:
+            told = (TOOL_ACTS if is_tool else CONTAINER_ACTS)[target]
+        cue = f"[u{k} {expand(pick(rng, AT_WORK if is_tool else FILLED), env, rng)}], [p{k} it] {told}."
+    else:
+        cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
+    text += f" {cue}" + after(rng, AFTER_THING, env, pair)
+    if pair:
+        text += f" {PAIR_END} the"
+    relation = "tool" if is_tool else "container"
+    return text, (Label("tool-container", relation, "p" + k, "a" + k, keys, "u" + k, combination),), "here"
+
+
+EVENTS = _TEXT["events"]
+CHASE = _TEXT["chase"]
+HUNT = _TEXT["hunt"]
+FLEE = _TEXT["flee"]
+STALK = _TEXT["stalk"]
+ESCAPE = _TEXT["escape"]
+GLAD = frozenset(_TEXT["glad"])
+"""Events after which both sides are content, so that an animal may do what its kind likes to do."""
+BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
+TWO_ANIMALS = _TEXT["two_animals"]
+TWO_ANIMALS_APART = _TEXT["two_animals_apart"]
+
+
+def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """The one who acts and the one acted on: hunter and hunted, or an event in active or passive voice."""
+    is_agent = rng.random() < 0.5
+    style = 0.0 if pair else rng.random()
+    if style < 0.4:
+        return _hunt(rng, env, k, held_out, first, pair, is_agent)
+    return _event(rng, env, k, held_out, first, pair, is_agent, style > 0.75)
+
+
+def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """One animal did something to another: both are of one kind, and only who did what tells them apart."""
+    return _event(rng, env, k, held_out, first, pair, rng.random() < 0.5, people=False)
+
+
+def _event(
+    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool, people: bool
+) -> Passage | None:
+    guests = tuple(g for g in (GIRLS if env["hs"] == "she" else BOYS) if g not in (env["h"], env["f"]))
+    events, animals = tuple(EVENTS), tuple(ANIMALS)
+
+    def propose() -> Combination:
+        if people:
+            pair_of = (env["h"], pick(rng, guests))
+            return (*(pair_of if rng.random() < 0.5 else pair_of[::-1]), pick(rng, events))
+        verb = pick(rng, (*events, "chase"))
+        agent, patient = rng.sample(animals, 2)
+        if verb == "chase":
+            agent, patient = pick(rng, BIG_HUNTERS), pick(rng, tuple(HUNTED))
+        return (agent, patient, verb) if is_agent else (patient, agent, verb)
+
+    combination = draw("agent-patient", held_out, propose)
+    if combination is None:
+        return None
+    target, other, verb = combination
+    past, participle, *cues, why_agent, why_patient, then_agent, then_patient = EVENTS.get(verb, CHASE)
+    env = actor(rng, env)
+    if people:
+        nouns = [f"[a{k} {target}]", f"[b{k} {other}]"]
+        pronoun, env["o"], env["s"] = env["hs"], env["e"], env["f"]
+    else:
+        nouns = [noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair)]
+        pronoun, env["does"] = "it", ANIMALS[target][1]
+    if not first:
+        nouns.reverse()
+    env.update(x1=nouns[0], x2=nouns[1], n=target, N=target, m=other)
+    event = f"{{x1}} {past} {{x2}}" if first == is_agent else f"{{x1}} was {participle} by {{x2}}"
+    if not pair and rng.random() < 0.35:
+        reason = why_agent if is_agent else why_patient
+        text = expand(f"{event} because [p{k} {pronoun}] [u{k} {reason}].", env, rng)
+    else:
+        cue = pick(rng, cues[0] if is_agent else cues[1])
+        then = then_agent if is_agent else then_patient
+        if verb in GLAD and not people and not pair and rng.random() < 0.6:
+            then = ANIMALS[target][1]
+        text = expand(f"{event}.", env, rng)
+        text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
+    text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
+    if pair:
+        text += f" {PAIR_END} the"
+    relation = "agent" if is_agent else "patient"
+    label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
+    return text, (label,), "past" if people else "tale"
+
+
+def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool) -> Passage | None:
+    """A hunter and its prey, named side by side: what each is makes it the agent or the patient."""
+
+    def propose() -> Combination:
+        hunter, hunted = pick(rng, HUNTERS), pick(rng, tuple(HUNTED))
+        while hunter in SMALL_HUNTERS and hunted in BIG_PREY:
+            hunted = pick(rng, tuple(HUNTED))
+        return (hunter, hunted, pick(rng, HUNT)) if is_agent else (hunted, hunter, pick(rng, FLEE))
+
+    combination = draw("agent-patient", held_out, propose)
+    if combination is None:
+        return None
+    target, other, cue = combination
+    env = actor(rng, env)
+    animals = [noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair)]
+    if not first:
+        animals.reverse()
+    env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=ANIMALS[target][1])
+    text = expand(pick(rng, TWO_ANIMALS if pair or rng.random() < 0.6 else TWO_ANIMALS_APART), env, rng)
+    text += between(rng, BETWEEN_PEOPLE, env, pair)
+    if not pair and rng.random() < 0.8:
+        then = HUNTS[target] if is_agent else HUNTED[target]
+    else:
+        then = pick(rng, STALK if is_agent else ESCAPE)
+    text += f" [u{k} {cue}], [p{k} it] {then}."
+    text += after(rng, after_animal(text, env), env, pair)
+    if pair:
+        text += f" {PAIR_END} the"
+    relation = "agent" if is_agent else "patient"
+    label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
+    return text, (label,), "here"

@@ -1,0 +1,248 @@
+"""Labelled passages about owners and what they own, he and she, they and one: see `stories.cases`."""
+
+from random import Random
+
+from streamscope.text.stories.cases import (
+    AFTER_PERSON,
+    AFTER_THING,
+    BETWEEN_PEOPLE,
+    BETWEEN_PLURAL,
+    LOOKS,
+    PAIR_END,
+    QUALITIES,
+    Combination,
+    Passage,
+    actor,
+    after,
+    after_animal,
+    between,
+    draw,
+    noun,
+)
+from streamscope.text.stories.lexicon import (
+    ANIMAL_STATES,
+    ANIMALS,
+    BOYS,
+    GIRLS,
+    GROUPS,
+    SINGLES,
+    STATES,
+    TEXT,
+    THINGS,
+    WISHES,
+)
+from streamscope.text.stories.template import Env, Label, capital, expand, pick
+
+_TEXT = TEXT["people"]
+OWNERS = _TEXT["owners"]
+CARE = _TEXT["care"]
+PERSON_ACTS = _TEXT["person_acts"]
+OWNER_FIRST = _TEXT["owner_first"]
+OWNED_FIRST = _TEXT["owned_first"]
+ANIMAL_MOODS = _TEXT["animal_moods"]
+ANIMAL_CALM = _TEXT["animal_calm"]
+ANIMAL_AND_THING = _TEXT["animal_and_thing"]
+
+
+def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """Owner and owned: animacy decides between a person and a thing, or between an animal and its thing."""
+    is_owner = rng.random() < 0.5
+    style = 0.0 if pair else rng.random()
+    if style < 0.45:
+        return _animal_and_thing(rng, env, k, held_out, first, pair, is_owner)
+    env = actor(rng, env)
+    things = tuple(THINGS)
+    double = style > 0.7
+
+    def propose() -> Combination:
+        thing = pick(rng, things)
+        verb = pick(rng, tuple(CARE)) if double else pick(rng, PERSON_ACTS) if is_owner else THINGS[thing][1]
+        return (env["s"], thing, verb) if double or is_owner else (thing, env["s"], verb)
+
+    combination = draw("possessor-possessed", held_out, propose, both_ways=double)
+    if combination is None:
+        return None
+    owner, verb = env["s"], combination[2]
+    thing = combination[1] if combination[0] == owner else combination[0]
+    keys = ("a" + k, "b" + k)
+    env["s"], env["m"] = f"[a{k} {owner}]", owner
+    if double:  # "Anna's doll was dirty, so she washed it."
+        owned_first = first != is_owner
+        owned = f"[b{k} {thing}]"
+        subject = f"the {owned} that belonged to {env['s']}" if owned_first else f"{env['s']}'s {owned}"
+        text = f"{subject} was {verb}, so [p{k} {env['ss']}] {CARE[verb]} [q{k} it]."
+        env.update(s=owner, n=thing)
+        text += after(rng, AFTER_THING[:4], env, pair)
+        swapped = (combination[1], combination[0], verb)
+        she = Label("possessor-possessed", "possessor", "p" + k, keys[0], keys, "p" + k, combination)
+        it = Label("possessor-possessed", "possessed", "q" + k, keys[1], keys, "q" + k, swapped)
+        return text, (she, it), "here"
+    owner_first = first == is_owner
+    env["x1" if not owner_first else "x2"] = noun(rng, keys[1], thing, QUALITIES, pair)
+    text = expand(pick(rng, OWNER_FIRST if owner_first else OWNED_FIRST), env, rng)
+    env.update(s=owner, n=thing)
+    text += between(rng, BETWEEN_PLURAL, env, pair)
+    pronoun = capital(env["ss"]) if is_owner else "It"
+    text += f" [p{k} {pronoun}] {expand(verb, env, rng)}."
+    if is_owner:
+        text += after(rng, AFTER_PERSON, {**env, "n": owner, "N": owner}, pair)
+    else:
+        text += after(rng, AFTER_THING[:4], env, pair)
+    relation, antecedent = ("possessor", keys[0]) if is_owner else ("possessed", keys[1])
+    return text, (Label("possessor-possessed", relation, "p" + k, antecedent, keys, "p" + k, combination),), "here"
+
+
+def _animal_and_thing(
+    rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_owner: bool
+) -> Passage | None:
+    """Both are "it": what is said just before the pronoun can be true of one of them only."""
+
+    def propose() -> Combination:
+        animal, thing = pick(rng, OWNERS), pick(rng, tuple(THINGS))
+        return (animal, thing, pick(rng, ANIMAL_MOODS)) if is_owner else (thing, animal, THINGS[thing][0])
+
+    combination = draw("possessor-possessed", held_out, propose)
+    if combination is None:
+        return None
+    target, other, cue = combination
+    env = actor(rng, env)
+    nouns = [noun(rng, "a" + k, target, LOOKS if is_owner else QUALITIES, pair),
+             noun(rng, "b" + k, other, QUALITIES if is_owner else LOOKS, pair)]  # fmt: skip
+    if not first:
+        nouns.reverse()
+    env.update(x1=nouns[0], x2=nouns[1], n=target, m=other)
+    frame = "tale"
+    if pair or rng.random() < 0.4:
+        frame = "here"
+        text = expand(pick(rng, ANIMAL_AND_THING), env, rng)
+    elif first == is_owner:
+        text = expand("<{x1} had {x2}|{x1} loved to play with {x2}|{x1} sat beside {x2}>.", env, rng)
+    else:
+        text = expand("<{x1} belonged to {x2}|{x1} was the treasure of {x2}|{x1} lay beside {x2}>.", env, rng)
+    text += between(rng, BETWEEN_PLURAL, env, pair)
+    if is_owner:
+        env["does"] = ANIMALS[target][1]
+        then = pick(rng, ANIMAL_CALM) if pair or rng.random() < 0.3 else env["does"]
+    else:
+        then = THINGS[target][1]
+    text += f" [u{k} {cue}], [p{k} it] {then}."
+    text += after(rng, after_animal(text, env) if is_owner else AFTER_THING[:4], env, pair)
+    if pair:
+        text += f" {PAIR_END} the"
+    relation = "possessor" if is_owner else "possessed"
+    label = Label("possessor-possessed", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
+    return text, (label,), frame
+
+
+TWO_PEOPLE = _TEXT["two_people"]
+TWO_PEOPLE_APART = _TEXT["two_people_apart"]
+JOINTS = _TEXT["joints"]
+
+
+def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """He and she, with one child of each; what is told of the child comes back after the pronoun."""
+    is_hero = rng.random() < 0.5
+    a, b = ("h", "f") if is_hero else ("f", "h")
+    style = 0.0 if pair else rng.random()
+    wish, options, before, then = pick(rng, WISHES)
+    states = tuple(STATES)
+
+    def propose() -> Combination:
+        if style < 0.3:
+            return (env[a], env[b], pick(rng, PERSON_ACTS))
+        return (env[a], env[b], f"{wish} {pick(rng, options)}" if style > 0.7 else pick(rng, states))
+
+    combination = draw("gender", held_out, propose)
+    if combination is None:
+        return None
+    verb = combination[2]
+    keys: tuple[str, ...] = ("a" + k, "b" + k)
+    people = [f"[a{k} {env[a]}]", f"[b{k} {env[b]}]"]
+    env, frame = {**env, "n": env[a], "N": env[a]}, "here" if style < 0.3 else "state"
+    if style < 0.3:
+        if not first:
+            people.reverse()
+        env.update(x1=people[0], x2=people[1])
+        intros = TWO_PEOPLE if pair or rng.random() < 0.4 else TWO_PEOPLE_APART
+        text, told = expand(pick(rng, intros), env, rng), verb
+    else:
+        third = rng.random() < 0.12
+        if style > 0.7:
+            option = verb.split(" ", 1)[1]
+            facts = [before.format(o=option)]
+            others = rng.sample([o for o in options if o != option], 2)
+            facts += [before.format(o=o) for o in others]
+            told = then.format(o=option)
+        else:
+            facts, told = [f"was {verb}"], pick(rng, STATES[verb][1])
+            used = {STATES[verb][0]}
+            while len(facts) < 3:
+                state = pick(rng, states)
+                if STATES[state][0] not in used:
+                    used.add(STATES[state][0])
+                    facts.append(f"was {state}")
+        clauses = [f"{people[0]} {facts[0]}", f"{people[1]} {facts[1]}"]
+        if not first:
+            clauses.reverse()
+        if third:  # a second child of the competitor's gender
+            others = [g for g in (GIRLS if env[b + "s"] == "she" else BOYS) if g not in (env["h"], env["f"])]
+            clauses.insert(int(rng.random() * 3), f"[c{k} {pick(rng, others)}] {facts[2]}")
+            keys = (*keys, "c" + k)
+            text = f"{clauses[0]}, {clauses[1]}, and {clauses[2]}."
+        else:
+            text = f"{clauses[0]}{pick(rng, JOINTS)}{clauses[1]}."
+    text += between(rng, BETWEEN_PEOPLE, env, pair)
+    text += f" [p{k} {capital(env[a + 's'])}] {expand(told, env, rng)}." + after(rng, AFTER_PERSON, env, pair)
+    if pair:
+        text += f" {PAIR_END}"
+    return text, (Label("gender", env[a + "s"], "p" + k, "a" + k, keys, "p" + k, combination),), frame
+
+
+def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+    """They and one. Each side gets a state of its own, so that "they" cannot mean all of them together."""
+    is_group = rng.random() < 0.5
+    animals = rng.random() < 0.5
+    states = ANIMAL_STATES if animals else STATES
+    kinds = tuple(ANIMALS)
+
+    def propose() -> Combination:
+        if animals:
+            one, many = rng.sample(kinds, 2)
+            group, single = ANIMALS[many][0], one
+        else:
+            group, single = pick(rng, GROUPS), pick(rng, tuple(SINGLES))
+        state = pick(rng, tuple(states))
+        return (group, single, state) if is_group else (single, group, state)
+
+    combination = draw("number", held_out, propose)
+    if combination is None:
+        return None
+    target, other, state = combination
+    group, single = (target, other) if is_group else (other, target)
+    other_state = pick(rng, [s for s in states if states[s][0] != states[state][0]])
+    group_key, single_key = ("a" + k, "b" + k) if is_group else ("b" + k, "a" + k)
+    the_group = f"the [{group_key} {group}]"
+    head = single.removeprefix("the ")
+    the_single = f"the [{single_key} {head}]" if animals or head != single else f"[{single_key} {single}]"
+    clauses = {True: f"{the_group} were ", False: f"{the_single} was "}
+    told = [clauses[is_group] + state, clauses[not is_group] + other_state]
+    if not first:
+        told.reverse()
+    text = ""
+    if animals and rng.random() < 0.4:
+        pair_of = [f"<some|two|three> [{group_key} {group}]", f"a [{single_key} {single}]"]
+        if rng.random() < 0.5:
+            pair_of.reverse()
+        text = expand(f"there <lived|were once> {pair_of[0]} and {pair_of[1]}. ", env, rng)
+    joint = pick(rng, JOINTS)
+    text += capital(told[0]) if text else told[0]
+    text += joint + (capital(told[1]) if joint == ". " else told[1]) + "."
+    text += between(rng, BETWEEN_PEOPLE, env, pair)
+    pronoun = "They" if is_group else SINGLES.get(single, "It")
+    text += f" [p{k} {pronoun}] {expand(pick(rng, states[state][1]), env, rng)}."
+    name = target if target in ("Grandma", "Grandpa", "Mom", "Dad") else "the " + target.removeprefix("the ")
+    follow = AFTER_PERSON[:1] if is_group or animals else AFTER_PERSON
+    text += after(rng, follow, {**env, "n": name, "N": name}, pair)
+    relation = "group" if is_group else "single"
+    label = Label("number", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "p" + k, combination)
+    return text, (label,), "tale" if animals else "play"

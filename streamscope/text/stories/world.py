@@ -1,0 +1,145 @@
+"""Who a story is about, how it begins and how it ends: the cast, and facts told early that return late."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from streamscope.text.stories.cases import Passage, agent_patient, tool_container
+from streamscope.text.stories.lexicon import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, TEXT, THINGS
+from streamscope.text.stories.people import gender, number, possessor_possessed
+from streamscope.text.stories.plots import PLOTS, QUIET_DAY
+from streamscope.text.stories.template import Label, capital, expand, pick
+
+_TEXT = TEXT["world"]
+PASSAGES = {
+    "tool-container": tool_container,
+    "agent-patient": agent_patient,
+    "possessor-possessed": possessor_possessed,
+    "gender": gender,
+    "number": number,
+}
+_PRONOUNS = {"f": ("she", "her", "her", "girl"), "m": ("he", "him", "his", "boy")}
+_THINGS = tuple(THINGS)
+
+OPENINGS = _TEXT["openings"]
+FRIENDS = _TEXT["friends"]
+FACTS = _TEXT["facts"]
+ENDINGS = _TEXT["endings"]
+LINKS = _TEXT["links"]
+EVENINGS = _TEXT["evenings"]
+NIGHTS = _TEXT["nights"]
+EVENING = 0.6
+"""Part of the stories without a plot of their own: an evening of short tales, which is four to six passages."""
+QUIET = 0.12
+"""Part of the others without a plot: an outing and what was seen there."""
+
+
+def cast(rng: Random) -> dict[str, str]:
+    """Two children of different gender, a grown-up, a pet, a thing with its color, and a plan for later."""
+    girl, boy = pick(rng, GIRLS), pick(rng, BOYS)
+    hero_is_girl = rng.random() < 0.5
+    elder = pick(rng, ELDERS)
+    color, toy = pick(rng, COLORS), pick(rng, _THINGS)
+    env = {"h": girl, "f": boy, "e": elder, "color": color, "toy_noun": toy, "toy": f"{color} {toy}"}
+    if not hero_is_girl:
+        env["h"], env["f"] = boy, girl
+    for who, sex in (("h", "f" if hero_is_girl else "m"), ("f", "m" if hero_is_girl else "f")):
+        env[who + "s"], env[who + "o"], env[who + "p"], child = _PRONOUNS[sex]
+        env["child" if who == "h" else "child2"] = child
+    env["fs_cap"] = capital(env["fs"])
+    for slot, name in (("trait", "trait"), ("trait2", "trait"), ("home", "home"), ("age", "age"), ("fun", "fun"),
+                       ("food", "dish"), ("dream", "job"), ("charm", "charm"), ("treat", "treat"),
+                       ("time", "time")):  # fmt: skip
+        env[slot] = pick(rng, LISTS[name])
+    env["home_cap"] = capital(env["home"])
+    env["pet"], env["pet_name"] = pick(rng, PETS), pick(rng, PET_NAMES)
+    return env
+
+
+def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
+    """One story as marked text, with the labels of its cases."""
+    env = cast(rng)
+    if rng.random() < EVENING:
+        return _evening(rng, env, held_out)
+    return plotted(rng, env, held_out, PASSAGES, lambda n: rng.sample(sorted(PASSAGES), n))
+
+
+def plotted(
+    rng: Random,
+    env: dict[str, str],
+    held_out: Any,
+    passages: Mapping[str, Callable[..., Passage | None]],
+    draw: Callable[[int], list[str]],
+    likes: bool = True,
+) -> tuple[str, list[Label]]:
+    """A plot with passages between its stages: `draw(n)` names n of `passages`, which are called with `held_out`.
+
+    With `likes` a plot may choose the first.
+    """
+    plot = QUIET_DAY if rng.random() < QUIET else pick(rng, PLOTS)
+    env["place"] = pick(rng, plot.places)
+    for slot, name in plot.binds:
+        env[slot] = expand(pick(rng, [x for x in LISTS[name] if x not in env.values()]), env, rng)
+    roll = rng.random()
+    n_passages = 0 if roll < 0.03 else 1 if roll < 0.36 else 2 if roll < 0.84 else 3
+    if plot is QUIET_DAY:
+        n_passages, gaps = 2, [0, 0]
+    else:
+        gaps = rng.sample(range(len(plot.stages) - 1), n_passages)
+    categories = draw(n_passages)
+    if likes and categories and plot.likes and rng.random() < 0.3:
+        liked = pick(rng, plot.likes)
+        categories = [liked, *(c for c in categories if c != liked)][:n_passages]
+
+    facts = rng.sample(sorted(FACTS), 1 if n_passages > 2 or rng.random() < 0.6 else 2)
+    if any("{toy" in t for stage in plot.stages for t in stage) and "toy" not in facts:
+        facts[0] = "toy"
+    bound = {slot for slot, _ in plot.binds}
+    facts = [f for f in facts if not (f == "rule" and "time" in bound)]
+    opening = [expand(pick(rng, OPENINGS), env, rng)]
+    if rng.random() < 0.85:
+        opening.append(expand(pick(rng, FRIENDS), env, rng))
+    opening += [expand(pick(rng, FACTS[f][0]), env, rng) for f in facts]
+
+    paragraphs = [opening, []]
+    labels: list[Label] = []
+    stages = [expand(pick(rng, stage), env, rng) for stage in plot.stages]
+    waiting: list[list[str]] = []
+    for i, stage in enumerate(stages):
+        paragraphs[-1].append(stage)
+        for k in (str(j) for j, gap in enumerate(gaps) if gap == i):
+            passage = passages[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
+            if passage is not None:
+                waiting.append([lead(rng, env, passage[0], passage[2])])
+                labels += passage[1]
+        if waiting and (i + 1 == len(stages) or not stages[i + 1].startswith('"')):  # do not cut a dialogue
+            paragraphs += [*waiting, []]
+            waiting = []
+        elif rng.random() < 0.25:
+            paragraphs.append([])
+    closing = [expand(pick(rng, FACTS[f][1]), env, rng) for f in facts]
+    if not closing or rng.random() < 0.6:
+        closing.append(expand(pick(rng, ENDINGS), env, rng))
+    paragraphs.append(closing)
+    return "\n\n".join(" ".join(p) for p in paragraphs if p), labels
+
+
+def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, list[Label]]:
+    """Short tales one after the other: nearly every sentence serves a case."""
+    categories = rng.sample(sorted(PASSAGES), len(PASSAGES) - int(rng.random() * 2))
+    if rng.random() < 0.5:
+        categories.append(pick(rng, sorted(PASSAGES)))
+    paragraphs = [expand(pick(rng, EVENINGS), env, rng)]
+    labels: list[Label] = []
+    for k, category in enumerate(categories):
+        passage = PASSAGES[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
+        if passage is not None:
+            paragraphs.append(lead(rng, env, passage[0], passage[2]))
+            labels += passage[1]
+    return "\n\n".join([*paragraphs, expand(pick(rng, NIGHTS), env, rng)]), labels
+
+
+def lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
+    """A passage with words that lead into it."""
+    link = "" if text.startswith(('"', "here", "first", "there was")) else expand(pick(rng, LINKS[frame]), env, rng)
+    return capital(link) + text if link else capital(text)

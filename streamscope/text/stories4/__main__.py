@@ -1,0 +1,46 @@
+"""Print stories of version 4, or their statistics.
+
+python -m streamscope.text.stories4 --n 3 --seed 0 --stage 0
+python -m streamscope.text.stories4 --n 20000 --stats
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from streamscope.cli.bounds import Count, Seed, Share
+from streamscope.cli.parse import command, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m streamscope.text.stories4`."""
+
+    n: Count = 3
+    """How many stories."""
+    seed: Seed = 0
+    """0 training, 1 validation, 2 evaluation."""
+    stage: Share = 1.0
+    """Of the curriculum: 0 many short repeats of few words, 1 few long ones of all words."""
+    held_out: Literal["", "combinations", "words"] = ""
+    """Stories for evaluation: reserved combinations of words, or reserved words."""
+    stats: bool = False
+    """Print the statistics of the stories instead."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, tell."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.text.stories import marked_text
+    from streamscope.text.stories4 import labelled, statistics
+
+    stories = labelled(options.seed, options.n, options.stage, options.held_out)
+    if options.stats:
+        print(statistics(list(stories)))
+        return
+    for i, one in enumerate(stories):
+        print(f"--- story {i} of seed {options.seed}: {one.kind} ---\n{marked_text(one)}\n")
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,64 @@
+"""The lexicon of stories4: `lexicon.toml`, the words of the older stories, and names made by rule.
+
+A rule name is a start and an end, and the end tells the gender: Belina is a girl, Belo a boy. One rule name in six
+(by CRC-32) and the words of [reserved] are kept for evaluation: `RESERVED` holds them, `TRAINING` all others.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from streamscope.cli.disk import read_toml
+from streamscope.text.stories.lexicon import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
+
+KINDS = ("girls", "boys", "animals", "people", "things", "foods")
+"""What two words must share to compete on equal terms."""
+RESERVED_NAMES = 6
+"""One rule name in so many is reserved."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words by kind. `places` are never reserved."""
+
+    girls: tuple[str, ...]
+    boys: tuple[str, ...]
+    animals: tuple[str, ...]
+    people: tuple[str, ...]
+    things: tuple[str, ...]
+    foods: tuple[str, ...]
+    places: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.girls + self.boys
+
+    @property
+    def nouns(self) -> tuple[str, ...]:
+        return self.animals + self.people + self.things + self.foods + self.places
+
+
+def _load() -> tuple[Words, Words, tuple[str, ...], tuple[str, ...]]:
+    told = read_toml(Path(__file__).with_name("lexicon.toml"), dict[str, dict[str, str]])
+    data = {section: {k: v.split() for k, v in table.items()} for section, table in told.items()}
+    names, nouns, reserved, plain = data["names"], data["nouns"], data["reserved"], data["plain"]
+    old = {"girls": GIRLS, "boys": BOYS, "animals": ANIMALS, "things": (*THINGS, *TOOLS, *CONTAINERS)}
+    known = {k: [*old.get(k, ()), *names.get(k, nouns.get(k, ()))] for k in (*KINDS, "places")}
+    kept: dict[str, list[str]] = {k: list(reserved.get(k, ())) for k in known}
+    taken = {word.lower() for table in (known, plain) for group in table.values() for word in group}
+    for kind in ("girls", "boys"):
+        made = (start + end for start in names["starts"] for end in names[f"{kind[:-1]}_ends"])
+        for name in (one for one in made if one.lower() not in taken):
+            (known if crc32(name.encode()) % RESERVED_NAMES else kept)[kind].append(name)
+    used, own = (Words(**{k: tuple(dict.fromkeys(v)) for k, v in table.items()}) for table in (known, kept))
+    return used, own, tuple(plain["verbs"]), tuple(plain["adjectives"])
+
+
+TRAINING, RESERVED, VERBS, ADJECTIVES = _load()
+KIND_OF = {word: kind for words in (TRAINING, RESERVED) for kind in KINDS for word in getattr(words, kind)}
+"""Of every name and noun but places. A word has one kind."""
+CHANTED = tuple(
+    sorted({*TRAINING.names, *TRAINING.nouns, *VERBS, *ADJECTIVES}, key=lambda word: (len(word), crc32(word.encode())))
+)
+"""All words that may be repeated, the shortest first: those that any tokenizer keeps whole."""
+CHANTED_RESERVED = (*RESERVED.names, *RESERVED.nouns)

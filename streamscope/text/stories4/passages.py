@@ -1,0 +1,267 @@
+# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
+"""Passages in which two of one kind compete for a pronoun, and only what happened says which is meant.
+
+Two animals, two people of one profession's kind, two girls, two boys or two things: what they are settles nothing.
+What happened to each is told, what settles the pronoun (the cue) stands before it, and the word after it is the one that
+was told of the referent: "A fox who hummed was rescued by a hen who skipped. Safe at last, it hummed again."
+
+The functions have the form that `text.stories.cases` describes, but `held_out` says what is kept for evaluation:
+"" training text; "combinations" triples (antecedent, competitor, verb) that it never uses; "words" words that it never
+uses.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from streamscope.text.stories.cases import (
+    BETWEEN_PEOPLE,
+    EVENTS,
+    PAIR_END,
+    Combination,
+    Passage,
+    after,
+    between,
+    is_held_out,
+)
+from streamscope.text.stories.lexicon import CONTAINERS, STATES
+from streamscope.text.stories.template import Env, Label, capital, expand, pick
+from streamscope.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
+from streamscope.text.stories4.text import TEXT
+
+_TEXT = TEXT["passages"]
+HELD_OUT = ("", "combinations", "words")
+EVENT_NAMES = tuple(EVENTS)
+STATE_NAMES = tuple(STATES)
+
+ACTS = _TEXT["acts"]
+THING_ACTS = _TEXT["thing_acts"]
+TAILS = _TEXT["tails"]
+AFTER = _TEXT["after"]
+CONDITIONS = _TEXT["conditions"]
+THING_CONDITIONS = _TEXT["thing_conditions"]
+TRANSFERS = _TEXT["transfers"]
+GIVER = _TEXT["giver"]
+TAKER = _TEXT["taker"]
+SCHEMAS = _TEXT["schemas"]
+RETELL = _TEXT["retell"]
+TASK_PAIRS = frozenset(frozenset(pair.split("-")) for pair in _TEXT["task_pairs"])
+"""The nouns of datasets/tasks/winograd: never together in a schema here."""
+
+
+def vocabulary(held_out: str) -> Words:
+    return RESERVED if held_out == "words" else TRAINING
+
+
+def draw(category: str, held_out: str, propose: Callable[[], Combination]) -> Combination:
+    """A combination of reserved words as it comes, else one on the wanted side of `is_held_out`."""
+    while True:
+        combination = propose()
+        if held_out == "words" or is_held_out(category, combination) == (held_out == "combinations"):
+            return combination
+
+
+def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
+    """Two different entries."""
+    a, b = int(rng.random() * len(options)), int(rng.random() * (len(options) - 1))
+    return options[a], options[b + (b >= a)]
+
+
+def _cast(rng: Random, held_out: str, kinds: tuple[str, ...]) -> tuple[tuple[str, ...], str, str]:
+    """Words to choose from, the article before them and the pronoun of each."""
+    kind = pick(rng, kinds)
+    chosen: tuple[str, ...] = getattr(vocabulary(held_out), kind)
+    if kind in ("girls", "boys"):
+        return chosen, "", "she" if kind == "girls" else "he"
+    return chosen, "a ", pick(rng, ("he", "she")) if kind == "people" else "it"
+
+
+def _who(key: str, word: str, article: str, act: str) -> str:
+    """ "a [a fox] who hummed", "[a Anna], who hummed,"."""
+    marked = f"{article}[{key} {word}]"
+    if not act:
+        return marked
+    return f"{marked} who {act}" if article else f"{marked}, who {act},"
+
+
+def _finish(
+    rng: Random, env: Env, k: str, pair: bool, told: str, cue: str, pronoun: str, then: str, category: str,
+    relation: str, combination: Combination, article: str, frame: str,
+) -> Passage:  # fmt: skip
+    """What was told, perhaps something else, the cue and the pronoun, what follows, and perhaps who is meant."""
+    target = combination[0]
+    env = {**env, "the": f"the {target}" if article else target}
+    text = told.replace(",.", ".") + between(rng, BETWEEN_PEOPLE, env, pair)
+    text += f" [u{k} {cue}], [p{k} {pronoun}] {then}."
+    text += f" {PAIR_END}{' the' if article else ''}" if pair else after(rng, AFTER, env, pair)
+    return text, (Label(category, relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination),), frame
+
+
+def _acts(rng: Random, acts: tuple[str, ...], always: bool = False) -> tuple[str, str, str]:
+    """What the referent and the other do, and what comes behind it; "" where nothing is told of them."""
+    if not always and rng.random() < 0.3:
+        return "", "", ""
+    one, other = two(rng, acts)
+    return one, other, expand(pick(rng, TAILS), {}, rng)
+
+
+def event(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
+    """One did something to another, in active or passive voice."""
+    options, article, pronoun = _cast(rng, held_out, ("animals", "people", "girls", "boys"))
+    is_agent = rng.random() < 0.5
+
+    def propose() -> Combination:
+        return (*two(rng, options), pick(rng, EVENT_NAMES))
+
+    target, other, verb = combination = draw("event", held_out, propose)
+    past, participle, agents, patients, _, _, then_agent, then_patient = EVENTS[verb]
+    act, other_act, tail = _acts(rng, ACTS)
+    people = [_who("a" + k, target, article, act), _who("b" + k, other, article, other_act)]
+    if not first:
+        people.reverse()
+    does = past if first == is_agent else f"was {participle} by"
+    told = f"{people[0]} {does} {people[1]}."
+    cue = pick(rng, agents if is_agent else patients)
+    then = f"{act} {tail}" if act else then_agent if is_agent else then_patient
+    return _finish(rng, env, k, pair, told, cue, pronoun, then, "event", "agent" if is_agent else "patient",
+                   combination, article, "past")  # fmt: skip
+
+
+def state(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
+    """Each was in a state of its own; the cue fits one of the two."""
+    options, article, pronoun = _cast(rng, held_out, ("things", "things", "animals", "people", "girls", "boys"))
+    things = options is vocabulary(held_out).things
+    told_of, acts = (THING_CONDITIONS, THING_ACTS) if things else (CONDITIONS, ACTS)
+    conditions = tuple(told_of)
+
+    def propose() -> Combination:
+        return (*two(rng, options), pick(rng, conditions))
+
+    target, other, verb = combination = draw("state", held_out, propose)
+    another = pick(rng, conditions)
+    while another == verb:
+        another = pick(rng, conditions)
+    act, other_act, tail = _acts(rng, acts, always=True)
+    join = ", and " if not article or rng.random() < 0.5 else ". "
+    who = [_who("a" + k, target, article, act), _who("b" + k, other, article, other_act)]
+    if things:
+        who = [one.replace(" who ", " that ") for one in who]
+    clauses = [f"{who[0]} was {verb}", f"{who[1]} was {another}"]
+    if not first:
+        clauses.reverse()
+    told = clauses[0] + join + (capital(clauses[1]) if join == ". " else clauses[1]) + "."
+    return _finish(rng, env, k, pair, told, pick(rng, told_of[verb]), pronoun, f"{act} {tail}", "state",
+                   "things" if things else "living", combination, article, "past")  # fmt: skip
+
+
+def transfer(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
+    """Something changed hands, and the cue says whether it is there or gone."""
+    options, article, pronoun = _cast(rng, held_out, ("people", "girls", "boys"))
+    is_giver = rng.random() < 0.5
+    goods = vocabulary(held_out).things if rng.random() < 0.7 else vocabulary(held_out).foods
+    verbs = tuple(v for v, (_, giver_first) in TRANSFERS.items() if giver_first == (first == is_giver))
+    place = rng.random()
+
+    def propose() -> Combination:
+        # the verb depends on the order; the reserved triple must not, so it is named by who is meant
+        return (*two(rng, options), "giver" if is_giver else "taker")
+
+    combination = draw("transfer", held_out, propose)
+    thing, verb = pick(rng, goods), verbs[int(place * len(verbs))]
+    act, other_act, tail = _acts(rng, ACTS, always=True)
+    people = [_who("a" + k, combination[0], article, act), _who("b" + k, combination[1], article, other_act)]
+    if not first:
+        people.reverse()
+    told = f"{people[0]} {verb} a {thing} {TRANSFERS[verb][0]} {people[1]}."
+    cue = expand(pick(rng, GIVER if is_giver else TAKER), {"t": thing}, rng)
+    return _finish(rng, env, k, pair, told, cue, pronoun, f"{act} {tail}", "transfer", combination[2],
+                   combination, article, "past")  # fmt: skip
+
+
+def winograd(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
+    """One word swaps the referent: "because it was too big", "because it was too small". The cue follows the pronoun."""
+    did, how, of_first, of_second, *kinds = pick(rng, SCHEMAS)
+    found = vocabulary(held_out)
+    one_of, other_of = (tuple(CONTAINERS) if kind == "boxes" else getattr(found, kind) for kind in kinds)
+    adjective = pick(rng, of_first if first else of_second)
+
+    def propose() -> Combination:
+        while True:
+            a, b = pick(rng, one_of), pick(rng, other_of)
+            if a != b and frozenset((a, b)) not in TASK_PAIRS:
+                return (a, b, adjective) if first else (b, a, adjective)
+
+    combination = draw("winograd", held_out, propose)
+    keys = ("a" + k, "b" + k) if first else ("b" + k, "a" + k)
+    names = combination[:2] if first else combination[1::-1]
+    pronoun = pick(rng, ("he", "she")) if kinds[0] == "people" else "it"
+    text = f"the [{keys[0]} {names[0]}] {did} the [{keys[1]} {names[1]}]"
+    text += f" because [p{k} {pronoun}] was [u{k} {how} {adjective}]. "
+    text += expand(pick(rng, RETELL[kinds[0]]), {"how": how, "adj": adjective, "n": combination[0]}, rng)
+    label = Label(
+        "winograd", "first" if first else "second", "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination
+    )
+    return text, (label,), "tale"
+
+
+# ---- text without labels: how names and words are written, and who is he and who is she --------------------------
+
+NAMED = _TEXT["named"]
+UNNAMED = _TEXT["unnamed"]
+ASIDE = _TEXT["aside"]
+TITLES = _TEXT["titles"]
+
+
+def spelled(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
+    """A word as a name, with a capital, or as a word, without: it comes back as it was."""
+    found = vocabulary(held_out)
+    things = (found.animals, found.things, found.foods)
+    n, m = two(rng, pick(rng, things))
+    name = capital(pick(rng, ADJECTIVES) if not held_out and rng.random() < 0.4 else n)
+    env = {**env, "a": pick(rng, found.animals), "N": name, "n": n, "m": m, "adj": pick(rng, ADJECTIVES)}
+    env |= {"place": pick(rng, TRAINING.places), "title": pick(rng, TITLES)}
+    env["x"] = expand(pick(rng, ASIDE), env, rng)
+    return expand(pick(rng, NAMED if first else UNNAMED), env, rng), (), "tale"
+
+
+GENDERED = _TEXT["gendered"]
+ONE_PERSON = _TEXT["one_person"]
+TWO_PERSONS = _TEXT["two_persons"]
+_FORMS = {"she": ("she", "her", "her"), "he": ("he", "him", "his")}
+
+
+def person(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
+    """He, she and their forms, with one person or with one of each."""
+    found = vocabulary(held_out)
+    sexes = ("she", "he") if rng.random() < 0.5 else ("he", "she")
+
+    def name(sex: str) -> str:
+        return (
+            pick(rng, GENDERED[sex]) if rng.random() < 0.3 else pick(rng, found.girls if sex == "she" else found.boys)
+        )
+
+    names_and_state = draw("gender", held_out, lambda: (name(sexes[0]), name(sexes[1]), pick(rng, STATE_NAMES)))
+    names, state = names_and_state[:2], names_and_state[2]
+    s, o, p = _FORMS[sexes[0]]
+    state2 = pick(rng, STATE_NAMES)
+    while STATES[state2][0] == STATES[state][0]:
+        state2 = pick(rng, STATE_NAMES)
+    t, u = two(rng, found.things)
+    env = {**env, "s": s, "o": o, "p": p, "pp": p, "state": state, "state2": state2, "t": t, "u": u, "k": k,
+           "animal": pick(rng, found.animals), "n": names[0], "m": names[1]}  # fmt: skip
+    env["told"] = expand(pick(rng, STATES[state][1]), env, rng)
+    if rng.random() < 0.5:
+        return _capitals(expand(pick(rng, ONE_PERSON), env, rng)), (), "state"
+    heads = [name.removeprefix("the ") for name in names]
+    env |= {x: name.replace(head, f"[{key}{k} {head}]")
+            for x, key, name, head in zip("nm", "ab", names, heads, strict=True)}  # fmt: skip
+    label = Label("gender", s, "p" + k, "a" + k, ("a" + k, "b" + k), "p" + k, names_and_state)
+    return _capitals(expand(pick(rng, TWO_PERSONS), env, rng)), (label,), "state"
+
+
+def _capitals(text: str) -> str:
+    """The first letter of every sentence in upper case ("the king" may begin one)."""
+    return text.replace(". the ", ". The ")
+
+
+SAME_KIND = {"event": event, "state": state, "transfer": transfer}
+OTHERS = {"winograd": winograd, "person": person, "spelled": spelled}

@@ -1,0 +1,348 @@
+"""Text to token ids and back, with the BOS policy kept in the tokenizer's own file.
+
+Every document and every prompt starts with the BOS token: the one that the file's own post-processor puts in front,
+else the one that the files beside it name (`special_tokens`), else the first of `BOS_NAMES`. The rule is a
+post-processor inside `tokenizer.json`, so whoever reloads the file, here or with another library, gets the same ids.
+A token that the file's post-processor puts behind a text is left out: texts here are read as they go on.
+
+Special tokens are never read from text: `<|endoftext|>` typed by a user (or met in a document) is
+thirteen ordinary characters, so no text can forge the start of a document, and a byte-level
+tokenizer gives back exactly the text it was given.
+
+    tokenizer = Tokenizer.train(corpus.documents(), d_vocab=4096)
+    tokenizer.save("tokenizer.json")
+    Tokenizer.load("tokenizer.json").encode("Once upon a time")
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, SupportsInt
+
+import tokenizers
+import torch
+from jaxtyping import Bool, Int
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
+
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
+from streamscope.text import END_OF_TEXT
+from streamscope.text.special_tokens import SpecialTokens, special_tokens
+
+BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
+PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
+NOT_TEXT = "a text to encode is not a str, or holds lone surrogates, which UTF-8 cannot; fix the text"
+
+
+class Tokenizer:
+    """A subword tokenizer: text <-> ids in [0, d_vocab), BOS first.
+
+    Attributes:
+        d_vocab: number of ids, one more than the largest.
+        bos_id: the token that starts every document and every prompt.
+        pad_id: what fills the right of a batch; it equals `bos_id` because a padded position is
+            masked and never read, so it needs no vocabulary entry of its own.
+        eos_id: the token that its files say ends a text; None where they say nothing. It is not kept in tokenizer.json.
+        note: what was taken instead of what the files say; empty where they were followed.
+    """
+
+    d_vocab: int
+    bos_id: int
+    pad_id: int
+    eos_id: int | None
+    note: str
+
+    def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):
+        """Take over `backend` and write the BOS policy into its post-processor. `named` is what other files say.
+
+        Raises:
+            InputError: no token can serve as BOS, the post-processor puts more than one token in front, or an added
+                token has another id than the vocabulary would give it.
+        """
+        backend.no_truncation()
+        backend.no_padding()
+        named = named or SpecialTokens()
+        _add(backend, named)
+        self.bos_id, self.eos_id, self.note = _ends(backend, named)
+        self.pad_id = self.bos_id
+        bos = str(backend.id_to_token(self.bos_id))
+        backend.add_special_tokens([bos])
+        backend.encode_special_tokens = True  # the library's name for "specials in text are plain text"
+        # Replacing the file's own post-processor also drops ByteLevel's trimming of offsets: spans
+        # then cover the text without gaps, leading spaces included.
+        backend.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, self.bos_id)]
+        )
+        self.d_vocab = self._ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self._backend = backend
+        self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
+        self._byte_level = "ByteLevel" in repr(backend.decoder)
+
+    @classmethod
+    def train(cls, documents: Iterable[str], d_vocab: int) -> "Tokenizer":
+        """Byte-level BPE with exactly `d_vocab` entries; id 0 is `<|endoftext|>`, the BOS token.
+
+        The same documents give the same file. A merge must occur twice to be kept.
+
+        Raises:
+            InputError: `d_vocab` below 257 (256 bytes and BOS), or more than the documents can fill.
+        """
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        least = len(alphabet) + 1
+        if d_vocab < least:
+            raise InputError(f"d_vocab={d_vocab} is too small: 256 bytes and BOS need at least {least}")
+        backend = _byte_level_bpe(models.BPE())
+        trainer = trainers.BpeTrainer(
+            vocab_size=d_vocab,
+            min_frequency=2,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        )
+        backend.train_from_iterator(iter(documents), trainer)
+        reached = backend.get_vocab_size()
+        if reached != d_vocab:
+            raise InputError(
+                f"the corpus is too small for a vocabulary of {d_vocab}: "
+                f"it reached {reached}; give more text, or --set d_vocab={reached}"
+            )
+        return cls(backend)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a tokenizer from a file or from the folder that holds it.
+
+        `path` is a `tokenizer.json` (any name), one file of a GPT-2 style pair (`encoder.json` +
+        `vocab.bpe`, `vocab.json` + `merges.txt`), or a folder with either. Of a pair and of a file that is called
+        tokenizer.json the files beside it are read as well (`special_tokens`).
+
+        Raises:
+            InputError: nothing there, half a pair, an unreadable file, no BOS token.
+        """
+        path = Path(path).expanduser()
+        if not path.exists():
+            raise InputError(f"{path}: no such tokenizer file or folder")
+        if path.is_dir():
+            path = _file_in(path)
+        for vocab, merges in PAIRS.items():
+            if path.name in (vocab, merges):
+                return cls._from_pair(path.with_name(vocab), path.with_name(merges))
+        named = special_tokens(path.parent) if path.name == "tokenizer.json" else None
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8-sig"), named)
+        except (InputError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: {error}") from error
+
+    @classmethod
+    def of_library(cls, theirs: Any) -> "Tokenizer":
+        """A fast tokenizer of the transformers library, with its BOS. Raises `InputError` for one that is not fast."""
+        if not hasattr(theirs, "backend_tokenizer"):
+            raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets; use a fast tokenizer")
+        named = SpecialTokens(bos=theirs.bos_token, eos=theirs.eos_token)
+        return cls.from_json(theirs.backend_tokenizer.to_str(), named)
+
+    @classmethod
+    def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
+        for file in (vocab, merges):
+            if not file.is_file():
+                raise InputError(f"{file}: missing; {vocab.name} and {merges.name} belong in one folder")
+        named = special_tokens(vocab.parent)
+        try:
+            backend = _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), named.prefix_space)
+        except Exception as error:  # the library raises bare Exception
+            raise InputError(f"{vocab}: not a BPE vocabulary with its merges ({error})") from error
+        try:
+            return cls(backend, named)
+        except InputError as error:
+            raise InputError(f"{vocab.parent}: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str, named: SpecialTokens | None = None) -> "Tokenizer":
+        """Read the text of a `tokenizer.json`; `InputError` when it is not one or has no BOS."""
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception
+            raise InputError(f"not a tokenizer.json ({error})") from error
+        return cls(backend, named)
+
+    def padded_to(self, size: int) -> "Tokenizer":
+        """This tokenizer for a model of `size` ids, at least its own: it reads those beyond `d_vocab` as unused."""
+        if size == self._ids:
+            return self
+        padded = copy.copy(self)
+        padded._ids = max(size, self.d_vocab)
+        return padded
+
+    def to_json(self) -> str:
+        """The text of `tokenizer.json`, BOS policy included."""
+        return self._backend.to_str()
+
+    def save(self, path: str | Path) -> None:
+        """Write `tokenizer.json` at `path` (a folder gets that name); readers never see half of it."""
+        path = Path(path).expanduser()
+        if path.is_dir():
+            path = path / "tokenizer.json"
+        write_text(path, self.to_json())
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hexadecimal sha256 of `to_json()`: equal digests give equal ids."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def encode(self, text: str, *, bos: bool = True) -> list[int]:
+        """The ids of `text`, after BOS unless `bos` is False."""
+        return self.encode_batch([text], bos=bos)[0]
+
+    def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[list[int]]:
+        """`[encode(text) for text in texts]`, faster.
+
+        Raises:
+            InputError: something that is not a str, or a str UTF-8 cannot hold (lone surrogates).
+        """
+        try:
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=bos)
+        except TypeError as error:
+            raise InputError(NOT_TEXT) from error
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Iterable[SupportsInt]) -> str:
+        """The text of `ids`, special and unused ones left out; `InputError` for an id out of range."""
+        return self._backend.decode(list(self._checked(ids)), skip_special_tokens=True)
+
+    def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
+        """One string per token: its own text, leading space included, specials by name.
+
+        Bytes that are no whole character (part of an emoji) are written `\\xf0\\x9f`. An id the
+        file leaves unused is `<unused 7>`; one out of range raises `InputError`.
+        """
+        return [self._piece(i) for i in self._checked(ids)]
+
+    def _piece(self, i: int) -> str:
+        if i in self._added:
+            return self._added[i]
+        token = self._backend.id_to_token(i)
+        if token is None:
+            return f"<unused {i}>"
+        if self._byte_level and BYTE_OF.keys() >= set(token):
+            return bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
+        return token.replace("▁", " ")
+
+    def spans(self, text: str, *, bos: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of `text`, and for each the characters [start, end) it covers; (0, 0) for BOS.
+
+        With a byte-level tokenizer a token's span includes its leading space, and the tokens that
+        share one character (an emoji) each cover that character.
+        """
+        try:
+            encoding = self._backend.encode(text, add_special_tokens=bos)
+        except TypeError as error:
+            raise InputError(NOT_TEXT) from error
+        return encoding.ids, encoding.offsets
+
+    def align(self, text: str, start: int, end: int, *, bos: bool = True) -> list[int]:
+        """Positions in `encode(text, bos=bos)` of the tokens that hold characters [start, end).
+
+        A token counts when it covers at least one character of the span that is not whitespace, so
+        " cat" is found for "cat" and the token after "cat " is not.
+
+        Raises:
+            InputError: no such token (an empty span, outside the text, or whitespace only).
+        """
+        wanted = {i for i in range(max(start, 0), min(end, len(text))) if not text[i].isspace()}
+        _, spans = self.spans(text, bos=bos)
+        positions = [p for p, (first, last) in enumerate(spans) if not wanted.isdisjoint(range(first, last))]
+        if not positions:
+            raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}; check the span")
+        return positions
+
+    def batch(self, texts: Sequence[str], *, bos: bool = True) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """Ids padded on the right to the longest text, and a mask that is True on real tokens.
+
+        Raises:
+            InputError: no text at all, or what `encode_batch` refuses.
+        """
+        if not texts:
+            raise InputError("a batch needs at least one text")
+        rows = self.encode_batch(texts, bos=bos)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        ids = torch.full(mask.shape, self.pad_id)
+        ids[mask] = torch.tensor([i for row in rows for i in row], dtype=ids.dtype)
+        return ids, mask
+
+    def _checked(self, ids: Iterable[SupportsInt]) -> Iterator[int]:
+        for i in map(int, ids):
+            if not 0 <= i < self._ids:
+                raise InputError(f"token id {i} is outside this tokenizer's 0 to {self._ids - 1}")
+            yield i
+
+    def __repr__(self) -> str:
+        bos = self._added[self.bos_id]
+        return f"Tokenizer(d_vocab={self.d_vocab}, bos={bos!r}, sha256={self.sha256[:12]})"
+
+
+def _byte_level_bpe(model: models.BPE, prefix_space: bool = False) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
+    """Give `backend` the tokens that stand outside its file, in the order of their ids."""
+    there = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for i, token in sorted(named.added.items()):
+        if token.content not in there:
+            backend.add_tokens([token])
+        if (got := backend.token_to_id(token.content)) != i:
+            raise InputError(
+                f"its added token {token.content!r} should have the id {i}, by the vocabulary it has {got}: the files "
+                "are not of one tokenizer"
+            )
+
+
+def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str]:
+    """(BOS, EOS or None, what was taken instead of what the files say)."""
+    encoding = backend.encode("a", add_special_tokens=True)
+    plain = next((i for i, added in enumerate(encoding.special_tokens_mask) if not added), len(encoding.ids))
+    front, rest = encoding.ids[:plain], encoding.ids[plain:]
+    behind = rest[len(backend.encode("a", add_special_tokens=False).ids) :]
+    if len(front) > 1:
+        raise InputError("its post-processor adds more than one BOS in front; remove it from the file")
+    ids = {role: backend.token_to_id(name) if name else None for role, name in (("bos", named.bos), ("eos", named.eos))}
+    eos = behind[-1] if ids["eos"] is None and behind else ids["eos"]
+    notes = []
+    if behind:
+        notes.append(f"its post-processor ends texts with {backend.id_to_token(behind[-1])!r}, which is left out")
+    if front:
+        return front[0], eos, "; ".join(notes)
+    if ids["bos"] is not None:
+        return ids["bos"], eos, "; ".join(notes)
+    bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
+    if bos is None:
+        raise InputError(f"no BOS token in the vocabulary; add one of {' '.join(BOS_NAMES)}")
+    if named.source or behind:
+        lacks = f"names {named.bos!r} as BOS, which the vocabulary lacks" if named.bos else "names no BOS"
+        notes.append(f"{named.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
+    return bos, eos, "; ".join(notes)
+
+
+def _file_in(folder: Path) -> Path:
+    for name in ("tokenizer.json", *PAIRS):
+        if (folder / name).is_file():
+            return folder / name
+    pairs = ", ".join(" + ".join(pair) for pair in PAIRS.items())
+    raise InputError(f"{folder}: no tokenizer in this folder; expected tokenizer.json, {pairs}")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte behind each character of a byte-level vocabulary (GPT-2's `bytes_to_unicode`, inverted)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(hidden)}
+
+
+BYTE_OF = _byte_alphabet()

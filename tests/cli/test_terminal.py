@@ -1,0 +1,135 @@
+"""Text of others is text: no style, no escape sequence, no HTML, one line."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.cli.ledger import Ledger
+from streamscope.cli.parse import command
+from streamscope.cli.terminal import cell, code, visible, yaml
+from streamscope.features.card import card
+from streamscope.instruments.parquet import print_table
+from streamscope.instruments.registry import discover
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Column, Table
+from streamscope.models.checkpoint import ZOO
+from streamscope.models.describe import main as describe
+from streamscope.models.grid import Cell, print_status
+from streamscope.models.runs import main as runs
+from streamscope.papers.claims.page import markdown
+
+NASTY = "[/b]x\x1b[31mred\u202egnp.\nsecond line \x9b2J"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ZOO / "lfa", tmp_path / "runs" / "one"))
+
+
+def clean(text: str) -> None:
+    assert not set(text) & {"\x1b", "\u202e", "\x9b", "\r"}, repr(text)
+
+
+def test_what_a_terminal_would_obey_is_written_out() -> None:
+    assert visible(NASTY) == r"[/b]x\x1b[31mred\u202egnp.\nsecond line \x9b2J"
+    assert visible("a\nb\tc", keep="\n") == "a\nb\\tc"
+    assert visible("über 日本 → ½ 🙂") == "über 日本 → ½ 🙂"
+    assert visible("bad\udcff.txt") == r"bad\udcff.txt", "a name that is no UTF-8 can be printed"
+
+
+def test_markdown_without_html() -> None:
+    assert cell("a<script>|\nb") == r"a\<script>\| b"
+    assert cell(r"\<script>") == r"\<script>", "escaped already"
+    assert cell("\\\\<script>") == "\\\\\\<script>", "two backslashes escape each other, not the tag"
+    assert cell("p < 1e-4, 3<4") == "p < 1e-4, 3<4"
+    assert code("a`<b>`\nc") == "`a′<b>′ c`"
+    assert (yaml("lfa"), yaml("a: b\n- c")) == ("lfa", '"a: b\\n- c"')
+
+
+@pytest.mark.parametrize("name", ["preset", "scale", "outcome"])
+def test_runs_are_listed_with_markup_in_a_manifest(run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, name: NASTY}))
+    runs(["list", str(run.parent)])
+    text = capsys.readouterr().out
+    assert "[/b]x" in "".join(text.split()), "the text is shown, not styled"
+    clean(text)
+    runs(["show", str(run)])
+    clean(capsys.readouterr().out)
+
+
+def test_other_tables_of_a_terminal(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["argv"], manifest["parent"] = ["train", NASTY], {"run": NASTY}
+    manifest["data"]["train"]["source"]["source"] = NASTY
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    runs(["show", str(run)])
+    clean(capsys.readouterr().out)
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["name"] = NASTY
+    (run / "config.json").write_text(json.dumps(config))
+    runs(["diff", str(run), str(ZOO / "lfa")])
+    describe(["--run", str(run)])
+    Ledger(tmp_path / ".ledger").work(["a"], fails)
+    print_status(tmp_path, [Cell("a", ())])
+    print_table(pd.DataFrame({NASTY: [NASTY]}), NASTY)
+    column = Column(name="a", title=NASTY, unit="name", format="", doc="a")
+    Table(pd.DataFrame({"a": [NASTY]}), (column,), {}, NASTY).print()
+    text = capsys.readouterr().out
+    assert text.count("[/b]") > 6
+    clean(text)
+
+
+def fails(name: str) -> None:
+    raise InputError(NASTY)
+
+
+def test_an_error_is_one_clean_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise FileNotFoundError(2, "No such file", NASTY)
+
+    for main in (lambda: fails(""), missing):
+        with pytest.raises(SystemExit), monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", sys.stdout)
+            patched.setattr(sys, "stderr", sys.stderr)
+            command(main)
+        text = capsys.readouterr().err
+        assert text.count("\n") == 1 and text.startswith("error: ")
+        clean(text)
+
+
+def test_cards_and_pages_hold_no_html(tmp_path: Path) -> None:
+    html = "<script>alert(1)</script>\n# heading"
+    names = ["paper", "id", "place", "quote", "configuration", "printed", "unit", "verdict", "said", "why", "command"]
+    names += ["table", "result", "measured", "scale", "commit", "tokens", "n"]
+    row = {name: html for name in names} | {"paper": "lfa", "n": "", "value": 1.0, "ci_low": 1.0, "ci_high": 1.0}
+    for text in (markdown(pd.DataFrame([row])), described(tmp_path, html)):
+        outside = [part for line in text.splitlines() for part in line.split("`")[::2]]
+        assert not any("<script>" in part.replace("\\<script>", "") for part in outside), text
+        assert "\n# heading" not in text
+        assert "script" in text
+
+
+def described(folder: Path, html: str) -> str:
+    """The card of a table whose every text is HTML."""
+    column = Column(name="a", title=html, unit=html, format="", doc=html, source=html)
+    table = Table(pd.DataFrame({"a": ["x"]}), (column,), {}, html)
+    about = {"instrument": html, "model": html, "options": {html: html}, "data": {html: {"source": {"source": html}}}}
+    Result({"t": table}, {}, {}, (), {}, about).save(folder / "t.parquet")
+    header, text = card([folder / "t.parquet"], license=html).split("\n---\n", 1)
+    assert 'license: "<script>alert(1)</script>\\n# heading"' in header, "a string of YAML, on one line"
+    return text
+
+
+def test_help_says_that_a_file_is_executed(capsys: pytest.CaptureFixture[str]) -> None:
+    from streamscope.interventions.ablate import main
+
+    assert discover()
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "is executed" in " ".join(capsys.readouterr().out.replace("│", " ").split())

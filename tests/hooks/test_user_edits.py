@@ -1,0 +1,193 @@
+"""`--edit FILE.py:NAME[@HOOK]`: what a file may hold, what is refused in one line, that it does what weights do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from streamscope.cli.errors import InputError
+from streamscope.models.hooks import capture, edit, edited_at
+from streamscope.models.hooks.user_edits import about_edits, own_edits
+from streamscope.models.make import build
+from streamscope.models.transformer import StreamTransformer
+
+torch.set_num_threads(1)
+Z = "blocks.1.attn.hook_z"
+TOKENS = torch.randint(256, (3, 6), generator=torch.Generator().manual_seed(1))
+CODE = """
+import torch
+from helper_beside import HALF
+from functools import partial
+
+def halve(z, hook):
+    return z * HALF
+
+def scaled(z, hook, by=0.5):
+    return z * by
+
+def edits(model):
+    return {f"blocks.{layer}.attn.hook_z": halve for layer in range(model.config.n_layers)}
+
+EDITS = {"blocks.*.attn.hook_z": halve}
+NUMBER = 3
+
+def nothing(model):
+    return {}
+
+def broken(model):
+    return model.no_such_thing
+
+def index(z, hook):
+    return z[:, 99]
+
+def in_place(z, hook):
+    z *= 0.5
+    return z
+
+def none(z, hook):
+    z * 0.5
+
+def shape(z, hook):
+    return z[:, :-1]
+
+def nan(z, hook):
+    return z * float("nan")
+
+def neighbours(z, hook):
+    return z.roll(1, 0)
+
+def noise(z, hook):
+    return z + torch.randn_like(z)
+
+def three(a, b, c):
+    return a
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> StreamTransformer:
+    return build("std-t", "tiny", init_std=0.2)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "helper_beside.py").write_text("HALF = 0.5")
+    path = folder / "torch.py"  # a name that must hide nothing
+    path.write_text(CODE)
+    return path
+
+
+def logits(model: StreamTransformer, edits: dict[str, Any]) -> torch.Tensor:
+    with edit(model, edits), torch.no_grad():
+        return model(TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("names", "factors"),
+    [
+        ([f"halve@{Z}"], (1.0, 0.5)),
+        ([f"scaled@{Z}"], (1.0, 0.5)),
+        (["halve@blocks.*.attn.hook_z"], (0.5, 0.5)),
+        (["edits"], (0.5, 0.5)),
+        (["EDITS"], (0.5, 0.5)),
+        (["edits", f"halve@{Z}"], (0.5, 0.25)),
+    ],
+)
+def test_an_edit_of_a_file_does_what_weights_do(
+    model: StreamTransformer, file: Path, names: list[str], factors: tuple[float, float]
+) -> None:
+    other = build("std-t", "tiny", init_std=0.2)
+    with torch.no_grad():
+        for block, factor in zip(other.blocks, factors, strict=True):
+            block.attn.o.weight *= factor  # type: ignore[union-attr, operator]
+    edited = logits(model, own_edits(model, [f"{file}:{name}" for name in names]))
+    torch.testing.assert_close(edited, other(TOKENS), rtol=0, atol=1e-5)
+    assert not torch.allclose(edited, model(TOKENS), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("halve", "say where, as .*halve@blocks.3"),
+        (f"edits@{Z}", "names its hooks itself"),
+        ("hav", "unknown edit of .* did you mean halve"),
+        ("NUMBER", "NUMBER of .* is no edit: it is a int"),
+        ("three", "three of .* is no edit: it is a function"),
+        ("nothing", "gave {}, not a dict of hook"),
+        ("broken", "failed: AttributeError: .*no_such_thing.*, line 22$"),
+        ("", r"holds \d+ edits \(.*name one as"),
+    ],
+)
+def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
+    with pytest.raises(InputError, match=line) as caught:
+        own_edits(model, [f"{file}:{name}"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "line"),
+    [
+        ("x.txt:f", "", "no FILE.py:NAME"),
+        ("nothere.py:f", None, "there is no file"),
+        ("x.py:f", "import no_such_module", "cannot be executed: ModuleNotFoundError: .*, line 1$"),
+        ("x.py:f", "x = (", "cannot be executed: SyntaxError: .*, line 1$"),
+        ("x.py:f", "raise SystemExit", "cannot be executed: SystemExit, line 1$"),
+    ],
+)
+def test_files_that_cannot_be_used_are_one_line(
+    model: StreamTransformer, spec: str, code: str | None, line: str, tmp_path: Path
+) -> None:
+    if code is not None:
+        (tmp_path / spec.partition(":")[0]).write_text(code)
+    with pytest.raises(InputError, match=line) as caught:
+        own_edits(model, [str(tmp_path / spec)])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("index", f"failed at {Z}: IndexError: .*, line 25$"),
+        ("in_place", f"the edit of {Z} changes its argument"),
+        ("none", "returned NoneType"),
+        ("shape", "returned .* not "),
+        ("nan", f"the edit of {Z} returned values that are not finite"),
+        ("neighbours", f"at {Z} does not do the same to a row alone and in a batch"),
+        ("noise", f"at {Z} does not do the same to a row alone and in a batch"),
+    ],
+)
+def test_what_an_edit_must_not_do_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
+    with pytest.raises(InputError, match=line) as caught:
+        logits(model, own_edits(model, [f"{file}:{name}@{Z}"]))
+    assert "\n" not in str(caught.value)
+    assert not model._forward_hooks and edited_at(model) == ()
+
+
+def test_hooks_that_do_not_exist_or_do_not_fire(model: StreamTransformer, file: Path) -> None:
+    with pytest.raises(InputError, match="unknown hook"):
+        logits(model, own_edits(model, [f"{file}:halve@blocks.9.attn.hook_z"]))
+    with pytest.raises(InputError, match="did not fire"), edit(model, own_edits(model, [f"{file}:halve@{Z}"])):
+        pass
+    with edit(model, own_edits(model, [f"{file}:halve@{Z}"]), must_fire=False):
+        pass
+
+
+def test_where_a_model_is_edited_is_known_inside_only(model: StreamTransformer) -> None:
+    def half(z: Any, hook: Any) -> Any:
+        return z * 0.5
+
+    with edit(model, {Z: half}):
+        with edit(model, {"blocks.0.attn.hook_z": half}), capture(model, Z):
+            assert edited_at(model) == (Z, "blocks.0.attn.hook_z")
+            model(TOKENS)
+        assert edited_at(model) == (Z,)
+    assert edited_at(model) == ()
+
+
+def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(CODE + "\n")
+    (a,), (b,) = about_edits([f"{file}:halve@{Z}"]), about_edits([f"{other}:halve@{Z}"])
+    assert a["edit"] == f"{file}:halve@{Z}" and len(a["sha256"]) == 64 and a["sha256"] != b["sha256"]

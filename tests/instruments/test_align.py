@@ -1,0 +1,244 @@
+"""Where roles lie in tokens: the rules of `align` on two tokenizers, the filters, and whose tokenizer fits a model."""
+
+import random
+import re
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tokenizers
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
+from streamscope.instruments.prompts.tasks import load_task
+from streamscope.text.stories import documents
+from streamscope.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def stories_bpe() -> Tokenizer:
+    return Tokenizer.train(documents(0, 1000), 2048)
+
+
+@pytest.fixture(scope="module")
+def gpt2(shared_data: Path) -> Tokenizer:
+    return Tokenizer.load(shared_data / "tokenizers" / "encoder.json")
+
+
+@pytest.fixture(params=["stories", "gpt2"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return request.getfixturevalue("stories_bpe" if request.param == "stories" else "gpt2")
+
+
+@cache
+def suite_of(name: str) -> Suite:
+    return load_suite(name, n=200) if name == "stories" else load_suite(name)
+
+
+def words(prompt: Prompt) -> dict[str, str]:
+    return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
+
+
+# ---- alignment ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*FILES, "stories"])
+def test_role_tokens_contain_the_role_and_no_other_word(name: str, tokenizer: Tokenizer) -> None:
+    suite = suite_of(name)
+    aligned = align(suite, tokenizer, 128)
+    assert aligned.prompts == suite.prompts and not aligned.filtered and not aligned.dropped_pairs
+    assert len(aligned.pairs()) == len(suite.pairs)
+    for prompt, ids, positions in zip(aligned.prompts, aligned.tokens, aligned.positions, strict=True):
+        assert ids == tokenizer.encode(prompt.text) and ids[0] == tokenizer.bos_id
+        pieces = tokenizer.pieces(ids)
+        assert positions.keys() == prompt.roles.keys()
+        for role, text in words(prompt).items():
+            assert "".join(pieces[p] for p in positions[role]).strip() == text
+        assert not any(0 in where for where in positions.values()), "BOS holds no word"
+
+
+@pytest.mark.parametrize("name", [*FILES, "stories"])
+def test_the_query_stands_at_the_same_token_in_both_orders(name: str, tokenizer: Tokenizer) -> None:
+    aligned = align(suite_of(name), tokenizer)
+    pairs = require_pairs(aligned)
+    same = [aligned.queries[i] == aligned.queries[j] for i, j in pairs]
+    assert all(same)
+    assert all(aligned.prompts[i].order == "target_first" for i, _ in pairs)
+    assert all(aligned.prompts[j].order == "target_last" for _, j in pairs)
+
+
+def test_continuations_are_what_follows_the_text(tokenizer: Tokenizer) -> None:
+    aligned = align(load_suite("competing"), tokenizer)
+    for prompt, ids, after in zip(aligned.prompts, aligned.tokens, aligned.continuations, strict=True):
+        assert after is not None and after[0][0] != after[1][0]
+        for continuation, more in zip((prompt.coherent, prompt.incoherent), after, strict=True):
+            assert tokenizer.decode(ids + more) == prompt.text + str(continuation)
+    assert set(map(type, align(load_suite("coreference"), tokenizer).continuations)) == {type(None)}
+
+
+def test_positions_agree_with_a_character_by_character_reference(tokenizer: Tokenizer) -> None:
+    rng = random.Random(0)
+    alphabet = ["dog", " ", " key", "é", "🐸", "'s", ".", "\n", "日本", " wheelbarrow", "zq"]
+    checked = 0
+    for i in range(300):
+        text = "".join(rng.choices(alphabet, k=12))
+        start = rng.randrange(len(text))
+        end = rng.randrange(start + 1, len(text) + 1)
+        if text[start:end] != text[start:end].strip():
+            continue
+        prompt = Prompt(id=str(i), text=text, roles={"query": (start, end)}, category="random")
+        _, spans = tokenizer.spans(text)
+        reference = [p for p, span in enumerate(spans) if any(c in range(start, end) for c in range(*span))]
+        aligned = align(Suite("random", (prompt,), "here"), tokenizer)
+        assert list(aligned.positions[0]["query"]) == reference
+        assert aligned.queries == [reference[-1]]
+        checked += 1
+    assert checked > 100
+
+
+def test_a_word_of_several_tokens_has_them_all_and_the_last_is_the_query(stories_bpe: Tokenizer) -> None:
+    text = "A xylophone was there."
+    prompt = Prompt(id="x", text=text, roles={"query": (2, 11)}, category="c")
+    aligned = align(Suite("s", (prompt,), "here"), stories_bpe)
+    where = aligned.positions[0]["query"]
+    assert len(where) > 2 and where == tuple(range(where[0], where[-1] + 1)) and aligned.queries == [where[-1]]
+
+
+# ---- filters -----------------------------------------------------------------------------------
+
+TEXT = "Tim saw a key and a box. He used it to open the"
+ROLES = {"query": (33, 35), "target": (10, 13), "distractor": (20, 23)}
+
+
+def prompt(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
+    roles = {**ROLES, **changes.pop("roles", {})}  # type: ignore[dict-item]
+    return Prompt(**{"id": name, "text": text, "roles": roles, "category": "c", **changes})  # type: ignore[arg-type]
+
+
+GOOD = prompt("good")
+BAD = {
+    "longer than the context": prompt(text=TEXT + " gate" * 60),
+    "two roles share a token": prompt(roles={"target": (4, 5), "distractor": (5, 7)}),
+    "a role comes after the query, out of a causal model's sight": prompt(roles={"target": (39, 43)}),
+    "a continuation does not start a new token": prompt(text=TEXT + " coin", coherent="s", incoherent=" box"),
+    "the continuations start with the same token": prompt(coherent=" big key", incoherent=" big box"),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_a_prompt_that_cannot_serve_is_filtered_with_its_reason(reason: str, stories_bpe: Tokenizer) -> None:
+    assert len(stories_bpe.encode(" coins", bos=False)) == 1 == len(stories_bpe.encode(" saw", bos=False))
+    aligned = align(Suite("s", (GOOD, BAD[reason]), "here"), stories_bpe, 60)
+    assert aligned.filtered == [("p", reason)]
+    assert aligned.prompts == (GOOD,) and len(aligned.tokens) == len(aligned.positions) == 1
+    with pytest.raises(InputError, match=re.escape(reason) + r".* \(1 of 1 prompts\)"):
+        align(Suite("s", (BAD[reason],), "here"), stories_bpe, 60)
+
+
+def test_a_small_vocabulary_loses_pairs_whose_nouns_share_their_first_piece() -> None:
+    suite = suite_of("stories")
+    aligned = align(suite, Tokenizer.train(documents(0, 50), 400))
+    assert {why for _, why in aligned.filtered} == {"the continuations start with the same token"}
+    assert len(aligned.prompts) + len(aligned.filtered) == 400 and len(aligned.filtered) >= 10
+    assert len(aligned.pairs()) + len(aligned.dropped_pairs) == 200
+    lost = {p.pair for p in suite.prompts if p.id in dict(aligned.filtered)}
+    assert set(aligned.dropped_pairs) == lost
+
+
+def test_a_role_that_the_tokenizer_swallows_is_filtered() -> None:
+    words_only = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 0, "<unk>": 1, "it": 2}, "<unk>"))
+    words_only.normalizer = tokenizers.normalizers.Replace("★", " ")
+    words_only.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    star = Prompt(id="star", text="a ★ and it", roles={"query": (8, 10), "target": (2, 3)}, category="c")
+    plain = Prompt(id="plain", text="a b and it", roles={"query": (8, 10), "target": (2, 3)}, category="c")
+    aligned = align(Suite("s", (star, plain), "here"), Tokenizer(words_only))
+    assert aligned.filtered == [("star", "a role holds no token")]
+    assert aligned.positions == [{"query": (4,), "target": (2,)}]
+
+
+def test_the_context_counts_bos_and_is_met_exactly(stories_bpe: Tokenizer) -> None:
+    suite = Suite("s", (GOOD,), "here")
+    length = len(stories_bpe.encode(TEXT))
+    assert align(suite, stories_bpe, length).prompts == (GOOD,)
+    with pytest.raises(InputError, match="longer than the context"):
+        align(suite, stories_bpe, length - 1)
+
+
+def test_prompts_that_are_all_too_long_say_how_many_and_for_which_context(stories_bpe: Tokenizer) -> None:
+    suite = suite_of("competing")
+    n = f"{len(suite.prompts):,}"
+    line = rf"longer than the context of 8 tokens \({n} of {n} prompts\); use a model with a longer context"
+    with pytest.raises(InputError, match=line):
+        align(suite, stories_bpe, 8)
+    with pytest.raises(InputError, match=r"longer than the context of 2 tokens \(\d+ of \d+ cases\)"):
+        load_task("capitalization", stories_bpe, 2)
+
+
+def test_an_empty_suite_aligns_nowhere(stories_bpe: Tokenizer) -> None:
+    with pytest.raises(InputError, match="it is empty"):
+        align(Suite("none", (), "here"), stories_bpe)
+
+
+def test_a_pair_that_loses_one_prompt_is_dropped_and_counted(stories_bpe: Tokenizer) -> None:
+    suite = load_suite("competing")
+    longer = max(suite.prompts, key=lambda p: len(p.text))
+    half = Suite(
+        "half",
+        tuple(Prompt(**{**vars(p), "text": p.text + " the" * 60}) if p.id == longer.id else p for p in suite.prompts),
+        "here",
+    )
+    aligned = align(half, stories_bpe, 70)
+    assert aligned.dropped_pairs == (longer.pair,) and aligned.filtered == [(longer.id, "longer than the context")]
+    pairs = require_pairs(aligned)
+    assert len(pairs) == 29 and len(aligned.prompts) == 59
+    assert all(aligned.prompts[i].pair == aligned.prompts[j].pair for i, j in pairs)
+
+
+def test_measures_of_order_refuse_a_suite_without_whole_pairs(stories_bpe: Tokenizer) -> None:
+    with pytest.raises(InputError, match="the suite has none; use a suite with pairs"):
+        require_pairs(align(Suite("s", (GOOD,), "here"), stories_bpe))
+    other = prompt("last", text=TEXT + " gate" * 60, order="target_last", pair="k",
+                   roles={"target": (20, 23), "distractor": (10, 13)})  # fmt: skip
+    both = Suite("s", (prompt("first", order="target_first", pair="k"), other), "here")
+    with pytest.raises(InputError, match="all 1 were filtered"):
+        require_pairs(align(both, stories_bpe, 60))
+
+
+# ---- tokenizers and models ---------------------------------------------------------------------
+
+
+def model(tokenizer: object, d_vocab: int) -> SimpleNamespace:
+    return SimpleNamespace(tokenizer=tokenizer, cfg=SimpleNamespace(d_vocab=d_vocab))
+
+
+def test_check_tokenizer_takes_the_models_own(stories_bpe: Tokenizer) -> None:
+    assert check_tokenizer(model(stories_bpe, 2048)) is stories_bpe
+    assert check_tokenizer(model(stories_bpe, 2112), stories_bpe) is stories_bpe, "a padded vocabulary is the model's"
+    assert check_tokenizer(model(None, 2048), stories_bpe) is stories_bpe
+
+
+def test_check_tokenizer_wraps_a_hugging_face_tokenizer(stories_bpe: Tokenizer) -> None:
+    backend = tokenizers.Tokenizer.from_str(stories_bpe.to_json())
+    theirs = SimpleNamespace(backend_tokenizer=backend, bos_token="<|endoftext|>", eos_token=None)
+    assert check_tokenizer(model(theirs, 2048)).encode(TEXT) == stories_bpe.encode(TEXT)
+    assert check_tokenizer(model(theirs, 2112)).pieces([2111]) == ["<unused 2111>"]
+    backend.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+    backend.add_special_tokens(["</s>"])
+    theirs.bos_token = "</s>"
+    assert check_tokenizer(model(theirs, 2112)).encode(TEXT) == [2048, *stories_bpe.encode(TEXT)[1:]]
+    with pytest.raises(InputError, match="without offsets; use a fast tokenizer"):
+        check_tokenizer(model(object(), 2048))
+
+
+def test_check_tokenizer_refuses_another_vocabulary(stories_bpe: Tokenizer) -> None:
+    other = Tokenizer.train(documents(5, 500), 2048)  # as many words, other words
+    with pytest.raises(InputError, match="is not the model's tokenizer"):
+        check_tokenizer(model(stories_bpe, 2048), other)
+    with pytest.raises(InputError, match="has no tokenizer; give the one"):
+        check_tokenizer(model(None, 2048))
+    for d_vocab in (2047, 4096):
+        with pytest.raises(InputError, match=f"has 2048 words, the model {d_vocab}"):
+            check_tokenizer(model(None, d_vocab), stories_bpe)
+    with pytest.raises(InputError, match="has 2048 words, the model 2000"):
+        check_tokenizer(model(stories_bpe, 2000))

@@ -1,0 +1,202 @@
+"""False-positive rates of whole procedures: cross-validated probes, chosen heads, jackknifes, scores with odd shapes.
+
+Bounds as in test_statistics_calibration: a test rejects 3 to 7 % of true nulls, an interval holds 93 to 97 %, where the
+procedure is not conservative for a reason that is said.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from streamscope.instruments.observations import Measure, Observations, each, estimate
+from streamscope.instruments.stats.cross_validation import SHARED, dealt
+from streamscope.instruments.stats.held_out import RULES, held_out
+from streamscope.instruments.stats.proportions import paired_proportions, proportion
+from streamscope.instruments.stats.t_tests import clustered_t, welch_t
+from streamscope.models.hooks import Captures
+from streamscope.probes.linear.measure import GAINS, HITS
+from streamscope.probes.specialization.measure import Sums, summary
+
+torch.set_num_threads(1)
+S = 4000
+
+
+def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """Hits of a linear rule for labels y [n] or, each on its own, [n, k], on the folds it has not seen."""
+    hits = np.zeros(y.shape)
+    for fold in range(folds.max() + 1):
+        test = folds == fold
+        a, middle = x[~test], y[~test].mean(0)
+        w = np.linalg.solve(a.T @ a + 10 * np.eye(x.shape[1]), a.T @ (y[~test] - middle))
+        hits[test] = (x[test] @ w + middle > 0.5) == (y[test] == 1)
+    return hits
+
+
+def noise_probe(rng: np.random.Generator, kind: str) -> tuple[np.ndarray, ...]:
+    """Activations, labels, groups, folds, words of 240 cases in 60 groups, where nothing tells anything."""
+    groups = np.repeat(np.arange(60), 4)
+    order = rng.permutation(60)
+    if kind == "groups":  # a group has one label and nearly one activation
+        labels = (np.argsort(order) % 2)[groups]
+        x = rng.normal(size=(60, 8))[groups] + 0.5 * rng.normal(size=(240, 8))
+        rank = np.argsort(order) // 2  # labels are balanced within folds
+    else:
+        labels = rng.permutation(240) % 2
+        x = rng.normal(size=(240, 96 if kind == "wide" else 8))
+        rank = np.argsort(order)
+    return x, labels, groups, (rank % 5)[groups], rng.integers(24, size=240)
+
+
+def judged(values: list, groups: np.ndarray, measure: Measure, against: float) -> pd.DataFrame:
+    """A row for each of several cross-validations [cases] of cases in groups, estimated as `probes.linear` does."""
+    units = pd.DataFrame({"unit": np.arange(len(groups)).astype(str), "cluster": groups.astype(str)})
+    total, cells = np.stack(values), pd.DataFrame({"draw": range(len(values))})
+    block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+    return estimate(block, each("value", cells, null=against)).frame
+
+
+@pytest.mark.slow  # a quarter of the experiments of the next test
+@pytest.mark.parametrize("kind", ["cases", "groups", "wide"])
+def test_cross_validated_accuracy_and_selectivity(kind: str) -> None:
+    """1,000 probes on noise (binomial error 0.7 points); taking the hits for independent holds under 91 %."""
+    rng = np.random.default_rng(20)
+    own, naive, gains = [], [], []
+    for _ in range(1000):
+        x, labels, groups, folds, words = noise_probe(rng, kind)
+        controls = [dealt(words, labels, rng) for _ in range(3)]
+        every = ridge(x, np.stack([labels, *controls], 1), folds)
+        hits = every[:, 0]
+        own.append(hits)
+        alone = proportion(hits, groups)
+        naive.append(alone.ci_low <= 0.5 <= alone.ci_high)
+        gains.append(hits - every[:, 1:].mean(1))
+    share, gain = judged(own, groups, HITS, 0.5), judged(gains, groups, GAINS, 0.0)
+    held = (share["low"] <= 0.5) & (share["high"] >= 0.5)
+    both = (gain["low"] <= 0) & (gain["high"] >= 0)
+    assert 0.03 <= np.mean(share["p"] <= 0.05) <= 0.07
+    assert 0.93 <= np.mean(held) <= 0.97 and 0.93 <= np.mean(both) <= 0.97
+    assert np.mean(naive) < 0.91
+    assert abs(gain["value"].mean()) < 0.01
+
+
+def test_cross_validated_power_and_caution() -> None:
+    """A label that can be read is found; the interval of its accuracy is too wide, not too narrow."""
+    rng = np.random.default_rng(21)
+    hits = []
+    for _ in range(400):
+        x, labels, groups, folds, _ = noise_probe(rng, "cases")
+        x[:, 0] += 1.5 * (labels - 0.5)
+        hits.append(ridge(x, labels, folds))
+    found = judged(hits, groups, HITS, 0.5)
+    truth = found["value"].mean()
+    assert truth > 0.7 and np.mean(found["p"] < 0.05) > 0.99
+    assert np.mean((found["low"] <= truth) & (truth <= found["high"])) >= 0.95
+
+
+def test_score_test_by_hand() -> None:
+    """Forty groups of one case, 30 hits: SE² = p(1−p)/39, and t with 39 degrees of freedom."""
+    hits, alone = np.repeat([1.0, 0.0], [30, 10]), np.arange(40)
+    one = judged([hits], alone, HITS, 0.5).iloc[0]
+    n = 39 * (1.959964 / 2.022691) ** 2 / SHARED
+    assert one["p"] == pytest.approx(2 * stats.norm.sf(0.25 / np.sqrt(0.25 / n)), rel=1e-4)
+    assert judged([np.ones(40)], alone, HITS, 0.5)["p"][0] < 1e-5
+    assert judged([np.ones(40)], alone, HITS, 1.0)["p"][0] == 1
+
+
+def test_dealt_labels_are_as_frequent_as_the_true_ones() -> None:
+    rng = np.random.default_rng(22)
+    words, labels = rng.integers(40, size=400), (rng.random(400) < 0.3).astype(int)
+    draws = np.array([dealt(words, labels, rng) for _ in range(200)])
+    assert all(len(set(zip(words, row, strict=True))) == 40 for row in draws)
+    assert np.abs(draws.mean(1) - labels.mean()).max() < 0.03
+    assert np.abs(draws.mean(0) - labels.mean()).max() < 0.2
+
+
+def test_welch_two_seeds_against_two_is_conservative() -> None:
+    """Hardly more degrees of freedom than one: it rejects 2 to 3 %."""
+    rng = np.random.default_rng(6)
+    assert np.mean(welch_t(rng.standard_normal((S, 2)), rng.standard_normal((S, 2))).p <= 0.05) <= 0.05
+
+
+@pytest.mark.parametrize(("a", "b", "low"), [(2.0, 5.0, 0.93), (0.5, 5.0, 0.92)])
+def test_coverage_of_head_scores(a: float, b: float, low: float) -> None:
+    """Shares of attention over 32 prompts: Beta, the second with most prompts near 0, as an induction score may be."""
+    x = np.random.default_rng(23).beta(a, b, (S, 32)) - a / (a + b)
+    assert low <= np.mean(clustered_t(x, np.ones(32)).p > 0.05) <= 0.97
+
+
+def test_coverage_of_stability() -> None:
+    """Jaccard overlap of 36 heads' hits in the two orders, mean over 30 pairs that differ from each other."""
+    rng = np.random.default_rng(24)
+    rate = rng.beta(5, 5, (S, 30, 1))
+    first, last = rng.random((S, 30, 36)) < rate, rng.random((S, 30, 36)) < rate
+    x = (first & last).sum(-1) / (first | last).sum(-1).clip(1)
+    assert 0.93 <= np.mean(clustered_t(x - x.mean(), np.ones(30)).p > 0.05) <= 0.97
+
+
+def test_coverage_of_top1_in_few_texts() -> None:
+    """The coreference suite: 29 cases in 13 texts, hits of one text alike; the binomial error is 0.7 points."""
+    rng = np.random.default_rng(25)
+    labels = np.repeat(np.arange(13), [1, 2, 3, 2, 2, 3, 2, 3, 2, 2, 3, 2, 2])
+    rate = rng.beta(2.5, 2.5, (1000, 13))[:, labels]
+    found = [proportion(row, labels) for row in rng.random((1000, 29)) < rate]
+    assert 0.93 <= np.mean([e.ci_low <= 0.5 <= e.ci_high for e in found]) <= 0.98
+
+
+def cases(rng: np.random.Generator, n: int, heads: int, clusters: int) -> pd.DataFrame:
+    """A table of `probes.coreference`: heads and rules hit half of the cases, each in its own way."""
+    rules = dict(zip(RULES, rng.random((3, n)) < 0.5, strict=True))
+    one = pd.DataFrame({"cluster": [f"c{i % clusters}" for i in range(n)], "relation": "", "chance": 0.5, **rules})
+    table = one.loc[np.repeat(one.index, heads)].reset_index(drop=True)
+    index = np.tile(np.arange(heads), n)
+    hit = rng.random(n * heads) < 0.5
+    return table.assign(layer=0, index=index, head=[f"L0H{i}" for i in index], hit=hit, attention=hit * 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clusters", "low"), [(80, 0.01), (40, 0.03)])
+def test_the_best_head_on_the_other_half(clusters: int, low: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No head is better than the rule. One case per cluster: McNemar's exact test, conservative on few outcomes; pairs
+    of cases: sign flips. The same head on the cases that chose it passes for better far more often."""
+    monkeypatch.setattr("streamscope.instruments.stats.held_out.RULES", ("recency",))
+    rng = np.random.default_rng(26)
+    p, chosen = [], []
+    for _ in range(1000):
+        table = cases(rng, 80, 12, clusters)
+        found = held_out(table)
+        p.append(found.loc[(found["halves"] == "both") & (found["rule"] == "recency"), "p"].iloc[0])
+        best = table[table["index"] == table.groupby("index")["hit"].mean().idxmax()]
+        chosen.append(paired_proportions(best["hit"].to_numpy(), best["recency"].to_numpy()).p)
+    assert low <= np.mean(np.array(p) <= 0.05) <= 0.07
+    assert np.mean(np.array(chosen) <= 0.05) > 0.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [40, 45])
+def test_coverage_of_the_jackknife_of_specialization(samples: int) -> None:
+    """HSS and entropy of two heads with random patterns over 10 blocks, equal and unequal ones."""
+    rng = np.random.default_rng(27)
+
+    def patterns(n: int) -> torch.Tensor:
+        """[n, heads, T, T]: Dirichlet rows with a mean of their own for each head."""
+        x = np.zeros((n, 2, 4, 4))
+        for q in range(4):
+            for h in range(2):
+                x[:, h, q, : q + 1] = rng.dirichlet(np.arange(1, q + 2)[:: 1 - 2 * h] / 2, n)
+        return torch.as_tensor(x)
+
+    def values(x: torch.Tensor) -> Any:
+        sums = Sums(10)
+        sums.add(Captures({"blocks.0.attn.hook_pattern": list(x)}, None))
+        return summary(sums).set_index(["measure", "scope"])
+
+    truth = values(patterns(20000))["value"]
+    names = [("HSS", "L0"), ("entropy", "L0H1")]
+    found = [values(patterns(samples)).loc[names] for _ in range(500)]
+    for name in names:
+        held = [f.loc[name, "ci_low"] <= truth[name] <= f.loc[name, "ci_high"] for f in found]
+        assert 0.93 <= np.mean(held) <= 0.97

@@ -1,0 +1,198 @@
+"""What the contract promises of every instrument, and the house finds them by itself."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from streamscope.instruments.contract import options_of
+from streamscope.instruments.data import Documents
+from streamscope.instruments.registry import discover
+from streamscope.instruments.result import Result
+from streamscope.probes.check import main as check
+from streamscope.probes.check.measure import CHECKS, measured, problems
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTRUMENTS = discover()
+NAMES = sorted(INSTRUMENTS)
+INSIDE = [check for check in CHECKS if check != "values"]
+SLOW = ("repeated", "figures")
+"""What is saved is drawn too."""
+_kept: dict[str, Result] = {}
+
+
+def result_of(name: str) -> Result:
+    if name not in _kept:
+        _kept[name] = measured(INSTRUMENTS[name])
+    return _kept[name]
+
+
+def test_instruments_are_found() -> None:
+    assert {"ablate", "pds"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("check", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in INSIDE])
+def test_the_contract_is_kept(check: str, name: str) -> None:
+    assert problems(CHECKS[check], INSTRUMENTS[name], result_of(name)) == []
+
+
+def outside(code: str) -> str:
+    """What a process prints in which no types are checked for it."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_of_every_instrument_imports_nothing_heavy() -> None:
+    said = outside(
+        "import sys, importlib\n"
+        f"for name in {[cls.__module__ for cls in INSTRUMENTS.values()]!r}:\n"
+        "    module = importlib.import_module(name)\n"
+        "    try:\n        module.main(['--help'])\n    except SystemExit as end:\n        assert not end.code\n"
+        "heavy = {'torch', 'transformer_lens', 'numpy', 'pandas', 'scipy', 'plotly'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for name in NAMES:
+        for one in fields(INSTRUMENTS[name]):
+            option = one.name.replace("_", "-")
+            assert f"--{option}" in said or f"--no-{option}" in said
+
+
+def test_bad_values_of_every_option_are_one_line() -> None:
+    said = outside(
+        "from dataclasses import fields\n"
+        "from streamscope.probes.check.declared import values\n"
+        "from streamscope.instruments.contract import discover\n"
+        "for cls in discover().values():\n"
+        "    print(len(fields(cls)), *values(cls, None))\n"
+    )
+    assert said.splitlines() == [str(len(fields(cls))) for cls in INSTRUMENTS.values()]
+
+
+MINE = (
+    "import numpy as np\n"
+    "from streamscope.instruments.contract import Documents, Instrument, Seen, instrument\n"
+    "from streamscope.instruments.observations import Measure, Observations, each, head_cells\n"
+    "from streamscope.instruments.result import HEAD, Table, counts, described\n"
+    "@instrument('mine', Documents())\n"
+    "class Mine(Instrument):\n"
+    "    'What is drawn.'\n"
+    "    k: int = 1\n"
+    "    def observe(self, model, data, progress):\n"
+    "        opened, cells = data[Documents], head_cells(model)\n"
+    "        units = opened.units()\n"
+    "        total = np.random.default_rng().normal(size=(len(cells), len(units)))\n"
+    "        block = Observations(measure=Measure(name='x', unit='u', resolution=1e-6), cells=cells, units=units,\n"
+    "                             total=total, size=1.0)\n"
+    "        return Seen({'x': block}, {'x': each('x', cells, tested=False)})\n"
+    "    def tables(self, seen, estimates):\n"
+    "        frame, missing = estimates['x'].wide(['head', 'layer', 'index'])\n"
+    "        columns = (*HEAD, *described('x', 'x', 'u', 'what is drawn', sd='units'), *counts('units', 'units'))\n"
+    "        return {'x': Table(frame, columns, missing, 'drawn')}\n"
+)
+DRAWN = "    from streamscope.instruments.figures import HeadMap\n    figures = (HeadMap('x'), HeadMap('y'))\n"
+
+
+def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An instrument that draws anew at every call, says nothing of its option, has no figure and no planted case."""
+    (tmp_path / "mine.py").write_text(MINE)
+    with pytest.raises(SystemExit) as end:
+        check([str(tmp_path / "mine.py")])
+    out = capsys.readouterr().out
+    assert end.value.code == 1
+    broken = {line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("broken")}
+    assert broken >= {"options", "repeated", "figures", "planted"}
+    assert 'option k has no """docstring"""' in out and "planted names no test" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{'x': each", "{'z': each", "TypeError: mine: blocks ['x'], but contrasts of ['z']"),
+        (".wide(['head', 'layer'", ".wide(['head', 'lair'", "KeyError: 'lair', line 17"),
+        (
+            "'mine', Documents()",
+            "'mine'",
+            "KeyError: 'Documents are not among the data of this instrument; name them in @instrument', line 10",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert old in MINE
+    (tmp_path / "mine.py").write_text(MINE.replace(old, new))
+    with pytest.raises(SystemExit) as end:
+        check([str(tmp_path / "mine.py")])
+    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measured: {said}\n")
+
+
+def test_data_come_with_their_defaults(tmp_path: Path) -> None:
+    text = MINE.replace("import Documents,", "import Documents, Prompts,")
+    (tmp_path / "mine.py").write_text(text.replace("Documents())", "Documents, Prompts)"))
+    said = outside(
+        "from streamscope.cli.errors import InputError\n"
+        "from streamscope.instruments.user_instrument import instrument_in\n"
+        f"try:\n    instrument_in({str(tmp_path / 'mine.py')!r})\n"
+        "except InputError as error:\n    print(error)\n"
+    )
+    assert said.endswith("instrument 'mine' takes data with their defaults: Documents(), not Documents, line 5\n")
+
+
+def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure of a column that is not there, and a column whose values are all missing."""
+    for name, size in (("mine", "0.0"), ("other", "1.0")):
+        text = MINE.replace("total=total, size=1.0", f"total={size} * total, size={size}").replace(
+            "'What is drawn.'\n", "'What is drawn.'\n" + DRAWN
+        )
+        (tmp_path / f"{name}.py").write_text(text)
+    said = {}
+    for name in ("mine", "other"):
+        with pytest.raises(SystemExit):
+            check([str(tmp_path / f"{name}.py")])
+        said[name] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    assert said["other"] == ["note    figures without values in this small measurement: y"]
+    assert said["mine"][0] == "note    figures without values in this small measurement: x, y"
+    assert said["mine"][1:] == ["note    columns of table x without any value in it: x, x_sd, x_low, x_high"]
+
+
+def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
+    """`Ablate?` and the tooltip of `Ablate(`: no bounds, no fields of dataclasses."""
+    made = INSTRUMENTS["ablate"]
+    signature = inspect.signature(made)
+    assert list(signature.parameters) == [one.name for one in fields(made)]
+    assert signature.parameters["heads"].annotation == tuple[str, ...] and signature.parameters["draws"].default == 39
+    assert all("Bounds" not in str(inspect.signature(one)) for one in INSTRUMENTS.values())
+    assert "Bounds" not in str(inspect.signature(Documents))
+    said = made.getdoc()
+    assert (
+        said.startswith("Scale heads, one at a time")
+        and "\nscale = (0.0,)\n    Factors g on the heads' outputs." in said
+    )
+    for one in INSTRUMENTS.values():
+        assert all(f"\n{name} = " in one.getdoc() and meaning for name, _, meaning in options_of(one))
+
+
+def test_a_room_lists_its_instruments_and_knows_where_others_are() -> None:
+    import streamscope.features
+    import streamscope.interventions
+    import streamscope.probes
+
+    rooms = (streamscope.probes, streamscope.interventions, streamscope.features)
+    assert {one.__name__ for one in INSTRUMENTS.values()} == {n for room in rooms for n in dir(room) if n[0].isupper()}
+    for room in rooms:  # what type checkers see of it
+        text = Path(room.__file__ or "").read_text(encoding="utf-8")
+        for one in INSTRUMENTS.values():
+            line = f"    from {one.__module__} import {one.__name__} as {one.__name__}\n"
+            assert (line in text) == one.__module__.startswith(f"{room.__name__}."), line
+    with pytest.raises(AttributeError, match="Ablate is an instrument of streamscope.interventions, not of streamsc"):
+        _ = streamscope.probes.Ablate
+    with pytest.raises(AttributeError, match="has no instrument 'Ablat': did you mean Ablate or "):
+        _ = streamscope.interventions.Ablat
+    with pytest.raises(AttributeError, match="has no instrument 'Xyzzy': its instruments are Cluster, Extract, "):
+        _ = streamscope.features.Xyzzy
+    assert not hasattr(streamscope.probes, "nothing")

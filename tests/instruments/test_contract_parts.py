@@ -1,0 +1,573 @@
+"""The parts of the contract: what options become, what data are, what a result says it was measured on."""
+
+import hashlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from streamscope.cli.bounds import Bounds, Names
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import checkpoint_of, need_parts, readable, recipe_of, title_of
+from streamscope.instruments.contract import Instrument, Seen, instrument, options_of
+from streamscope.instruments.data import (
+    Data,
+    Documents,
+    Half,
+    Labels,
+    Opened,
+    Prompts,
+    Sets,
+    Tasks,
+    Text,
+    Tokens,
+    about_of,
+    kind_of,
+)
+from streamscope.instruments.figures import HeadMap
+from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.open_data import Splittable, open_data
+from streamscope.instruments.registry import REGISTERED, discover, named
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table, key, quantity
+from streamscope.models import build
+from streamscope.models.checkpoint import ZOO, SnapshotPath, load
+from streamscope.models.tensors import sha256
+
+
+class Mine(Instrument):
+    """What it does.
+
+    And how.
+    """
+
+    heads: Names = ("all",)
+    """Which heads: L4.*
+    and so on."""
+    scales: tuple[Annotated[float, Bounds(low=0)], ...] = (0.0,)
+    """By what."""
+    k: Annotated[int, Bounds(low=1)] = 3
+    """How many."""
+    where: Path | None = None
+    """A folder."""
+    name_or_path: str | Path = "x"
+    """Either."""
+
+    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+        heads: list[str] = ["a"]
+        cells = pd.DataFrame({"head": heads})
+        units = pd.DataFrame({"unit": list(progress("abc")), "cluster": list("abc")})
+        block = Observations(measure=Measure(name="v", unit="nats", resolution=1e-9), cells=cells, units=units,
+                             total=np.array([[1.0, 2.0, 3.0]]), size=1.0)  # fmt: skip
+        opened = data[Given]
+        made = [Contrast(quantity="v", weights={0: 1.0}, labels={"head": "a"})]
+        return Seen({"v": block}, {"v": made}, {"left": opened.like, "model": "renamed"}, {"x": np.ones(2)})
+
+    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
+        frame, missing = estimates["v"].wide(["head"])
+        columns = (key("head", "head", "its name"), *quantity("v", "v", "nats", "a value"), *COUNTED)
+        return {"main": Table(frame, columns, missing, "mine")}
+
+
+COUNTED = (key("n", "n", "letters", "letters", "d"), key("clusters", "c", "letters", "letters", "d"))
+
+
+class OpenGiven(SimpleNamespace):
+    def about(self) -> dict[str, Any]:
+        return {"what": "given"}
+
+
+class Given(Data):
+    """Data that say what they were opened for."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        OPENED.append(model)
+        return OpenGiven(kind=Given, model=model, like=None if like is None else like.model)
+
+
+OPENED: list[Any] = []
+MINE = instrument("mine", Given(), Prompts("competing"))(Mine)
+REGISTERED.pop("mine")
+
+
+@pytest.fixture(autouse=True)
+def opened() -> Iterator[list[Any]]:
+    OPENED.clear()
+    yield OPENED
+
+
+def test_options_become_what_they_mean() -> None:
+    made = MINE(heads="L4.*", scales=[0, np.float64(0.5)], k=np.int64(2), where="a/b", name_or_path="a/b")
+    assert (made.heads, made.scales, made.k) == (("L4.*",), (0.0, 0.5), 2)
+    assert made.where == Path("a/b") and made.name_or_path == "a/b" and type(made.k) is int
+    assert MINE(scales=np.array([1.0, 2.0])).scales == (1.0, 2.0) and MINE(heads=["a", "b"]).heads == ("a", "b")
+    assert MINE(name_or_path=Path("a")).name_or_path == Path("a") and MINE(where=None).where is None
+    for given, line in (
+        ({"k": "2"}, "^k: input should be a valid integer, got '2'$"),
+        ({"k": True}, "^k: input should be a valid integer, got True$"),
+        ({"k": 0}, "^k must be at least 1, got 0$"),
+        ({"scales": (0.5, -1.0)}, "^scales must be at least 0, got -1"),
+        ({"scales": "1"}, r"^scales: input should be a valid number, got \('1',\)$"),
+        ({"heads": {"a"}}, r"^heads: input should be a valid tuple, got \{'a'\}$"),
+        ({"where": 3}, "^where: .*got 3$"),
+        ({"name_or_path": 3}, "^name_or_path: input should be a valid string, got 3$"),
+        ({"scales": (float("nan"),)}, "^scales must be .*got nan$"),
+    ):
+        with pytest.raises(InputError, match=line):
+            MINE(**given)
+    with pytest.raises(AttributeError):
+        made.k = 5  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        MINE(("all",))  # type: ignore[call-arg]
+
+
+def test_a_signature_has_plain_types_and_the_defaults() -> None:
+    found = inspect.signature(MINE).parameters
+    assert list(found) == ["heads", "scales", "k", "where", "name_or_path"]
+    assert {one.kind for one in found.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert (found["k"].annotation, found["k"].default) == (int, 3)
+    assert (found["scales"].annotation, found["scales"].default) == (tuple[float, ...], (0.0,))
+    assert found["where"].annotation == Path | None
+    assert [one.default for one in inspect.signature(Tokens).parameters.values()] == [None, "text", None, "separator",
+                                                                                     None]  # fmt: skip
+
+
+def test_options_and_their_meaning() -> None:
+    assert options_of(MINE) == [
+        ("heads", ("all",), "Which heads: L4.* and so on."), ("scales", (0.0,), "By what."), ("k", 3, "How many."),
+        ("where", None, "A folder."), ("name_or_path", "x", "Either."),
+    ]  # fmt: skip
+    said = MINE.getdoc().splitlines()
+    assert said[:6] == ["What it does.", "", "And how.", "", "Options:", ""]
+    assert said[6:10] == ["heads = ('all',)", "    Which heads: L4.* and so on.", "scales = (0.0,)", "    By what."]
+    bare = instrument("bare")(type("Bare", (Instrument,), {"__annotations__": {}, "__doc__": " It does nothing."}))
+    REGISTERED.pop("bare")
+    assert bare.getdoc() == "It does nothing." and options_of(bare) == []
+    for home in (__name__, "a shell"):
+        parts = {"__annotations__": {"j": int}, "j": 1, "__doc__": "x", "__module__": home}
+        typed = instrument("typed")(type("Typed", (Instrument,), parts))
+        REGISTERED.pop("typed")
+        assert options_of(typed) == [("j", 1, "")], "one that was typed into a shell has no source to read"
+
+
+class Half_Said(Instrument):
+    """Some options say what they are."""
+
+    a: int = 1
+    b: int = 2
+    """About b: not about a."""
+    c: tuple[int, ...] = ()
+    """About c,
+    in two lines."""
+    d: int = 4
+
+    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+        """What is no option's."""
+        raise NotImplementedError
+
+
+def test_what_an_option_means_stands_right_below_it() -> None:
+    class Margin(Instrument):
+        """Some text of it is at the margin, so that its source alone is no code."""
+
+        a: str = """x
+y"""
+        """About a."""
+
+    class More(Half_Said):
+        """One option more."""
+
+        e: int = 5
+        """About e."""
+
+    half, margin, more = (instrument(f"said{i}")(cls) for i, cls in enumerate((Half_Said, Margin, More)))
+    for i in range(3):
+        REGISTERED.pop(f"said{i}")
+    said = {"a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": ""}
+    assert {name: meaning for name, _, meaning in options_of(half)} == said
+    assert options_of(margin) == [("a", "x\ny", "")]
+    assert options_of(more) == [("a", 1, ""), ("b", 2, ""), ("c", (), ""), ("d", 4, ""), ("e", 5, "About e.")]
+
+
+def test_little_of_every_kind_of_data() -> None:
+    assert Documents("a.txt", stride=7).small() == Documents("a.txt", max_documents=4, stride=7)
+    assert Tokens("a.txt").small() == Tokens("a.txt", max_tokens=1000)
+    for suite in ("stories", "story-cases", "story-events"):
+        assert Prompts(suite, suite_seed=3).small() == Prompts(suite, n=60, suite_seed=3)
+    assert Prompts("competing").small() == Prompts("competing")
+    assert Tasks(("winograd",)).small() == Tasks(("capitalization-8", "gender-16"))
+    assert Text(max_tokens=9).small() == Text(("Once upon a time", "She ran to the house"), max_tokens=9)
+    assert Sets().small() == Sets() and Labels(groups="antecedent").small() == Labels(groups="antecedent", stories=150)
+    half = Documents("a.txt").half(1, "title")
+    assert half == Half(Documents("a.txt"), 1, "title") and half.small() == Half(Documents("a.txt").small(), 1, "title")
+    assert Prompts().half(0).by == "cluster" and kind_of(half) is Documents and not half.alone
+    assert kind_of(half.half(0)) is Documents and kind_of(Prompts()) is Prompts
+    with pytest.raises(NotImplementedError):
+        Data().of(None)
+    for side in (-1, 2):
+        with pytest.raises(InputError, match=f"^side must be at .* got {side}$"):
+            Prompts().half(side)
+
+
+@pytest.mark.parametrize("spec", [Documents(), Tokens(), Prompts(), Tasks(), Text(), Sets(), Labels()])
+def test_data_are_opened_for_the_model(spec: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, asked = f"open_{type(spec).__name__.lower()}", []
+    monkeypatch.setattr(f"streamscope.instruments.open_data.{name}", lambda *given: asked.append(given) or "opened")
+    assert open_data(spec, "m", "like") == "opened"
+    assert asked == [(spec, "m", "like") if isinstance(spec, Documents | Tokens) else (spec, "m")]
+
+
+def test_sets_are_checked_like_all_data_and_their_template_too() -> None:
+    assert type(Sets(a=np.str_("indoor")).a) is str
+    with pytest.raises(InputError, match="^template 'User:' must hold {text} exactly once$"):
+        Sets(template="User:")
+    assert Sets(template="User: {text}").template == "User: {text}"
+
+
+def test_half_of_what_cannot_be_split_is_refused() -> None:
+    with pytest.raises(InputError, match="^Given are no cases to split; halve the data that they are measured on$"):
+        open_data(Given().half(0), "m")
+    asked: list[Any] = []
+
+    class Cases(Splittable):
+        def half(self, side: int, by: str = "cluster") -> Any:
+            asked.append((side, by))
+            return "half"
+
+    class Some(Data):
+        def of(self, model: Any, like: Any = None) -> Any:
+            asked.append((model, like))
+            return Cases(whole="its whole")
+
+    assert open_data(Some().half(1, "title"), "m") == open_data(Some().half(0), "c", Cases(whole="its whole")) == "half"
+    assert asked == [("m", None), (1, "title"), ("c", "its whole"), (0, "cluster")], (
+        "a control is halved as its run was"
+    )
+    half = SimpleNamespace(about=lambda: {"data": "x"}, part="0 of 2")
+    assert about_of(half) == {"data": "x", "half": "0 of 2"}
+    assert about_of(OpenGiven()) == {"what": "given"} == about_of(OpenGiven(part=""))
+
+
+def test_data_are_opened_once_and_when_they_are_asked_for(opened: list[Any]) -> None:
+    first = Opened("m", [Given(), Prompts()])
+    assert list(first) == [Given, Prompts] and len(first) == 2 and not opened and first.work is None
+    one = first[Given]
+    assert first[Given] is one and opened == ["m"] and one.like is None
+    assert Opened("c", [Given()], like=first)[Given].like == "m"
+    unread = Opened("m", [Given()])
+    assert Opened("c", [Given()], like=unread)[Given].like is None and opened == ["m", "c", "c"], "it is not opened now"
+    ready = OpenGiven(kind=Given, model="before")
+    assert Opened("m", [ready])[Given] is ready and len(opened) == 3
+    line = "Documents are not among the data of this instrument; name them in @instrument"
+    with pytest.raises(KeyError, match=line):
+        _ = first[Documents]
+
+
+class Plain:
+    """A model that is ours in nothing."""
+
+    config = SimpleNamespace(name="plain")
+
+
+def test_what_a_result_says_of_itself() -> None:
+    model, seen = Plain(), []
+
+    def progress(some: Any) -> Any:
+        return (seen.append(x) or x for x in some)
+
+    found = MINE(where="a/b").measure(model, progress=progress)
+    assert seen == list("abc")
+    about = {
+        "instrument": "mine", "data": {"Given": {"what": "given"}}, "edited_at": [], "recipe": "Plain", "step": None,
+        "hooked_at": [], "dtype": None, "autocast": None,
+        "left": None, "model": "renamed",
+        "options": {"heads": ["all"], "scales": [0.0], "k": 3, "where": "a/b", "name_or_path": "x"},
+    }  # fmt: skip
+    assert found.about == about, "of data that were not read nothing is said; what was seen has the last word"
+    assert found.table().frame["v"].tolist() == [2.0] and list(found.arrays) == ["x"] and found.figures == ()
+    assert list(found.blocks) == list(found.contrasts) == ["v"]
+    control = MINE().measure(Plain(), like=Opened("run", [OpenGiven(kind=Given, model="run")]))
+    assert control.about["left"] == "run"
+
+    class Lost(MINE):  # type: ignore[misc, valid-type]
+        def observe(self, *given: Any) -> Seen:
+            seen = super().observe(*given)
+            return Seen(seen.blocks, {"w": []})
+
+    with pytest.raises(TypeError, match=r"^mine: blocks \['v'\], but contrasts of \['w'\]$"):
+        Lost().measure(Plain())
+
+
+def test_data_that_do_not_fit_are_refused() -> None:
+    assert MINE().open(Plain()).specs == {Given: Given(), Prompts: Prompts("competing")}
+    given = MINE().open(Plain(), Prompts("stories"))
+    assert given.specs == {Given: Given(), Prompts: Prompts("stories")} and given.like is None
+    with pytest.raises(InputError, match="^mine takes Given and Prompts, not Documents$"):
+        MINE().open(Plain(), Prompts(), Documents())
+    with pytest.raises(InputError, match="^mine: data of one kind were given twice; give them once$"):
+        MINE().open(Plain(), Prompts(), Prompts("stories").half(0))
+    bare = instrument("bare")(type("Bare", (Instrument,), {"__annotations__": {}, "__doc__": "It does nothing."}))
+    REGISTERED.pop("bare")
+    with pytest.raises(InputError, match="^bare takes no data, not Given$"):
+        bare().open(Plain(), Given())
+
+    ready = OpenGiven(kind=Given, tokenizer=None)
+    for one in (ready, OpenGiven(kind=Given)):
+        assert MINE().open(Plain(), one)[Given] is one, "features of tokens are of no tokenizer"
+
+    class Named(Data):
+        """Data with an option of that name are not opened yet."""
+
+        tokenizer = "a name"
+
+    assert instrument("named", Named())(type("N", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))().open(
+        Plain(), Named()
+    ).specs == {Named: Named()}
+    REGISTERED.pop("named")
+
+    class Refuses(MINE):  # type: ignore[misc, valid-type]
+        def check(self, model: Any) -> None:
+            raise InputError(f"no {type(model).__name__}")
+
+    with pytest.raises(InputError, match="^no Plain$"):
+        Refuses().open(Plain())
+
+
+def test_opened_data_belong_to_their_tokenizer_and_a_run_has_a_name() -> None:
+    model, other = load("lfa"), load("stories/llama")
+    ready = open_data(Prompts("competing"), model)
+    opened = MINE().open("lfa", ready)
+    assert opened[Prompts] is ready and opened.model.run == model.run
+    assert MINE().open(ZOO / "lfa").model.run == model.run
+    if other.tokenizer.sha256 == model.tokenizer.sha256:
+        other.tokenizer = SimpleNamespace(sha256="another", d_vocab=other.tokenizer.d_vocab)
+    with pytest.raises(InputError, match="tokenizer"):
+        MINE().open(other, ready)
+
+
+def test_methods_may_lie_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = instrument("apart", Given())(
+        type("Apart", (Instrument,), {"__annotations__": {}, "__doc__": "Elsewhere.", "__module__": "apart"})
+    )
+    REGISTERED.pop("apart")
+    data, seen, results = (
+        Opened("m", []),
+        Seen({}, {}),
+        (Result({}, about={"of": "run"}), Result({}, about={"of": "control"})),
+    )
+    line = "^Apart needs the methods observe and tables, or a module apart.measure with both$"
+    with pytest.raises(TypeError, match=line):
+        cls().observe(None, data, iter)
+    monkeypatch.setitem(sys.modules, "apart", ModuleType("apart"))
+    with pytest.raises(TypeError, match=line):
+        cls.relate(results[0])
+    asked: list[Any] = []
+    body = ModuleType("apart.measure")
+    monkeypatch.setitem(sys.modules, "apart.measure", body)
+    assert cls.relate(results[0]) == cls.beside(*results) == {}
+    for name in ("observe", "tables", "share", "relate", "beside"):
+        answer = {"observe": seen, "share": None}.get(name, {name: Table(pd.DataFrame(), ())})
+        setattr(body, name, lambda *given, name=name, answer=answer: asked.append((name, *given)) or answer)
+    made = cls()
+    assert made.observe("m", data, iter) is seen and list(made.tables(seen, {})) == ["tables"]
+    made.share(data, iter)
+    assert list(cls.relate(results[0])) == ["relate"] and list(cls.beside(*results)) == ["beside"]
+    assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}), ("share", made, "m", data, iter),
+                     ("relate", results[0]), ("beside", *results)]  # fmt: skip
+    assert MINE.relate(results[0]) == MINE.beside(*results) == {}
+    for name in ("faiss", None):  # what the module itself imports
+        missing = ModuleNotFoundError("No module named 'faiss'", name=name)
+
+        def absent(name: str, missing: Exception = missing) -> Any:
+            raise missing
+
+        monkeypatch.setattr("streamscope.instruments.contract.import_module", absent)
+        with pytest.raises(ModuleNotFoundError, match="faiss"):
+            made.tables(seen, {})
+
+
+def test_names_of_models() -> None:
+    assert title_of(Plain()) == "plain" and title_of(object()) == "object"
+    model = build("lfa", "tiny")
+    assert title_of(model) == "lfa"
+    model.run = Path("runs/a")
+    assert title_of(model) == "lfa (runs/a)"
+    model.edited_at = ("blocks.0.hook_mlp_out",)
+    assert title_of(model) == "lfa (runs/a, edited)"
+    model.run = None
+    assert title_of(model) == "lfa, edited"
+    model.run = ZOO / "pls"
+    assert title_of(model) == "stories/pls, edited"
+    theirs = SimpleNamespace(config=SimpleNamespace(name="gpt2"), label="hf:some/folder")
+    assert title_of(theirs) == "gpt2 (hf:some/folder)"
+    theirs.edited_at = ("ln_final.hook_normalized",)
+    assert title_of(theirs) == "gpt2 (hf:some/folder, edited)"
+
+
+def folder(path: Path, **more: Any) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"format": 1, "model": {}, **more}))
+    return path
+
+
+def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> None:
+    one, other = build("lfa", "tiny", seed=0), build("lfa", "tiny", seed=1)
+    recipe = recipe_of(one)
+    assert recipe == recipe_of(other) and set(recipe) == {"recipe", "step"} and recipe["step"] is None
+    assert len(recipe["recipe"]) == 16 and int(recipe["recipe"], 16) >= 0
+    assert recipe_of(build("lfa", "tiny", n_layers=1)) != recipe != recipe_of(build("pls", "tiny"))
+    other.tokenizer = SimpleNamespace(sha256="abc")  # type: ignore[assignment]
+    assert recipe_of(other)["recipe"] != recipe["recipe"], "another tokenizer is another recipe"
+    assert recipe_of(Plain()) == {"recipe": "Plain", "step": None}
+    one.run = tmp_path / "ended"
+    assert recipe_of(one) == recipe
+    plain = folder(tmp_path / "plain")
+    one.run = SnapshotPath(f"{plain}@8")
+    assert recipe_of(one) == {**recipe, "step": 8, "training": str(plain)}, "on what it was trained is not known"
+    trained = folder(tmp_path / "trained", data={}, training={"batch_size": 4, "phases": None})
+    one.run = SnapshotPath(f"{trained}@8")
+    assert recipe_of(one) == {**recipe, "step": 8, "training": str(trained), "tokens": 8 * 4 * one.config.n_ctx}
+
+
+class Told(SimpleNamespace):
+    def to_dict(self) -> dict[str, Any]:
+        return self.whole
+
+
+def test_a_recipe_is_the_same_number_for_ever() -> None:
+    """It is compared between files of different years: what it is the digest of must not change."""
+    one = Told(whole={"b": 1, "a": Path("x/y")}, tokenizer=None)
+    text = '{"a": "x/y", "b": 1}'
+    assert recipe_of(one) == {"recipe": hashlib.sha256(text.encode()).hexdigest()[:16], "step": None}
+    one.whole = dict(reversed(one.whole.items()))
+    one.tokenizer = SimpleNamespace(sha256="0f")
+    assert recipe_of(one)["recipe"] == hashlib.sha256(f"{text}0f".encode()).hexdigest()[:16]
+    assert recipe_of(build("lfa", "tiny")) == recipe_of(build("lfa", "tiny", seed=3))
+
+
+def test_a_snapshot_knows_how_many_tokens_it_has_seen(tmp_path: Path) -> None:
+    model = build("lfa", "tiny")
+    trained = folder(tmp_path / "at@home", data={}, training={"batch_size": 4, "phases": "5:2x8,10:3x16"})
+    model.run = SnapshotPath(f"{trained}@8")
+    found = recipe_of(model)
+    assert found["tokens"] == 5 * 2 * 8 + 3 * 3 * 16 and found["training"] == str(trained)
+    (trained / "config.json").write_text('{"format": 1, "model": {}, "data": {}, "training": 3}')
+    with pytest.raises(InputError, match="config.json"):
+        recipe_of(model)
+
+
+def test_which_weights_a_table_is_of() -> None:
+    model = build("lfa", "tiny", seed=0)
+    found = checkpoint_of(model)
+    shape = {"run": "", "preset": "lfa", "n_layers": model.config.n_layers, "n_heads": model.config.n_heads}
+    assert {**found, "checkpoint": ""} == {**shape, "checkpoint": ""} and len(found["checkpoint"]) == 64
+    assert checkpoint_of(build("lfa", "tiny", seed=0)) == found != checkpoint_of(build("lfa", "tiny", seed=1))
+    with torch.no_grad():
+        model.embed.weight[0, 0] += 1e-3
+    assert checkpoint_of(model)["checkpoint"] != found["checkpoint"]
+    bare = SimpleNamespace(config=model.config, state_dict=model.state_dict)  # it does not say where it comes from
+    assert checkpoint_of(bare) == {**shape, "checkpoint": checkpoint_of(model)["checkpoint"]}
+    one, two = torch.tensor([1.0, 2.0]), torch.tensor([[3]])
+    bare.state_dict = lambda: {"b": two, "a": one}
+    whole = b"a" + one.numpy().tobytes() + b"b" + two.numpy().tobytes()
+    assert checkpoint_of(bare)["checkpoint"] == hashlib.sha256(whole).hexdigest(), "of names and values, in order"
+    bundled = load("lfa")
+    assert checkpoint_of(bundled) == {
+        "run": "stories/lfa", "preset": "lfa", "n_layers": bundled.config.n_layers, "n_heads": bundled.config.n_heads,
+        "checkpoint": sha256(ZOO / "lfa" / "model.safetensors"),
+    }  # fmt: skip
+
+
+def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for home in ("transformers", "transformer_lens"):
+        made = type("GPT2Model", (), {"__module__": f"{home}.models.gpt2"})()
+        line = f"^a GPT2Model of {home} has none of the hooks that are read here: write it with .* or boot a Transf"
+        with pytest.raises(InputError, match=line):
+            readable(made)
+        with pytest.raises(InputError, match=line):
+            MINE().open(made)
+    model = Plain()
+    assert readable(model) is model
+    own = type("GPT2Model", (), {"__module__": "mine.transformers.models"})()
+    assert readable(own) is own
+    booted = type("TransformerBridge", (), {"__module__": "transformer_lens.model_bridge.bridge"})()
+    bridged: Any = ModuleType("bridged")  # its own takes a quarter of a minute to import
+    bridged.adopt = lambda model: ("adopted", model)
+    monkeypatch.setitem(sys.modules, "streamscope.models.interop.huggingface.bridged", bridged)
+    assert readable(booted) == ("adopted", booted)
+    need_parts(build("lfa", "tiny"), "hydra")
+    with pytest.raises(
+        InputError, match="^hydra reads the parts of a model; plain is in a bridge, which has hooks onl"
+    ):
+        need_parts(model, "hydra")
+
+
+def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> None:
+    def made(*takes: Any, **more: Any) -> Any:
+        return instrument("made", *takes)(type("Made", (Instrument,), {"__annotations__": {}, "__doc__": "x", **more}))
+
+    for said, more in (
+        ("'made' says nothing about itself; write its docstring", {"__doc__": " \n"}),
+        ("'made' says nothing about itself; write its docstring", {"__doc__": None}),
+        ("'made': runs and figures are tuples", {"runs": "lfa"}),
+        ("'made': runs and figures are tuples", {"figures": "delta"}),
+        ("'made': two figures are called 'a', and one would hide the other",
+         {"figures": tuple(map(HeadMap, "bacac"))}),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"^instrument {re.escape(said)}$"):
+            made(**more)
+    for name in ("name", "takes", "figures", "runs", "planted", "quick", "shared", "measure", "suite", "suite_seed",
+                 "control", "out", "device"):  # fmt: skip
+        said = f"instrument 'made': the option {name!r} would hide a method or another option"
+        with pytest.raises(TypeError, match=f"^{said}$"):
+            made(Given(), Prompts(), __annotations__={"fine": int, name: int, "n": int}, fine=1, n=1, **{name: 1})
+    assert "made" not in REGISTERED
+    one = made(Prompts("stories"), figures=(HeadMap("a"), HeadMap("b")), __annotations__={"data": int}, data=1)
+    assert REGISTERED.pop("made") is one and (one.name, one.takes) == ("made", (Prompts("stories"),))
+    assert one(data=3).data == 3, "no option of data that it does not take"
+    with pytest.raises(TypeError):
+        one(3)
+    with pytest.raises(AttributeError):
+        one().data = 2
+
+
+def test_the_rooms_are_read_for_instruments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each file that makes one is imported, under the name of its package, and no other."""
+    root, asked = tmp_path / "streamscope", []
+    for name, text in {
+        "probes/one.py": "\n@instrument('one')\nclass One: 'ŷ'\n",
+        "probes/two/__init__.py": "'2'\n@instrument('two')\n",
+        "probes/two/__main__.py": "", "streamscope/instruments/contract.py": "    @instrument('an example')\n",
+        "interventions/deep/er/__init__.py": "\n@instrument('deep')\n", "features/four.py": "\n@instrument('four')\n",
+        "features/four.txt": "\n@instrument('text')\n", "papers/five.py": "\n@instrument('five')\n",
+    }.items():  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr("streamscope.instruments.contract.__file__", str(root / "probes" / "contract.py"))
+    monkeypatch.setattr("streamscope.instruments.contract.import_module", asked.append)
+    known = {"b": MINE, "a": MINE}
+    monkeypatch.setattr("streamscope.instruments.contract.REGISTERED", known)
+    assert list(discover().items()) == [("a", MINE), ("b", MINE)]
+    assert asked == ["streamscope.probes.one", "streamscope.probes.two", "streamscope.interventions.deep.er",
+                     "streamscope.features.four"]  # fmt: skip
+
+
+def test_instruments_by_their_names() -> None:
+    known = discover()
+    assert list(known) == sorted(known) and {"ablate", "pds", "extract"} <= set(known)
+    assert all(cls.name == name for name, cls in known.items())
+    modules = [cls.__module__.split(".") for cls in known.values()]  # tests register instruments of their own
+    rooms = {module[1] for module in modules if module[0] == "streamscope"}
+    assert rooms == {"probes", "interventions", "features"}
+    assert named("ablate") is known["ablate"]
+    with pytest.raises(InputError, match="unknown instrument 'ablat': did you mean ablate"):
+        named("ablat")

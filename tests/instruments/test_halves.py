@@ -1,0 +1,228 @@
+"""Halves of every kind of data share no cluster, and what is selected on one is no luck on the other."""
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import Instrument, Progress, Seen
+from streamscope.instruments.data import Data, Documents, Labels, Opened, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.instruments.observations import Measure, Observations, each, head_cells
+from streamscope.instruments.open_data import OpenPrompts, OpenTasks, given_prompts, open_data, sides_of
+from streamscope.instruments.pool_results import compare
+from streamscope.instruments.prompts.suite import unit_of, units
+from streamscope.instruments.table import HEAD, Table, counts, quantity
+from streamscope.interventions.ablate import Ablate
+from streamscope.models.checkpoint import load
+from streamscope.probes.directions import Directions
+from streamscope.probes.pds import Pds
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = [
+    Documents(max_documents=9), Tokens(max_tokens=1000), Prompts(), Prompts("stories", n=60),
+    Prompts("reserved-words", n=40), Tasks(), Text(text=("a b", "c d", "e f")), Sets(), Labels(stories=100),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return load("lfa")
+
+
+def parts(opened: Any) -> list[tuple[list[str], set[str]]]:
+    """(content of every case, clusters) of what is opened, of each task by itself."""
+    if isinstance(opened, OpenTasks):
+        tasks = [(task.cases, task.cases["id"].tolist()) for task in opened.tasks]
+        return [
+            ([f"{task} {i}" for i in ids], set(cases["cluster"].map(unit_of)))
+            for task, (cases, ids) in enumerate(tasks)
+        ]
+    if hasattr(opened, "documents") or hasattr(opened, "batches"):
+        ids = [one.ids for one in opened.documents()] if hasattr(opened, "documents") else list(opened.rows())
+        return [([str(row) for row in ids], {str(row) for row in ids})]
+    if isinstance(opened, OpenPrompts):
+        prompts = opened.aligned.prompts
+        return [([one.id for one in prompts], set(map(unit_of, units(prompts))))]
+    content = getattr(opened, "examples", None) or getattr(opened, "names", None)
+    if content is None:  # sets: text i of both is a cluster
+        content = [*opened.a.texts, *opened.b.texts]
+        return [(content, set())]
+    return [(list(map(str, content)), {getattr(one, "group", str(one)) for one in content})]
+
+
+@pytest.mark.parametrize("data", KINDS, ids=lambda data: f"{type(data).__name__}-{getattr(data, 'suite', '')}")
+def test_halves_share_no_cluster_and_are_everything(model: Any, data: Data) -> None:
+    whole, first, second = (parts(open_data(one, model)) for one in (data, data.half(0), data.half(1)))
+    assert len(whole) == len(first) == len(second)
+    for (all_cases, _), (a, of_a), (b, of_b) in zip(whole, first, second, strict=True):
+        assert sorted(a + b) == sorted(all_cases) and a and b
+        assert not of_a & of_b
+        assert abs(len(a) - len(b)) <= max(2, len(all_cases) / 4)
+    again = parts(open_data(data.half(0), model))
+    assert again == first
+
+
+def test_counterparts_of_two_sets_stay_together(model: Any) -> None:
+    whole, half = open_data(Sets(), model), open_data(Sets().half(1), model)
+    at = [[some.texts.index(text) for text in one.texts] for some, one in ((whole.a, half.a), (whole.b, half.b))]
+    assert at[0] == at[1] and len(at[0]) == len(whole.a.texts) // 2
+    assert half.a.tokens == [whole.a.tokens[i] for i in at[0]]
+
+
+@pytest.mark.slow
+def test_halves_are_the_same_in_another_process(model: Any) -> None:
+    code = (
+        "from streamscope.models.checkpoint import load\nfrom streamscope import Prompts\n"
+        "from streamscope.instruments.open_data import open_data\n"
+        "one = open_data(Prompts('stories', n=60).half(0), load('lfa'))\nprint(*[p.id for p in one.aligned.prompts])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split() == [p.id for p in open_data(Prompts("stories", n=60).half(0), model).aligned.prompts]
+
+
+def test_halves_of_halves_and_another_column(model: Any) -> None:
+    data = Documents(max_documents=9)
+    quarters = [list(open_data(data.half(i).half(j), model).rows()) for i in (0, 1) for j in (0, 1)]
+    assert [len(one) for one in quarters] == [3, 2, 2, 2]
+    assert sorted(str(row) for one in quarters for row in one) == sorted(map(str, open_data(data, model).rows()))
+    words = [{one.word for one in open_data(Labels(stories=60).half(i, by="word"), model).examples} for i in (0, 1)]
+    assert words[0] and words[1] and not words[0] & words[1]
+    relations = [{p.relation for p in open_data(Prompts().half(i, "relation"), model).aligned.prompts} for i in (0, 1)]
+    assert not relations[0] & relations[1]
+
+
+def test_words_that_prompts_share_stay_on_one_side(model: Any) -> None:
+    words = [
+        {p.words["target"] for p in open_data(Prompts("reserved-words", n=200).half(i), model).aligned.prompts}
+        for i in (0, 1)
+    ]
+    assert words[0] and words[1] and not words[0] & words[1]
+
+
+def test_what_a_half_says_of_itself(model: Any) -> None:
+    result = Pds().measure(model, Prompts().half(1))
+    assert result.about["data"]["Prompts"]["half"] == "half 1 by cluster"
+    assert "competing: 30 of 30 prompts" in result.table().title
+    assert (result.table().frame["n"] == 15).all(), "pairs"
+    assert "half" not in Pds().measure(model, Prompts()).about["data"]["Prompts"]
+    assert Prompts("stories", n=99).half(0).small() == Prompts("stories", n=60).half(0)
+
+
+def test_a_control_reads_the_same_half(model: Any) -> None:
+    how, data = Ablate(heads=("L5.H0",), draws=0), Documents(max_documents=6).half(1)
+    opened = how.open(model, data)
+    result = how.run(opened)
+    like = how.open(load("std-t-rope"), data, like=opened)
+    both = compare(result, how.run(like))
+    assert both.tables["loss-control"].frame["n"].tolist() == [3]
+    assert list(like[Documents].rows()) == list(opened[Documents].rows())
+
+
+def test_halves_of_what_is_opened(model: Any) -> None:
+    opened = open_data(Prompts(), model)
+    given = given_prompts(opened.aligned, model)
+    ids = [[p.id for p in given.half(i).aligned.prompts] for i in (0, 1)]
+    assert sorted(ids[0] + ids[1]) == sorted(p.id for p in opened.aligned.prompts)
+    assert Pds().measure(model, given.half(0)).table().frame["n"].unique() == len(ids[0]) / 2
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Documents(max_documents=1).half(0), "Documents: 1 cluster has no two halves; give more data"),
+        (Text(text=("a b",)).half(1), "Text: 1 cluster has no two halves"),
+        (Prompts().half(0, by="colour"), "unknown column to split by 'colour': did you mean cluster"),
+        (Prompts().half(0, by="category"), "Prompts: 1 category has no two halves"),
+    ],
+)
+def test_what_has_no_halves_says_so(model: Any, data: Data, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        open_data(data, model)
+    assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True)
+class Finished(Data):
+    """A table that was measured before, as those of features."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        return pd.DataFrame()
+
+
+def test_a_half_is_0_or_1_of_what_has_cases(model: Any) -> None:
+    with pytest.raises(InputError, match="side must be at least 0 and at most 1, got 2"):
+        Documents().half(2)
+    with pytest.raises(InputError, match="half 2: there are 0 and 1"):
+        open_data(Documents(max_documents=4), model).half(2)
+    with pytest.raises(InputError, match="pds takes Prompts, not Documents"):
+        Pds().measure(model, Documents().half(0))
+    with pytest.raises(InputError, match="Finished are no cases to split; halve the data that they are measured on"):
+        open_data(Finished().half(0), None)
+
+
+def test_an_instrument_that_splits_by_itself_measures_a_half(model: Any) -> None:
+    found = Directions(draws=0).measure(model, Sets().half(0)).table().frame
+    assert (found["n_a"] == 15).all()
+
+
+# ---- luck --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(Instrument):
+    """A number for every text and head that has nothing to do with either."""
+
+    draw: int = 0
+    name: ClassVar[str] = "noise"
+    takes: ClassVar[tuple[Data, ...]] = (Text(),)
+
+    def observe(self, model: Any, data: Opened, progress: Progress) -> Seen:
+        names, cells = data[Text].names, head_cells(model)
+        texts = [name.split(":")[1] for name in names]
+        seeds = [int(hashlib.sha1(f"{self.draw} {text}".encode()).hexdigest()[:8], 16) for text in texts]
+        total = np.stack([np.random.default_rng(seed).normal(size=len(cells)) for seed in seeds], axis=1)
+
+        units = pd.DataFrame({"unit": texts, "cluster": texts})
+        measure = Measure(name="noise", unit="nothing", resolution=1e-9)
+        block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+        return Seen({"noise": block}, {"noise": each("noise", cells)})
+
+    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
+        frame, missing = estimates["noise"].wide(["head", "layer", "index"])
+        return {
+            "noise": Table(
+                frame, (*HEAD, *quantity("noise", "noise", "nothing", "nothing"), *counts("a", "b")), missing
+            )
+        }
+
+
+def test_selected_and_measured_on_the_same_noise_there_is_an_effect_and_on_halves_there_is_none(model: Any) -> None:
+    data = Text(text=tuple(f"text {i}" for i in range(60)))
+    found: dict[str, list[float]] = {"same": [], "halves": []}
+    for draw in range(20):
+        how = Noise(draw=draw)
+        first, second, whole = (
+            how.measure(model, one).table().frame.set_index("head") for one in (data.half(0), data.half(1), data)
+        )
+        assert (first["n"] == 30).all() and (second["n"] == 30).all()
+        found["same"].append(whole["noise_p"][whole["noise"].idxmax()])
+        found["halves"].append(second["noise_p"][first["noise"].idxmax()])
+    rejected = {name: np.mean(np.array(p) < 0.05) for name, p in found.items()}
+    assert rejected["same"] > 0.5, "the best of 36 heads is 1 − .95^18 = .6 or more by luck"
+    assert rejected["halves"] <= 3 / 20, "5 % and what 20 draws leave of it (p = .02 for more)"
+
+
+def test_sides_are_of_whole_clusters_in_any_order() -> None:
+
+    rng = np.random.default_rng(0)
+    cases = pd.DataFrame({"cluster": rng.integers(0, 12, 100).astype(str), "relation": "x"})
+    sides = sides_of(cases, "cluster", "cases")
+    assert (pd.Series(sides).groupby(cases["cluster"]).nunique() == 1).all()
+    assert set(sides) == {0, 1}

@@ -1,0 +1,349 @@
+"""Readers of published sets: on the real files where they are, on small hand-made ones in the published format."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import Prompt, Suite, align, load_suite
+from streamscope.instruments.prompts.loaders import (
+    FORMATS,
+    GAP_COLUMNS,
+    OCCUPATIONS,
+    blimp,
+    gap,
+    winobias,
+    winogender,
+    wsc273,
+    wsc285,
+)
+from streamscope.instruments.prompts.suite import population, units
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.held_out import halves
+from streamscope.probes.attention import undecided
+from streamscope.text.tokenizer import Tokenizer
+
+WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
+WSC273 = json.dumps(
+    {"qID": "w", "sentence": "The bag beat the box because _ is big.", "option1": "The bag", "option2": "the box",
+     "answer": "1"}
+)  # fmt: skip
+WSC285 = """<?xml version="1.0" encoding="ISO-8859-1"?>
+<collection><schema><text><txt1>
+The cat saw
+the dog because </txt1> <pron> it </pron> <txt2> was big. </txt2></text>
+<answers><answer>The cat </answer><answer> the dog</answer></answers><correctAnswer> B. </correctAnswer></schema>
+</collection>
+"""
+WINOGENDER = (
+    "sentid\tsentence\n"
+    "technician.customer.1.male.txt\tThe technician told the customer that he could pay with cash.\n"
+    "technician.someone.0.neutral.txt\tThe technician told someone that they had completed the repair.\n"
+    "nurse.patient.0.female.txt\tThe nurse notified the patient that her shift would be ending in an hour.\n"
+)
+GAP_TEXT = 'Ann "Annie" met Sue Lee. Later she left with Bea.'
+GAP = "\t".join(GAP_COLUMNS) + "\n"
+GAP += f"g-1\t{GAP_TEXT}\tshe\t31\tAnn\t0\tFALSE\tSue Lee\t16\tTRUE\thttp://e.org/a\n"
+GAP += f"g-2\t{GAP_TEXT}\tshe\t31\tAnn\t0\tFALSE\tSue Lee\t16\tFALSE\thttp://e.org/a\n"
+GAP += f"g-3\t{GAP_TEXT}\tshe\t31\tAnn\t0\tTRUE\tBea\t45\tFALSE\thttp://e.org/a\n"
+BLIMP = json.dumps(
+    {"sentence_good": "Ann hurt herself.", "sentence_bad": "Ann hurt himself.", "UID": "u", "pairID": "0"}
+)
+
+SAMPLES: dict[str, tuple[Callable[[str | Path], object], str]] = {
+    "winobias": (winobias, WINOBIAS),
+    "wsc273": (wsc273, WSC273),
+    "wsc285": (wsc285, WSC285),
+    "winogender": (winogender, WINOGENDER),
+    "gap": (gap, GAP),
+    "blimp": (blimp, BLIMP),
+}
+
+
+def write(folder: Path, text: str, name: str = "file.txt") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def words(prompt: Prompt) -> dict[str, str]:
+    return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
+
+
+def by_id(suite: Suite) -> dict[str, Prompt]:
+    return {p.id: p for p in suite.prompts}
+
+
+# ---- the published files -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pro_stereotyped", "anti_stereotyped"])
+@pytest.mark.parametrize(("form", "n"), [("type1", 405), ("type2", 402)])
+def test_winobias_files(shared_data: Path, kind: str, form: str, n: int) -> None:
+    suite = winobias(shared_data / "eval" / "winobias" / f"{kind}_{form}.txt.dev")
+    # 396 sentences, some with two or three bracketed pronouns, each an instance
+    assert len({p.text for p in suite.prompts}) >= 390 and len(suite.prompts) == n and suite.skipped == ()
+    occupations = {o.lower() for o in OCCUPATIONS}
+    for prompt in suite.prompts:
+        found = words(prompt)
+        assert found["query"].lower() in {"he", "she", "him", "her", "his"}
+        assert {found["target"].lower(), found["distractor"].lower()} <= occupations
+        assert found["target"].lower() != found["distractor"].lower() and "[" not in prompt.text
+        assert prompt.category == f"{kind}_{form}" and prompt.order is not None and prompt.pair is None
+    assert {words(p)["target"].lower() for p in suite.prompts} == occupations
+
+
+def test_winobias_pro_and_anti_differ_in_gender_only(shared_data: Path) -> None:
+    pro, anti = (
+        winobias(shared_data / "eval" / "winobias" / f"{kind}_stereotyped_type1.txt.dev").prompts
+        for kind in ("pro", "anti")
+    )
+    for one, two in zip(pro, anti, strict=True):
+        assert words(one)["target"] == words(two)["target"] and words(one)["query"] != words(two)["query"]
+
+
+def test_wsc273_file(shared_data: Path) -> None:
+    suite = wsc273(shared_data / "eval" / "wsc" / "wsc_square_one.jsonl")
+    assert len(suite.prompts) + len(suite.skipped) == 273 and len(suite.prompts) > 220
+    prompts = by_id(suite)
+    assert words(prompts["wsc2"]) == {"query": "because", "target": "trophy", "distractor": "suitcase"}
+    assert words(prompts["wsc3"]) == {"query": "because", "target": "suitcase", "distractor": "trophy"}
+    assert prompts["wsc2"].text == "The trophy doesn't fit into the brown suitcase because"
+    assert not any("_" in p.text for p in suite.prompts)
+    assert "antecedent and competitor are not named apart" in {why for name, why in suite.skipped if name == "wsc27"}
+
+
+def test_wsc285_file(shared_data: Path) -> None:
+    suite = wsc285(shared_data / "eval" / "wsc" / "WSCollection_panda0881.xml")
+    assert len(suite.prompts) + len(suite.skipped) == 285 and len(suite.prompts) > 275
+    prompts = by_id(suite)
+    one, two = prompts["wsc285-000"], prompts["wsc285-001"]
+    assert one.text == "The city councilmen refused the demonstrators a permit because they feared violence."
+    assert words(one) == {"query": "they", "target": "city councilmen", "distractor": "demonstrators"}
+    assert words(two)["target"] == "demonstrators"
+    pronouns = Counter(words(p)["query"].lower() for p in suite.prompts)
+    assert set(pronouns) <= {"it", "he", "she", "they", "them", "him", "her", "his", "their"} and pronouns["it"] > 60
+    assert all(p.roles["target"][1] <= p.roles["query"][0] for p in suite.prompts)
+    assert not any("  " in p.text or " ." in p.text for p in suite.prompts)
+
+
+@pytest.mark.parametrize(("kind", "form"), [("wsc273", "wsc/wsc_square_one.jsonl"),
+                                            ("wsc285", "wsc/WSCollection_panda0881.xml"),
+                                            ("winobias", "winobias/pro_stereotyped_type2.txt.dev")])  # fmt: skip
+def test_published_sets_align(shared_data: Path, kind: str, form: str) -> None:
+    suite = load_suite(f"{kind}:{shared_data / 'eval' / form}")
+    tokenizer = Tokenizer.load(shared_data / "tokenizers" / "encoder.json")
+    aligned = align(suite, tokenizer, 128)
+    assert len(aligned.prompts) / len(suite.prompts) > 0.95 and aligned.pairs() == []
+    for prompt, ids, at in zip(aligned.prompts, aligned.tokens, aligned.positions, strict=True):
+        pieces = tokenizer.pieces(ids)
+        for role, text in words(prompt).items():
+            assert text in "".join(pieces[p] for p in at[role])
+
+
+@pytest.mark.parametrize("paradigm", ["anaphor_gender_agreement", "anaphor_number_agreement"])
+def test_blimp_files(shared_data: Path, paradigm: str) -> None:
+    suite = blimp(shared_data / "eval" / "blimp" / f"{paradigm}.jsonl")
+    assert suite.name == paradigm and len(suite.pairs) == 1000 == len({p.id for p in suite.pairs})
+    assert {p.category for p in suite.pairs} == {paradigm}
+    for pair in suite.pairs:
+        good, bad = pair.good.split(), pair.bad.split()
+        assert len(good) == len(bad) and sum(a != b for a, b in zip(good, bad, strict=True)) == 1
+
+
+# ---- their formats, by hand --------------------------------------------------------------------
+
+
+def test_winobias_format(tmp_path: Path) -> None:
+    text = WINOBIAS + "2 The guard hated [the construction worker] and told [him] about [his] cook.\n"
+    suite = winobias(write(tmp_path, text, "anti_stereotyped_type1.txt.dev"))
+    one, two, three = suite.prompts
+    assert one.text == "The developer argued with the designer because she did not like the design."
+    assert words(one) == {"query": "she", "target": "developer", "distractor": "designer"}
+    assert (one.id, one.order) == ("anti_stereotyped_type1-1", "target_first")
+    assert words(two) == {"query": "him", "target": "construction worker", "distractor": "guard"}
+    assert words(three) == {"query": "his", "target": "construction worker", "distractor": "guard"}
+    assert [two.id[-3:], three.id[-3:]] == ["2-1", "2-2"] and two.order == "target_last"
+
+
+def test_winobias_names_several_competitors_in_order(tmp_path: Path) -> None:
+    text = "7 The baker and the cook saw [the guard] and [she] smiled at the nurse.\n"
+    (prompt,) = winobias(write(tmp_path, text)).prompts
+    assert words(prompt) == {"query": "she", "target": "guard", "distractor": "baker", "distractor2": "cook"}
+
+
+def test_wsc273_format(tmp_path: Path) -> None:
+    rows = [
+        json.loads(WSC273),
+        {"qID": "a", "sentence": "_ ran.", "option1": "A", "option2": "B", "answer": "2"},
+        {"qID": "b", "sentence": "Ann ran and _ fell.", "option1": "Ann", "option2": "the moon", "answer": "1"},
+        {"qID": "c", "sentence": "I saw Ann, Sue and, so, _ fell.", "option1": "ann", "option2": "Sue", "answer": "2"},
+    ]
+    suite = wsc273(write(tmp_path, "\n".join(map(json.dumps, rows))))
+    assert suite.skipped == (
+        ("a", "the sentence starts with the blank"),
+        ("b", "the competitor is not named before the query"),
+    )
+    first, last = suite.prompts
+    assert first.text == "The bag beat the box because"
+    assert words(first) == {"query": "because", "target": "bag", "distractor": "box"}
+    assert words(last) == {"query": "so,", "target": "Sue", "distractor": "Ann"} and last.order == "target_last"
+
+
+def test_a_candidate_named_twice_is_taken_at_its_last_mention(tmp_path: Path) -> None:
+    row = {"qID": "x", "sentence": "Ann and Sue ran, so Ann met Sue and then _", "option1": "Ann", "option2": "Sue"}
+    (prompt,) = wsc273(write(tmp_path, json.dumps({**row, "answer": "1"}))).prompts
+    assert (prompt.roles["target"], prompt.roles["distractor"]) == ((20, 23), (28, 31))
+
+
+def test_wsc285_format(tmp_path: Path) -> None:
+    (prompt,) = wsc285(write(tmp_path, WSC285)).prompts
+    assert prompt.text == "The cat saw the dog because it was big."
+    assert words(prompt) == {"query": "it", "target": "dog", "distractor": "cat"} and prompt.order == "target_last"
+
+
+def test_winogender_format(tmp_path: Path) -> None:
+    suite = winogender(write(tmp_path, WINOGENDER, "all_sentences.tsv"))
+    assert [words(p) for p in suite.prompts] == [
+        {"query": "he", "target": "customer", "distractor": "technician"},
+        {"query": "they", "target": "technician", "distractor": "someone"},
+        {"query": "her", "target": "nurse", "distractor": "patient"},
+    ]
+    assert [p.category for p in suite.prompts] == ["winogender-male", "winogender-neutral", "winogender-female"]
+    assert suite.prompts[0].id == "technician.customer.1.male"
+
+
+def test_winogender_cases_of_an_occupation_are_one_unit(tmp_path: Path) -> None:
+    """Twelve sentences of an occupation are two templates; participants that occupations share cross them."""
+    lines = ["sentid\tsentence"]
+    for occupation, participant in (("technician", "customer"), ("cashier", "customer"), ("nurse", "patient")):
+        for who in (participant, "someone"):
+            for answer, rest in ((1, "could wait"), (0, "was almost done")):
+                for gender, word in (("male", "he"), ("female", "she"), ("neutral", "they")):
+                    mention = f"the {who}" if who != "someone" else who
+                    lines.append(
+                        f"{occupation}.{who}.{answer}.{gender}.txt\tThe {occupation} told {mention} that {word} {rest}."
+                    )
+    suite = winogender(write(tmp_path, "\n".join(lines) + "\n", "all_sentences.tsv"))
+    labels = units(suite.prompts)
+    assert len(labels) == 36 and [len(set(kind)) for kind in zip(*labels, strict=True)] == [3, 5]
+    assert {u for u, who in labels if who == "customer"} == {"technician", "cashier"}
+    assert len({u for u, who in labels if who.startswith("someone")}) == 3  # "someone" is not one participant of all
+    assert read_clusters(labels, 36).count == 3
+    assert population(suite.prompts) == "95 % for new words, 5 participant"
+    assert undecided(suite.prompts) == {p.id for p in suite.prompts}  # all are the same up to the pronoun
+    table = pd.DataFrame({"cluster": pd.Series(labels), "relation": ""})
+    with pytest.raises(InputError, match="at least four independent ones, got 3"):
+        halves(table, 0)
+
+
+def test_sentences_about_the_same_people_are_not_independent(tmp_path: Path) -> None:
+    lines = [
+        "1 [The developer] argued with the designer because [she] did not like the design.",
+        "2 The developer argued with [the designer] because [his] idea cannot be implemented.",
+        "3 [The developer] called the nurse because [he] was ill.",
+    ]
+    suite = winobias(write(tmp_path, "\n".join(lines) + "\n", "pro.txt.dev"))
+    assert units(suite.prompts) == [
+        ("designer / developer", "developer", "designer"),
+        ("designer / developer", "designer", "developer"),
+        ("developer / nurse", "developer", "nurse"),
+    ]
+    first = "The bag beat the box because _ is big."
+    rows = [
+        {"qID": "a", "sentence": first, "option1": "The bag", "option2": "the box", "answer": "1"},
+        {"qID": "b", "sentence": first.replace("big", "old"), "option1": "The bag", "option2": "the box",
+         "answer": "2"},
+        {"qID": "c", "sentence": "In the box the bag fell and _ tore.", "option1": "The box", "option2": "the bag",
+         "answer": "2"},
+    ]  # fmt: skip
+    schemas = wsc273(write(tmp_path, "\n".join(map(json.dumps, rows)) + "\n")).prompts
+    assert len(set(units(schemas))) == 1
+    assert undecided(schemas) == {"a", "b"}  # the same text to the blank, either answer
+
+
+def test_gap_format(tmp_path: Path) -> None:
+    suite = gap(write(tmp_path, GAP, "gap-validation.tsv"))
+    first, third = suite.prompts
+    assert words(first) == {"query": "she", "target": "Sue Lee", "distractor": "Ann"}
+    assert first.text == GAP_TEXT and first.roles["target"] == (16, 23) and first.order == "target_last"
+    assert suite.skipped == (("g-2", "neither name is meant"),)
+    assert words(third) == {"query": "she", "target": "Ann", "distractor": "Bea"}
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
+    plain = winogender(write(tmp_path, WINOGENDER, "a.tsv")).prompts
+    path = tmp_path / "b.tsv"
+    path.write_bytes(b"\xef\xbb\xbf" + WINOGENDER.replace("\n", "\r\n").encode())
+    assert winogender(path).prompts == plain
+
+
+def test_blimp_format(tmp_path: Path) -> None:
+    (pair,) = blimp(write(tmp_path, BLIMP)).pairs
+    assert (pair.id, pair.good, pair.bad, pair.category) == ("u-0", "Ann hurt herself.", "Ann hurt himself.", "u")
+
+
+# ---- other formats and damage ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", SAMPLES)
+@pytest.mark.parametrize("reader", SAMPLES)
+def test_another_format_is_refused_with_file_and_line(tmp_path: Path, reader: str, given: str) -> None:
+    read, path = SAMPLES[reader][0], write(tmp_path, SAMPLES[given][1])
+    if reader == given:
+        read(path)
+        return
+    with pytest.raises(InputError, match=r"^\S*file\.txt:1: expected ") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("reader", SAMPLES)
+def test_missing_empty_and_binary_files(tmp_path: Path, reader: str) -> None:
+    read = SAMPLES[reader][0]
+    with pytest.raises(InputError, match="no-file: No such file or directory; check the path"):
+        read(tmp_path / "no-file")
+    with pytest.raises(InputError, match=r"file\.txt.*(empty|expected)"):
+        read(write(tmp_path, "\n \n"))
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00\x9d" * 50)
+    with pytest.raises(InputError, match="binary"):
+        read(binary)
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "where"),
+    [
+        ("winobias", WINOBIAS + "2 The guard [left.\n", ":2: expected a number and a sentence"),
+        ("winobias", WINOBIAS + "2 [The guard] and [the cook] left.\n", ":2: expected"),
+        ("winobias", WINOBIAS + "\n2 [The guard] left.\n", ":3: expected"),
+        ("wsc273", WSC273 + "\n" + WSC273.replace('"1"', '"3"'), ":2: expected one blank .* answer 1 or 2"),
+        ("wsc273", WSC273.replace("_", "it"), ":1: expected one blank"),
+        ("wsc285", WSC285.replace("B.", "C."), ": schema 1: expected .* A or B, found 'C'"),
+        ("wsc285", WSC285.replace("</answers>", ""), ":5: expected an XML collection"),
+        ("winogender", WINOGENDER + "nurse.patient.2.female.txt\tThe nurse.\n", ":5: expected an id such as"),
+        ("winogender", WINOGENDER + "nurse.patient.1.female.txt\tThe nurse left.\n", ":5: no female pronoun"),
+        ("gap", GAP.replace("she\t31\tAnn\t0\tTRUE", "she\t30\tAnn\t0\tTRUE"), ":4: expected Pronoun 'she' at"),
+        ("gap", GAP.replace("\tTRUE\thttp", "\tyes\thttp"), ":2: expected 11 columns, and TRUE or FALSE"),
+        ("gap", GAP + "g-4\tAnn left.\n", ":5: expected Pronoun '' at character ''"),
+        ("gap", GAP + "g-4\n", ":5: expected"),
+        ("blimp", BLIMP + "\n" + BLIMP.replace("himself", "herself"), ":2: expected two different sentences"),
+        ("blimp", BLIMP.replace("sentence_bad", "bad"), ":1: expected .*'sentence_bad' is missing"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, reader: str, text: str, where: str) -> None:
+    with pytest.raises(InputError, match=rf"file\.txt{where}"):
+        SAMPLES[reader][0](write(tmp_path, text))
+
+
+def test_every_reader_of_prompts_has_a_name_for_the_commands(tmp_path: Path) -> None:
+    assert set(FORMATS) == set(SAMPLES) - {"blimp"}
+    for name, read in FORMATS.items():
+        path = write(tmp_path, SAMPLES[name][1])
+        assert load_suite(f"{name}:{path}") == read(path)
+        assert all(re.fullmatch(r"\S.*\S|\S", text) for p in read(path).prompts for text in words(p).values())

@@ -1,0 +1,516 @@
+"""Estimates of contrasts against plain loops, textbook tests and the functions that they replace."""
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import (
+    Contrast,
+    Measure,
+    Observations,
+    bootstrap,
+    compare,
+    each,
+    estimate,
+    estimate_all,
+    head_cells,
+    over_seeds,
+    ranks,
+)
+from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals
+from streamscope.instruments.stats.estimators import ratio_of_sums
+
+NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
+
+
+def block(
+    total: np.ndarray, size: np.ndarray | float = 1.0, clusters: list | None = None, **keys: list
+) -> Observations:
+    k, n = total.shape
+    units = pd.DataFrame({"unit": [f"u{i}" for i in range(n)]})
+    units["cluster"] = clusters if clusters is not None else units["unit"]
+    cells = pd.DataFrame(keys or {"cell": range(k)})
+    size = np.where(np.isnan(total), 0.0, size)  # a NaN stands for a unit that is not in the cell, here alone
+    return Observations(measure=NATS, cells=cells, units=units, total=total, size=size)
+
+
+def naive(y: np.ndarray, n: np.ndarray, w: dict[int, float], labels: list[tuple]) -> tuple[float, float]:
+    """Value and standard error by loops over units and their labels, from this module's docstring."""
+    ratio = {k: sum(y[k]) / sum(n[k]) for k in w}
+    e = [sum(wk * (y[k, u] - ratio[k] * n[k, u]) / sum(n[k]) for k, wk in w.items()) for u in range(y.shape[1])]
+    kinds = range(len(labels[0]))
+
+    def shared(which: tuple[int, ...]) -> float:
+        total = 0.0
+        for i, a in enumerate(labels):
+            total += sum(e[i] * e[j] for j, b in enumerate(labels) if all(a[k] == b[k] for k in which))
+        return total
+
+    both = shared((0,)) if len(kinds) == 1 else shared((0,)) + shared((1,)) - shared((0, 1))
+    largest = max([both, *(shared((k,)) for k in kinds)])
+    d = min(len({label[k] for label in labels}) for k in kinds)
+    return sum(wk * ratio[k] for k, wk in w.items()), (d / (d - 1) * largest) ** 0.5
+
+
+@pytest.mark.parametrize("kinds", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_equals_loops_over_units_and_labels(kinds: int) -> None:
+    rng = np.random.default_rng(kinds)
+    y, n = rng.normal(2, 1, (4, 24)), rng.integers(5, 60, (4, 24)).astype(float)
+    labels = [tuple(f"{'ab'[k]}{rng.integers(0, 5)}" for k in range(kinds)) for _ in range(24)]
+    w = {0: 1.0, 1: -0.5, 3: -0.5}
+    found = estimate(block(y, n, [x if kinds > 1 else x[0] for x in labels]), [Contrast(quantity="q", weights=w)])
+    one = found.frame.iloc[0]
+    value, error = naive(y, n, w, labels)
+    assert one["value"] == pytest.approx(value, abs=1e-12)
+    half = (one["high"] - one["low"]) / 2
+    quantile = half / error  # the degrees of freedom are those of statistics.degrees_of_freedom
+    assert 1.9 < quantile < 4.5
+    t = abs(value) / error
+    grid = np.arange(1.0, 40, 0.001)
+    df = grid[stats.t.ppf(0.975, grid) <= quantile][0]
+    assert one["p"] == pytest.approx(2 * stats.t.sf(t, df), abs=1e-3)
+
+
+def test_two_cells_on_the_same_units_are_the_paired_test() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(0, 1, (2, 30)) + np.array([[0.5], [0.0]])
+    one = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})]).frame.iloc[0]
+    assert one["p"] == pytest.approx(stats.ttest_rel(y[0], y[1]).pvalue, abs=1e-12)
+    assert one["sd"] == pytest.approx((y[0] - y[1]).std(ddof=1))
+    ends = stats.ttest_rel(y[0], y[1]).confidence_interval()
+    assert [one["value"], one["low"], one["high"]] == pytest.approx([(y[0] - y[1]).mean(), *ends], abs=1e-12)
+
+
+def test_documents_of_unequal_length_are_the_ratio_estimator() -> None:
+    rng = np.random.default_rng(1)
+    n = rng.integers(10, 250, 40).astype(float)
+    y = rng.normal(0.1, 0.2, (1, 40)) * n
+    one = estimate(block(y, n), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    old = ratio_of_sums(y[0], n)
+    assert [one["value"], one["sd"], one["low"], one["high"]] == pytest.approx(
+        [old.mean, old.sd, old.ci_low, old.ci_high], abs=1e-12
+    )
+
+
+def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
+    y = np.array([[3.0, 5.0, 8.0, 4.0]])
+    percent = replace(NATS, factor=100.0, shift=-100.0)
+    one = estimate(replace(block(y, 4.0), measure=percent), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    assert one["value"] == pytest.approx(100 * 20 / 16 - 100)
+    raw = estimate(block(y, 4.0), [Contrast(quantity="q", weights={0: 1.0})]).frame.iloc[0]
+    assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
+
+
+def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
+    y = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, np.nan, 1.0, 1.0]])
+    w = {0: 1.0, 1: -1.0}
+    one = estimate(block(y), [Contrast(quantity="q", weights=w), Contrast(quantity="r", weights={0: 1.0})]).frame
+    assert one["n"].tolist() == [3, 4]
+    assert one["value"].tolist() == pytest.approx([fmean([1, 2, 3]), 2.5])
+
+
+def test_no_interval_without_difference_and_says_why() -> None:
+    y = np.stack([np.full(6, 2.0) + 1e-7 * np.arange(6), np.zeros(6)])
+    found = estimate(block(y), [Contrast(quantity="q", weights={0: 1.0, 1: -1.0})])
+    assert found.frame[["low", "high", "p", "p_holm"]].isna().all(axis=None)
+    assert set(found.reasons.values()) == {"the same in every independent case"}
+    alone = estimate(block(y, clusters=["a"] * 6), [Contrast(quantity="q", weights={0: 1.0})])
+    assert set(alone.reasons.values()) == {"one independent case"}
+    assert {column for _, column in alone.reasons} == {"sd", "low", "high"} | {"p", "p_holm"}
+
+
+def test_missing_and_fixed_contrasts_keep_their_reasons() -> None:
+    y = np.random.default_rng(0).normal(0, 1, (2, 9))
+    rows = [
+        Contrast(quantity="a", weights={}, missing="the last layer cannot act"),
+        Contrast(quantity="b", weights={0: 1.0, 1: -1.0}, fixed="a scale of 1 changes nothing"),
+        Contrast(quantity="c", weights={0: 1.0}, null=None),
+    ]
+    found = estimate(block(y), rows)
+    assert np.isnan(found.frame["value"][0])
+    assert found.reasons[0, "value"] == "the last layer cannot act"
+    assert np.isfinite(found.frame["value"][1])
+    assert found.reasons[1, "p"] == "a scale of 1 changes nothing"
+    assert np.isnan(found.frame["p"][2])
+    assert (2, "p") not in found.reasons  # described, not tested
+
+
+def test_holm_is_over_the_tested_of_a_family() -> None:
+    rng = np.random.default_rng(3)
+    y = rng.normal(0.4, 1, (6, 20))
+    families = ["a", "a", "a", "b", "b", "a"]
+    rows = [Contrast(quantity="q", weights={i: 1.0}, family=f) for i, f in enumerate(families)]
+    rows[5] = replace(rows[5], missing="not there")
+    found = estimate(block(y), rows).frame
+    p = found["p"].to_numpy()
+    order = np.argsort(p[:3])
+    expected = np.minimum(np.maximum.accumulate(p[:3][order] * [3, 2, 1]), 1)
+    assert found["p_holm"].to_numpy()[:3][order] == pytest.approx(expected)
+    assert found["p_holm"].to_numpy()[3:5].min() == pytest.approx(min(2 * p[3:5].min(), 1))
+    assert np.isnan(found["p_holm"][5])
+
+
+def test_a_family_in_two_blocks_is_corrected_once() -> None:
+    """Holm by hand over the four p of two blocks; a family of one block, and what has no name, stay in their block."""
+    rng = np.random.default_rng(3)
+    blocks = {name: block(rng.normal(shift, 1, (3, 20))) for name, shift in (("a", 0.4), ("b", 0.7))}
+
+    def wanted(family: str | None) -> list[Contrast]:
+        return [Contrast(quantity=f"q{k}", weights={k: 1.0}, labels={"k": k}, family=family) for k in range(2)]
+
+    found = estimate_all(blocks, {name: wanted("both") for name in blocks})
+    p = sorted((one.frame["p"].iloc[i], name, i) for name, one in found.items() for i in range(2))
+    least = 0.0
+    for rank, (value, name, i) in enumerate(p):
+        least = max(least, min(1.0, value * (4 - rank)))
+        assert found[name].frame["p_holm"].iloc[i] == pytest.approx(least, rel=1e-12)
+    for family in (None, "own"):
+        each = {name: wanted(family and f"{family} {name}") for name in blocks}
+        for name, one in estimate_all(blocks, each).items():
+            pd.testing.assert_frame_equal(one.frame, estimate(blocks[name], each[name]).frame)
+
+
+def test_a_control_is_paired_over_shared_units() -> None:
+    rng = np.random.default_rng(4)
+    shared = rng.normal(0, 3, 20)
+    run, control = (block(np.stack([shared + rng.normal(m, 0.1, 20), shared])) for m in (0.5, 0.2))
+    w = Contrast(quantity="delta", weights={0: 1.0, 1: -1.0}, labels={"head": "L0H0"})
+    found = compare(run, control, [w]).frame.set_index("quantity")
+    mine, theirs = (one.total[0] - one.total[1] for one in (run, control))
+    test = stats.ttest_rel(mine, theirs)
+    assert found.loc["delta_difference", "p"] == pytest.approx(test.pvalue, abs=1e-12)
+    assert found.loc["delta_run", "value"] == pytest.approx(mine.mean())
+    assert found.loc["delta_control", "value"] == pytest.approx(theirs.mean())
+    fewer = control.at(np.arange(20)[::-1][:15])  # other order, some missing: matched by name
+    part = compare(run, fewer, [w]).frame.set_index("quantity")
+    assert part.loc["delta_difference", "n"] == 15
+    assert part.loc["delta_difference", "value"] == pytest.approx((mine - theirs)[5:].mean())
+    described = compare(run, control, [w, Contrast(quantity="base", weights={1: 1.0}, null=None)])
+    assert set(described.frame["quantity"]) == {"delta_run", "delta_control", "delta_difference"}
+    itself = compare(run, run, [w])
+    assert itself.frame["value"][2] == 0
+    assert itself.reasons[2, "p"] == "the same in every independent case"
+    with pytest.raises(InputError, match="0 units"):
+        strangers = replace(control, units=control.units.assign(unit=[f"v{i}" for i in range(20)]))
+        compare(run, strangers, [w])
+
+
+def test_seeds_are_the_units_of_a_recipe() -> None:
+    rng = np.random.default_rng(5)
+    runs = [block(rng.normal(m, 0.01, (1, 50))) for m in (0.1, 0.3, 0.2)]
+    w = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "L0H0"})]
+    each = [estimate(one, w) for one in runs]
+    found = over_seeds(each, ["head"], NATS).frame.iloc[0]
+    values = [one.frame["value"][0] for one in each]
+    test = stats.ttest_1samp(values, 0)
+    assert [found["value"], found["p"]] == pytest.approx([fmean(values), test.pvalue])
+    assert found["n"] == 3
+    alike = [estimate(block(np.full((1, 50), 1e-9 * k)), w) for k in range(3)]
+    assert np.isnan(over_seeds(alike, ["head"], NATS).frame["p"][0]), "no more than rounding"
+    wide = over_seeds(each, ["head"], NATS, confidence=0.5).frame.iloc[0]
+    half = stats.t.ppf(0.75, 2) * np.std(values, ddof=1) / np.sqrt(3)
+    assert [wide["low"], wide["high"]] == pytest.approx([fmean(values) - half, fmean(values) + half])
+
+
+def test_what_a_run_lacks_has_no_mean_over_seeds() -> None:
+    def of(**how: Any) -> Any:
+        rng = np.random.default_rng(6)
+        rows = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": h}, **how) for h in "AB"]
+        return estimate(block(rng.normal(0, 1, (1, 9))), [rows[0], replace(rows[1], missing="", fixed="")])
+
+    whole, lost, fixed = of(), of(missing="no such head"), of(fixed="scale 1 changes nothing")
+    for runs, why in (((whole, lost), "undefined in a run"), ((lost, whole), "no such head")):
+        found = over_seeds(runs, ["head"], NATS)
+        assert found.reasons[0, "value"] == why and np.isnan(found.frame["value"][0])
+        assert np.isfinite(found.frame["value"][1]) and (1, "value") not in found.reasons
+    assert np.isfinite(over_seeds([fixed, whole], ["head"], NATS).frame["sd"][0]), "a mean over runs is measured"
+    other = estimate(block(np.ones((1, 9))), [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "C"})])
+    line = "^seeds can be summarised where all runs have the same rows; the runs differ in theirs$"
+    with pytest.raises(InputError, match=line):
+        over_seeds([whole, other], ["head"], NATS)
+
+
+def test_bad_observations_are_refused() -> None:
+    y = np.ones((2, 3))
+    for kwargs, message in (
+        ({"total": np.ones((3, 3))}, "totals of shape"),
+        ({"total": np.full((2, 3), np.inf)}, "^loss of cell 0 at u0 is inf, which is no finite number: 6 of 6 values$"),
+        ({"size": np.zeros(1)}, "^loss of cell 0 at u0 has a total, but the size 0"),
+        ({"size": -np.ones(1)}, "sizes must be numbers from 0 up"),
+        ({"size": np.full(1, np.inf)}, "sizes must be numbers from 0 up"),
+        ({"size": np.full(1, np.nan)}, "sizes must be numbers from 0 up"),
+        ({"units": pd.DataFrame({"unit": ["a", "a", "b"], "cluster": [1, 2, 3]})}, "there twice"),
+        ({"units": pd.DataFrame({"unit": [1, 2, 3]})}, "cluster"),
+    ):
+        with pytest.raises(InputError, match=message):
+            replace(block(y), **kwargs)
+    with pytest.raises(InputError, match="no cell"):
+        estimate(block(y), [Contrast(quantity="q", weights={7: 1.0})])
+    with pytest.raises(InputError, match="may not be called 'n'"):
+        Contrast(quantity="q", weights={0: 1.0}, labels={"n": 5})
+    with pytest.raises(InputError, match="without ';'"):
+        Contrast(quantity="q", weights={0: 1.0}, missing="a; b")
+    with pytest.raises(InputError, match="may not be called 'total'"):
+        replace(block(y), cells=pd.DataFrame({"total": [1, 2]}))
+    with pytest.raises(InputError, match="0 cells"):
+        block(y).cell(cell=9)
+
+
+def test_what_is_missing_in_the_control_is_missing() -> None:
+    one = block(np.random.default_rng(0).normal(0, 1, (2, 9)))
+    w = Contrast(quantity="q", weights={0: 1.0, 1: -1.0}, labels={"head": "A"})
+    gone = replace(w, missing="the control has no such head")
+    found = compare(one, one, [w], [gone])
+    assert found.frame["value"].isna().all()
+    assert found.reasons[2, "value"] == "the control has no such head"
+
+
+def test_keys_that_do_not_tell_rows_apart_are_refused() -> None:
+    rows = [Contrast(quantity="q", weights={i: 1.0}, labels={"head": "A", "scale": i}) for i in range(2)]
+    found = estimate(block(np.random.default_rng(0).normal(0, 1, (2, 9))), rows)
+    assert len(found.wide(["head", "scale"])[0]) == 2
+    with pytest.raises(InputError, match="head do not tell the contrasts 'q' apart"):
+        found.wide(["head"])
+
+
+def test_wide_has_a_row_for_each_key() -> None:
+    y = np.random.default_rng(6).normal(0, 1, (4, 12))
+    rows = [
+        Contrast(quantity=q, weights={i: 1.0}, labels={"head": h}, null=null, missing=gone)
+        for i, (h, q, null, gone) in enumerate(
+            [("A", "base", None, ""), ("A", "delta", 0.0, ""), ("B", "base", None, ""), ("B", "delta", 0.0, "no way")]
+        )
+    ]
+    frame, why = estimate(block(y), rows).wide(["head"])
+    assert frame["head"].tolist() == ["A", "B"]
+    assert {"base", "delta", "delta_sd", "delta_low", "delta_high", "delta_p", "delta_p_holm"} < set(frame)
+    assert "base_p" not in frame
+    assert {at for at, text in why.items() if text == "no way"} == {
+        (1, f"delta{s}") for s in ("", "_sd", "_low", "_high", "_p", "_p_holm")
+    }
+    untested, _ = estimate(block(y), [replace(rows[1], tested=False)]).wide(["head"])
+    assert untested.columns.tolist() == ["head", "delta", "delta_sd", "delta_low", "delta_high", "n", "clusters"]
+    nowhere, _ = estimate(block(np.full((2, 4), np.nan)), [rows[1]]).wide(["head"])
+    assert nowhere.iloc[0][["n", "clusters"]].tolist() == [0, 0]
+    none, _ = estimate(block(y), []).wide(["head"])
+    assert none.empty and none.columns.tolist() == ["head", "n", "clusters"]
+    with pytest.raises(InputError, match="^head and scale do not tell the contrasts 'q' apart: add a key$"):
+        twice = Contrast(quantity="q", weights={0: 1.0}, labels={"head": "A", "scale": 1})
+        estimate(block(y), [twice, twice]).wide(["head", "scale"])
+
+
+def test_two_independent_cases_have_an_interval_and_one_has_none() -> None:
+    rows = [Contrast(quantity="q", weights={0: 1.0})]
+    two = estimate(block(np.array([[1.0, 3.0]])), rows)
+    half = 12.706204736432095  # t of one degree of freedom, at .975; the standard error of 1 and 3 is 1
+    assert two.frame.loc[0, ["value", "low", "high"]].tolist() == pytest.approx([2.0, 2.0 - half, 2.0 + half])
+    one = estimate(block(np.array([[1.0]])), rows)
+    assert one.frame["value"][0] == 1.0 and np.isnan(one.frame["low"][0]) and one.reasons[0, "low"]
+
+
+def test_bootstrap_of_what_is_no_contrast() -> None:
+    """Cohen's d by the generic function is `cohens_d` with the interval of `d_interval`."""
+    x = np.random.default_rng(4).normal([[0.6], [0.0]], 1, (2, 24))
+    labels = [f"c{i // 2}" for i in range(24)]
+
+    def columns(y: np.ndarray, n: np.ndarray) -> list[np.ndarray]:
+        origin = y.mean()
+        a, b = y - origin
+        return [np.ones(len(a)), a, b, a * a, b * b, (a - b) ** 2]
+
+    def d(*sums: np.ndarray, axis: int = -1) -> np.ndarray:
+        return d_of_totals("pooled", *sums, axis=axis)
+
+    found, why = bootstrap(block(x, clusters=labels), [0, 1], d, columns, resamples=500, seed=3)
+    assert not why
+    assert (found["n"], found["clusters"]) == (24, 12)
+    assert found["value"] == pytest.approx(cohens_d(x[0], x[1]), abs=1e-12)
+    assert (found["low"], found["high"]) == pytest.approx(d_interval(x[0], x[1], labels, resamples=500, seed=3))
+    ratio, _ = bootstrap(block(x + 9), [0, 1], lambda y, n, axis: y.sum(axis)[0] / y.sum(axis)[1])
+    assert ratio["low"] < ratio["value"] < ratio["high"]
+
+
+def test_a_bootstrap_says_why_there_is_no_interval() -> None:
+    x = np.arange(1.0, 13.0)[None].repeat(2, 0)
+
+    def mean(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray((y.sum(axis) / n.sum(axis))[0])
+
+    few, why = bootstrap(block(x, clusters=list("aaaabbbbcccc")), [0], mean)
+    assert few["value"] == 6.5
+    assert why == dict.fromkeys(("low", "high"), "fewer than 8 clusters to resample")
+    x[0, 3], x[1, 7] = np.nan, np.nan
+    some, _ = bootstrap(block(x), [0, 1], mean)
+    assert some["n"] == 10
+    same, why = bootstrap(block(np.ones((1, 12))), [0], mean)
+    assert (same["value"], why["low"]) == (1.0, "the same in every independent case")
+    nowhere, why = bootstrap(block(np.full((1, 3), np.nan)), [0], mean)
+    assert nowhere["n"] == 0
+    assert why["value"] == "no unit is in all cells of this contrast"
+    with pytest.raises(InputError, match="no cells"):
+        bootstrap(block(x), [0, 5], mean)
+
+
+# ---- what a changed line would break (found by `make mutants`) -------------------------------------
+
+
+def test_cells_are_found_by_their_keys_and_units_chosen() -> None:
+    one = block(np.arange(8.0).reshape(4, 2), head=["A", "A", "B", "B"], scale=[0.0, 1.0, 0.0, 0.0])
+    assert [one.cell(head="A", scale=0.0), one.cell(head="A", scale=1.0)] == [0, 1] and type(one.cell(scale=1.0)) is int
+    for keys, line in (
+        ({"head": "B"}, "2 cells have head=B"),
+        ({"head": "B", "scale": 0.0}, "2 cells have head=B, scale=0.0"),
+        ({"head": "C"}, "0 cells have head=C"),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            one.cell(**keys)
+    last = one.at([1])
+    assert last.units.to_dict("list") == {"unit": ["u1"], "cluster": ["u1"]} and last.units.index.tolist() == [0]
+    assert last.total.tolist() == [[1.0], [3.0], [5.0], [7.0]] and last.sizes.shape == (4, 1)
+    assert one.at(np.array([True, False])).units["unit"].tolist() == ["u0"]
+
+
+def test_the_long_form_by_hand() -> None:
+    y = np.array([[2.0, np.nan], [6.0, 9.0]])
+    one = replace(
+        block(y, np.array([[1.0, 1.0], [2.0, 3.0]]), ["c", "d"], head=["A", "B"]),
+        measure=Measure(name="m", unit="%", resolution=0.0, factor=100.0, shift=-1.0),
+    )
+    assert one.frame().to_dict("list") == {
+        "head": ["A", "B", "B"], "unit": ["u0", "u0", "u1"], "cluster": ["c", "c", "d"], "total": [2.0, 6.0, 9.0],
+        "size": [1.0, 2.0, 3.0], "value": [199.0, 299.0, 299.0],
+    }  # fmt: skip
+
+
+def test_heads_are_cells_and_each_cell_a_contrast() -> None:
+    class Model:
+        class cfg:
+            n_layers, n_heads = 2, 3
+
+    cells = head_cells(Model())
+    assert cells["head"].tolist() == ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"]
+    assert cells["layer"].tolist() == [0, 0, 0, 1, 1, 1] and cells["index"].tolist() == [0, 1, 2] * 2
+    some = each("score", cells, null=None, family="f")
+    assert [c.weights for c in some] == [{i: 1.0} for i in range(6)]
+    assert some[4].labels == {"head": "L1H1", "layer": 1, "index": 1}
+    assert {(c.quantity, c.null, c.family) for c in some} == {("score", None, "f")}
+
+
+def test_some_of_the_estimates_keep_their_reasons() -> None:
+    y = np.random.default_rng(8).normal(0, 1, (3, 9))
+    rows = [
+        Contrast(quantity=q, weights={i: 1.0}, labels=labels, missing=gone)
+        for i, (q, labels, gone) in enumerate(
+            [("a", {"head": "A"}, ""), ("b", {"head": "A", "scale": 1}, "no way"), ("a", {"head": "B"}, "not here")]
+        )
+    ]
+    found = estimate(block(y), rows)
+    one = found.where(quantity="a")
+    assert one.contrasts == (rows[0], rows[2]) and one.frame.index.tolist() == [0, 1]
+    assert one.frame["value"].tolist()[0] == found.frame["value"][0] and one.frame["head"].tolist() == ["A", "B"]
+    assert {at for at, _ in one.reasons} == {1} and set(one.reasons.values()) == {"not here"}
+    assert one.reasons.keys() == {(1, name) for name in ("value", "sd", "low", "high", "p", "p_holm")}
+    both = found.where(head="A")
+    assert both.contrasts == (rows[0], rows[1]) and set(both.reasons.values()) == {"no way"}
+    assert found.where(head="A", scale=1).contrasts == (rows[1],)
+    assert found.where(quantity="b", head="B").frame.empty
+    assert found.where(quantity={"a", "b"}, head={"B"}).contrasts == (rows[2],), "one of a set"
+    assert found.where(head="B").frame.index.tolist() == [0] and "index" not in found.where(head="B").frame
+
+
+def test_controls_of_other_cells_or_measures_are_refused_and_two_units_suffice() -> None:
+    one = block(np.random.default_rng(9).normal(0, 1, (2, 6)))
+    w = [Contrast(quantity="q", weights={0: 1.0})]
+    line = "a run and its control need the same cells of one measure, 'loss' has others"
+    for other in (
+        replace(one, measure=replace(NATS, unit="bits")),
+        replace(one, cells=pd.DataFrame({"cell": [0, 2]})),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            compare(one, other, w)
+    assert (compare(one, one.at([0, 3]), w).frame["n"] == 2).all()
+    with pytest.raises(InputError, match="^loss: 1 units are in the run and in its control, two are needed$"):
+        compare(one, one.at([3]), w)
+
+
+def test_what_a_bootstrap_gives_where_it_gives_nothing() -> None:
+    def mean(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray((y.sum(axis) / n.sum(axis))[0])
+
+    def same_row(row: dict[str, float], expected: dict[str, float]) -> bool:
+        return row.keys() == expected.keys() and all(
+            row[k] == v or (np.isnan(row[k]) and np.isnan(v)) for k, v in expected.items()
+        )
+
+    nan, names = float("nan"), ("value", "low", "high")
+    row, why = bootstrap(block(np.full((1, 3), np.nan)), [0], mean)
+    assert same_row(row, {"value": nan, "low": nan, "high": nan, "n": 0, "clusters": 0})
+    assert why == dict.fromkeys(names, "no unit is in all cells of this contrast")
+    x = np.random.default_rng(10).normal(2, 1, (4, 8))
+    for bad in ([], [4], [-1], [0, 7]):
+        line = rf"loss: there are no cells \[{', '.join(map(str, bad))}\], only 0 to 3"
+        with pytest.raises(InputError, match=f"^{line}$"):
+            bootstrap(block(x), bad, mean)
+    row, why = bootstrap(block(x), [3], lambda y, n, axis: np.asarray(y.sum(axis)[0] * np.inf))
+    assert same_row(row, {"value": nan, "low": nan, "high": nan, "n": 8, "clusters": 8})
+    assert why == dict.fromkeys(names, "the statistic has no value here")
+    row, why = bootstrap(block(x), [3], mean)
+    assert not why and row["clusters"] == 8, "eight clusters are enough"
+    row, why = bootstrap(block(np.ones((1, 12))), [0], mean)
+    assert why == dict.fromkeys(("low", "high"), "the same in every independent case") and row["value"] == 1
+
+
+def test_a_bootstrap_takes_the_units_that_are_in_all_its_cells_and_its_options() -> None:
+    rng = np.random.default_rng(11)
+    x, n = rng.normal(2, 1, (3, 20)), rng.integers(1, 9, (3, 20)).astype(float)
+    x[2, 4] = np.nan
+
+    def quotient(y: np.ndarray, size: np.ndarray, axis: int = -1) -> np.ndarray:
+        return (y.sum(axis) / size.sum(axis))[0] / (y.sum(axis) / size.sum(axis))[1]
+
+    kept = np.delete(np.arange(20), 4)
+    one = block(x, n)
+    row, _ = bootstrap(one, [0, 2], quotient, resamples=300)
+    plain = [x[i, kept].sum() / n[i, kept].sum() for i in (0, 2)]
+    assert row["value"] == pytest.approx(plain[0] / plain[1], rel=1e-12) and row["n"] == 19
+    again, _ = bootstrap(one, [0, 2], quotient, lambda y, size: [y, size], resamples=300)
+    assert again == row, "the columns that are taken without any"
+    narrow, _ = bootstrap(one, [0, 2], quotient, resamples=300, confidence=0.5)
+    assert row["low"] < narrow["low"] < narrow["high"] < row["high"]
+    other, _ = bootstrap(one, [0, 2], quotient, resamples=300, seed=1)
+    assert other["low"] != row["low"] and bootstrap(one, [0, 2], quotient, resamples=300, seed=0)[0] == row
+    whole = np.random.default_rng(0).integers(0, 2, (1, 16))  # hits, whose sums are floats too
+    share, _ = bootstrap(block(whole), [0], lambda y, size, axis: (y.sum(axis) / size.sum(axis))[0], resamples=50)
+    assert share["value"] == whole.mean()
+
+
+def test_ranks_among_random_draws_by_hand() -> None:
+    assert ranks(5.0, [1.0, 2.0, 3.0]) == {"p_rank": 0.5, "p_rank_min": 0.5}
+    assert ranks(2.0, list(np.arange(39.0)))["p_rank_min"] == pytest.approx(2 / 40)
+
+
+def test_a_comparison_describes_run_and_control_and_tests_their_difference() -> None:
+    one = block(np.random.default_rng(12).normal(1, 1, (2, 12)))
+    other = replace(one, total=one.total + np.random.default_rng(13).normal(0.5, 0.1, (2, 12)))
+    w = [
+        Contrast(quantity="half", weights={0: 1.0}, null=0.5, labels={"k": 0}),
+        Contrast(quantity="same", weights={0: 1.0, 1: -1.0}, labels={"k": 0}, fixed="known before"),
+        Contrast(quantity="share", weights={1: 1.0}, labels={"k": 0}, tested=False),
+    ]
+    found = compare(other, one, w)
+    by = {c.quantity: c for c in found.contrasts}
+    assert list(by) == [f"{q}_{what}" for q in ("half", "same", "share") for what in ("run", "control", "difference")]
+    for q in ("half", "same", "share"):
+        assert by[f"{q}_run"].null is by[f"{q}_control"].null is None and by[f"{q}_run"].fixed == ""
+        assert by[f"{q}_control"].fixed == "" and by[f"{q}_difference"].null == 0.0 and by[f"{q}_difference"].tested
+    assert by["same_difference"].fixed == "known before", "what is known of both is known of their difference"
+    frame = found.frame.set_index("quantity")
+    assert frame.loc["half_difference", "p"] == pytest.approx(stats.ttest_rel(other.total[0], one.total[0]).pvalue)
+    assert np.isfinite(frame.loc[["same_run", "same_control", "share_difference"], "low"]).all()
+    assert np.isnan(frame.loc["half_run", "p"]) and np.isnan(frame.loc["half_control", "p"])

@@ -1,0 +1,231 @@
+"""Several results as one: what the tables say of themselves, three runs, long tables, what an instrument adds."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments import pool_results as module
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
+from streamscope.instruments.pool_results import compare, together
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
+
+UNITS = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
+
+
+def result(level: float, model: str = "m", *, lost: tuple[int, ...] = (), **about: Any) -> Result:
+    """Two heads with values level · (1, 2, 3, 4) and 3 level · that; a share of them; reasons where `lost`."""
+    cells = pd.DataFrame({"head": ["A", "B"], "layer": [0, 1]})
+    total = level * np.array([[1.0], [3.0]]) * np.arange(1.0, 5.0)
+    tables, blocks, contrasts = {}, {}, {}
+    for name in ("size", "speed"):
+        block = Observations(measure=Measure(name=f"{name} of heads", unit="m", resolution=1e-9), cells=cells,
+                             units=UNITS, total=total, size=np.ones(4))  # fmt: skip
+        made = [Contrast(quantity="value", weights={i: 1.0}, labels={"head": "AB"[i], "place": i},
+                         missing="lost" if i in lost else "") for i in range(2)]  # fmt: skip
+        made += [
+            Contrast(quantity="percent", weights={i: 1.0}, labels={"head": "AB"[i], "place": i}, tested=False)
+            for i in range(2)
+        ]
+        frame, missing = estimate(block, made).wide(["head", "place"])
+        columns = (
+            key("head", "head of it", "its name"), key("place", "place", "where", "row", "d"),
+            *quantity("value", f"how {name}", "metres", f"the {name}", format="+.2f", shown=name == "size"),
+            *described("percent", "share", "%", "its share", sd="letters", format="", shown=False),
+            *counts("letters", "letters"),
+        )  # fmt: skip
+        tables[name] = Table(frame, columns, missing, f"the {name}", by="value", most=3, per=("head",))
+        blocks[name], contrasts[name] = block, made
+    return Result(
+        tables, blocks, contrasts, (), {"x": np.ones(2)}, {"instrument": "none", "model": model, "step": None, **about}
+    )
+
+
+def test_a_comparison_is_described_as_the_table_of_its_block() -> None:
+    both = compare(result(2.0), result(1.0, "c"))
+    assert list(both.tables) == ["size", "speed", "size-control", "speed-control"]
+    for name, shown in (("size", True), ("speed", False)):
+        table = both.tables[f"{name}-control"]
+        assert [c.title for c in table.columns[:2]] == ["head of it", "place"] and table.columns[1].format == "d"
+        one = table.column("value_difference")
+        assert (one.title, one.unit, one.format) == (f"how {name}, run − control", "metres", "+.2f")
+        assert one.doc == f"the {name}; run − control" and one.shown is shown
+        assert one.interval == ("value_difference_low", "value_difference_high")
+        assert (table.by, table.most, table.per) == ("value_difference", 3, ("head",))
+        assert table.column("percent_difference").shown, "a percentage is what is read first"
+    assert table.frame["value_difference"].tolist() == [2.5, 7.5]
+
+
+def test_what_is_missing_in_the_run_or_its_control_is_missing_beside_it_and_in_the_mean() -> None:
+    whole = result(1.0, "c")
+    for run, control in ((result(2.0, lost=(1,)), whole), (result(2.0), result(1.0, "c", lost=(1,)))):
+        table = compare(run, control).tables["size-control"]
+        assert table.missing[1, "value_difference"] == "lost" and np.isfinite(table.frame["value_difference"][0])
+        several = together([compare(run, control), compare(result(3.0, "n"), whole)])
+        assert list(several.tables) == ["size", "speed", "size-control", "speed-control", "size-runs", "speed-runs"]
+        means = several.tables["size-runs"]
+        assert np.isfinite(means.frame["value_difference"][0]) and np.isnan(means.frame["value_difference"][1])
+
+
+def test_means_over_snapshots_are_of_what_every_step_has() -> None:
+    def at(name: str, step: int, *, ranked: bool = False) -> Result:
+        one = result(1.0 + step, f"{name} (runs/{name}@{step})", step=step)
+        made = {k: [replace(c, labels={**c.labels, "head": name}) for c in v] for k, v in one.contrasts.items()}
+        return replace(one, contrasts={**one.contrasts, "size": made["size"]}) if ranked else one
+
+    whole = together([at(name, step, ranked=step == 8) for name in "ab" for step in (0, 8)])
+    assert whole.about["no_mean"] == "" and list(whole.tables) == ["size", "speed", "speed-runs"]
+    same = together([at(name, step) for name in "ab" for step in (0, 8)])
+    means = same.tables["speed-runs"]
+    assert means.frame["step"].tolist() == [0, 0, 8, 8] and means.frame["value"].tolist() == [2.5, 7.5, 22.5, 67.5]
+    assert means.title == "mean over 2 runs of speed of heads; runs are the units"
+    assert "tokens" not in means.frame and "tokens" not in same.tables["size"].frame
+
+
+def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
+    def at(name: str, step: int) -> Result:
+        return result(1.0, f"{name} (runs/{name}@{step})", step=step, tokens=512 * step)
+
+    whole = together([at(name, step) for name in "ab" for step in (0, 8)])
+    frame = whole.tables["size"].frame
+    assert list(frame)[:3] == ["run", "step", "tokens"] and (frame["tokens"] == 512 * frame["step"]).all()
+    assert whole.tables["size"].column("tokens").unit == "training tokens"
+    assert whole.tables["size-runs"].frame["tokens"].tolist() == [0, 0, 4096, 4096]
+    mixed = together([at("a", 0), result(1.0, "b (runs/b@0)", step=0)])
+    assert "tokens" not in mixed.tables["size"].frame, "where one does not say it there is no column"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "training"),
+    [
+        ("lfa (runs/lfa@8)", "lfa (runs/lfa)"),
+        ("stories/lfa@1000", "stories/lfa"),
+        ("lfa (runs/lfa@8, edited)", "lfa (runs/lfa, edited)"),
+        ("stories/lfa@1000, edited", "stories/lfa, edited"),
+        ("stories/lfa@1000, edited, hooked", "stories/lfa, edited, hooked"),
+        ("lfa (runs/lfa@8, hooked)", "lfa (runs/lfa, hooked)"),
+    ],
+)
+def test_snapshots_are_of_their_training(snapshot: str, training: str) -> None:
+    whole = together(
+        [result(1.0, snapshot, step=8), result(1.0, snapshot.replace("@8", "@9").replace("@1", "@2"), step=9)]
+    )
+    assert set(whole.tables["size"].frame["run"]) == {training}
+
+
+def test_where_nothing_is_tested_all_is_compared_and_percentages_are_shown() -> None:
+    def untested(one: Result) -> Result:
+        made = {name: [replace(c, null=None) for c in some] for name, some in one.contrasts.items()}
+        return replace(one, contrasts=made)
+
+    table = compare(untested(result(2.0)), untested(result(1.0, "c"))).tables["speed-control"]
+    share = table.column("percent_difference")
+    assert share.shown, "a percentage is what is read first"
+    assert (share.format, share.unit, share.title) == ("+.4f", "%", "share, run − control")
+    assert not table.column("value_difference").shown
+
+
+def test_a_quantity_that_no_table_describes_has_the_units_of_the_measure() -> None:
+    def bare(one: Result) -> Result:
+        return replace(one, tables={})
+
+    table = compare(bare(result(2.0)), bare(result(1.0, "c"))).tables["size-control"]
+    one = table.column("value_difference")
+    assert (one.unit, one.format, one.shown) == ("units of the measure", "+.4f", True)
+    assert (one.title, one.doc) == ("value, run − control", "value; run − control")
+    named = table.column("head")
+    assert (named.title, named.unit, named.doc) == ("head", "name", "head of the row")
+    assert table.by == ""
+
+
+def test_reasons_stay_with_their_rows_in_three_runs() -> None:
+    whole = together([result(1.0, "a"), result(2.0, "b", lost=(1,)), result(3.0, "c", lost=(0,))])
+    table = whole.tables["size"]
+    assert table.frame.index.tolist() == list(range(6)) and table.frame["run"].tolist() == list("aabbcc")
+    assert {row for row, name in table.missing if name == "value"} == {3, 4}
+    assert table.frame["value"].isna().tolist() == [False, False, False, True, True, False]
+    assert table.title == "size of 3 runs: a, b, c" and (table.by, table.most) == ("value", 9)
+    assert table.per == ("head",) and "step" not in table.frame
+    assert [c.name for c in table.columns][:3] == ["run", "head", "place"]
+    assert list(whole.blocks) == [f"run{i}-{name}" for i in range(3) for name in ("size", "speed")]
+    assert list(whole.arrays) == ["run0-x", "run1-x", "run2-x"] and whole.about["model"] == ["a", "b", "c"]
+    assert [one["model"] for one in whole.about["runs"]] == ["a", "b", "c"] and not whole.about["over_steps"]
+    means = whole.tables["size-runs"]
+    assert means.missing[0, "value"] == means.missing[1, "value"] == "undefined in a run"
+    share = means.column("percent")
+    assert (share.unit, share.title, share.doc) == ("%", "share, mean over runs", "its share; mean over runs")
+    assert share.format == "+.4f" and share.interval == ("percent_low", "percent_high")
+    assert "percent_p" not in means.frame and means.column("n").unit == "runs"
+    assert means.frame["percent"].tolist() == [5.0, 15.0]
+    half = 4.302652729749462 * 2.5 / np.sqrt(3)  # t of 2 degrees of freedom; the runs' means are 2.5, 5, 7.5
+    assert means.frame["percent_high"][0] == pytest.approx(5.0 + half)
+
+
+def test_one_model_three_times_has_three_names() -> None:
+    assert together([result(float(i)) for i in range(1, 4)]).about["model"] == ["m", "m #2", "m #3"]
+
+
+def test_long_tables_stay_one_for_each_run_and_hide_nothing_else() -> None:
+    tokens = (Column(name="token", title="token", unit="id", doc="its id", format="d"),)
+
+    def long(one: Result) -> Result:
+        table = LongTable.of([pd.DataFrame({"token": [1, 2]})], tokens, "tokens")
+        return replace(one, tables={"size": one.tables["size"], "tokens": table, "speed": one.tables["speed"]})
+
+    whole = together([long(result(1.0, "a")), long(result(2.0, "b"))])
+    assert list(whole.tables)[:4] == ["size", "tokens-run0", "tokens-run1", "speed"]
+
+
+def test_why_there_is_no_mean() -> None:
+    def said(*runs: Result) -> str:
+        whole = together(list(runs))
+        assert bool(whole.about["no_mean"]) == ("size-runs" not in whole.tables)
+        return whole.about["no_mean"]
+
+    first = result(1.0, "a")
+    assert said(first, result(2.0, "b")) == ""
+    assert said(first, result(2.0, "b", recipe="other")).endswith("they differ in preset, configuration or tokenizer")
+    on = "no mean over runs: they were measured on other data; name it, as --data SOURCE"
+    assert said(first, result(2.0, "b", data="other")) == on
+    other = result(2.0, "b")
+    fewer = replace(other, blocks={"size": other.blocks["size"]}, contrasts={"size": other.contrasts["size"]})
+    assert said(first, fewer) == "no mean over runs: they were not measured in the same way"
+    for wrong in (result(2.0, "b", options={"k": 2}), replace(other, about={**other.about, "instrument": "some"})):
+        with pytest.raises(InputError, match="^several runs make one table where one instrument measured them with"):
+            together([first, wrong])
+
+
+def test_runs_with_other_rows_have_no_mean_where_they_differ_and_one_elsewhere() -> None:
+    other = result(2.0, "b")
+    ranked = [replace(c, labels={**c.labels, "head": "C"}) for c in other.contrasts["size"]]
+    found = together([result(1.0, "a"), replace(other, contrasts={**other.contrasts, "size": ranked})])
+    assert "size-runs" not in found.tables and found.tables["speed-runs"].frame["value"].tolist() == [3.75, 11.25]
+
+
+def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_row(name: str, value: float) -> Table:
+        column = Column(name=name, title=name, unit="runs", doc=name, format=".0f")
+        return Table(pd.DataFrame({name: [value]}), (column,), title=name)
+
+    class Own:
+        """What it adds are the levels it is told of."""
+
+        @classmethod
+        def beside(cls, run: Result, control: Result) -> dict[str, Table]:
+            return {"ratio": one_row("ratio", run.table().frame["value"][0] / control.table().frame["value"][0])}
+
+        @classmethod
+        def relate(cls, whole: Result) -> dict[str, Table]:
+            return {"rows": one_row("rows", float(len(whole.table().frame)))}
+
+    monkeypatch.setattr(module, "discover", lambda: {"none": Own})
+    a, b = result(6.0, "a"), result(2.0, "b")
+    both = compare(a, b)
+    assert both.tables["ratio"].frame["ratio"].tolist() == [3.0] and "size-control" in both.tables
+    whole = together([a, b])
+    assert whole.tables["rows"].frame["rows"].tolist() == [4.0] and list(whole.tables)[:2] == ["size", "speed"]
+    assert together([a]) is a

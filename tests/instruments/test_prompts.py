@@ -1,0 +1,357 @@
+"""Prompts, the bundled suites and their cards, the errors of a user's file, the command."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import FILES, Prompt, Suite, align, load_suite
+from streamscope.instruments.prompts.__main__ import main
+from streamscope.instruments.prompts.suite import population, units
+from streamscope.probes.attention import undecided
+from streamscope.text.stories import documents
+from streamscope.text.tokenizer import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def stories_bpe() -> Tokenizer:
+    return Tokenizer.train(documents(0, 1000), 2048)
+
+
+@cache
+def suite_of(name: str) -> Suite:
+    return load_suite(name, n=200) if name == "stories" else load_suite(name)
+
+
+def words(prompt: Prompt) -> dict[str, str]:
+    return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
+
+
+# ---- the bundled data --------------------------------------------------------------------------
+
+
+def test_competing_is_ten_pairs_in_each_of_three_relations() -> None:
+    suite = load_suite("competing")
+    assert Counter(p.relation for p in suite.prompts) == {
+        "tool-container": 20, "agent-patient": 20, "possessor-possessed": 20
+    }  # fmt: skip
+    assert len(suite.pairs) == 30 and len({p.text for p in suite.prompts}) == 60
+    assert {p.category for p in suite.prompts} == {"competing-nouns"}
+    for prompt in suite.prompts:
+        found = words(prompt)
+        assert found["query"] == "it" and len(re.findall(r"\bit\b", prompt.text)) == 1
+        assert (prompt.coherent, prompt.incoherent) == (f" {found['target']}", f" {found['distractor']}")
+        assert not prompt.text.endswith((" ", "."))
+        assert not re.search(r"\ba [aeiou]", prompt.text), prompt.text
+
+
+def test_competing_targets_are_balanced_where_the_card_says_so() -> None:
+    hunters = {"fox", "cat", "wolf", "snake", "lion", "bear", "tiger"}
+    toys = {"ball", "drum", "train", "boat", "bell", "robot", "balloon", "mirror", "doll", "wagon"}
+    first = [p for p in load_suite("competing").prompts if p.order == "target_first"]
+    agents = [words(p)["target"] in hunters for p in first if p.relation == "agent-patient"]
+    owned = [words(p)["target"] in toys for p in first if p.relation == "possessor-possessed"]
+    tools = {words(p)["target"] for p in first if p.relation == "tool-container"}
+    assert sum(agents) == sum(owned) == 5 and len(agents) == len(owned) == 10
+    assert tools == {"key", "spoon", "shovel", "pencil", "hammer", "broom", "rope", "knife", "crayon", "towel"}
+
+
+def test_coreference_is_29_instances_in_13_prompts() -> None:
+    prompts = load_suite("coreference").prompts
+    assert len(prompts) == 29 and len({p.text for p in prompts}) == 13
+    assert Counter(p.category for p in prompts) == {"competing-nouns": 12, "gender": 10, "plurality": 7}
+    texts = {p.text: p.category for p in prompts}
+    assert Counter(texts.values()) == {"competing-nouns": 6, "gender": 4, "plurality": 3}
+    assert Counter(p.category for p in prompts if p.pair) == {"competing-nouns": 12, "gender": 10}
+    forms = {"Mia": "she", "Lily": "she", "Tom": "he", "Ben": "he", "boy": "he", "birds": "they", "girls": "they",
+             "ducks": "they"}  # fmt: skip
+    for prompt in prompts:
+        found = words(prompt)
+        assert found["query"].lower() == forms.get(found["target"], "it"), prompt.id
+        assert all(span[1] <= prompt.roles["query"][0] for role, span in prompt.roles.items() if role != "query")
+    # every pronoun of every text is an instance, but for the possessive "his"
+    pronouns = re.compile(r"\b(it|they|she|he)\b", re.IGNORECASE)
+    queries = {(p.text, p.roles["query"]) for p in prompts}
+    assert queries >= {(t, m.span()) for t in texts for m in pronouns.finditer(t) if texts[t] != "competing-nouns"}
+    assert queries >= {(t, m.span()) for t in texts for m in re.finditer(r"\bit\b", t)}
+
+
+@pytest.mark.parametrize("name", [*FILES, "stories"])
+def test_a_pair_differs_in_the_order_of_two_nouns_and_in_nothing_else(name: str) -> None:
+    suite = suite_of(name)
+    of = {(p.pair, p.order): p for p in suite.prompts if p.pair}
+    assert len(of) == 2 * len(suite.pairs) > 0
+    for pair in suite.pairs:
+        one, two = of[pair, "target_first"], of[pair, "target_last"]
+        assert words(one) == words(two)
+        start, end = one.roles["target"][0], one.roles["distractor"][1]
+        between = one.text[one.roles["target"][1] : one.roles["distractor"][0]]
+        bag = [sorted(re.findall(r"\w+", p.text.lower())) for p in (one, two)]
+        assert bag[0] == bag[1], (one.text, two.text)
+        assert one.roles["query"] == two.roles["query"]
+        assert (one.coherent, one.incoherent) == (two.coherent, two.incoherent)
+        assert one.text[end:] == two.text[two.roles["target"][1] :]
+        if name != "stories":  # whose nouns may need "an"
+            target, distractor = words(one)["target"], words(one)["distractor"]
+            assert two.text == one.text[:start] + distractor + between + target + one.text[end:]
+
+
+def test_events_are_pairs_of_one_kind_and_cases_are_labelled_pronouns() -> None:
+    events = load_suite("story-events", n=40)
+    assert {p.relation for p in events.prompts} == {"event"} and len(events.pairs) == 40
+    for one, two in zip(events.prompts[::2], events.prompts[1::2], strict=True):
+        assert (one.coherent, one.incoherent) == (two.coherent, two.incoherent)
+        assert {words(p)["target"] for p in (one, two)} == {str(one.coherent).strip()}
+        assert (" by " in one.text.split(".")[0]) != (" by " in two.text.split(".")[0])  # active and passive
+    cases = load_suite("story-cases", n=200)
+    assert len(cases.prompts) == 200 and load_suite("story-cases", n=200) == cases
+    assert {p.relation for p in cases.prompts} >= {"gender", "number", "tool-container"}
+    first = sum(p.order == "target_first" for p in cases.prompts if "distractor2" not in p.roles)
+    assert 60 <= first <= 140
+
+
+def test_stories_suite_is_generated_held_out_and_reproducible() -> None:
+    suite = load_suite("stories")
+    assert len(suite.pairs) == 1000 and len(suite.prompts) == 2000
+    assert suite.source.startswith("streamscope.text.stories.minimal_pairs(2, 1000, held_out=True, relations=('tool")
+    shares = Counter(p.relation for p in suite.prompts)
+    assert set(shares) == {"tool-container", "agent-patient", "possessor-possessed"} and min(shares.values()) >= 666
+    small, other = load_suite("stories", n=30, seed=2), load_suite("stories", n=30, seed=3)
+    assert small.prompts == suite.prompts[:60]
+    assert not {p.text for p in small.prompts} & {p.text for p in other.prompts}
+
+
+def test_data_cards_exist_and_state_the_counts() -> None:
+    for name, counts in (
+        ("competing", ["60 prompts", "Thirty minimal pairs"]),
+        ("coreference", ["29 instances in 13"]),
+    ):
+        card = (ROOT / "datasets" / name / "README.md").read_text()
+        assert all(count in card for count in counts) and "## Limits" in card and "Licence: MIT" in card
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+TEXT = "Tim saw a key and a box. He used it to open the"
+ROLES = {"query": (33, 35), "target": (10, 13), "distractor": (20, 23)}
+
+
+def prompt(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
+    roles = {**ROLES, **changes.pop("roles", {})}  # type: ignore[dict-item]
+    return Prompt(**{"id": name, "text": text, "roles": roles, "category": "c", **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"roles": {"target": (10, 999)}}, r"role 'target' \[10, 999\) leaves the text"),
+        ({"roles": {"target": (13, 13)}}, "leaves the text"),
+        ({"roles": {"target": (9, 13)}}, "leave the space out"),
+        ({"roles": {"rival": (10, 13)}}, "unknown role 'rival'"),
+        ({"roles": {"2": (10, 13)}}, "unknown role '2'"),
+        ({"order": "target_last"}, "is marked 'target_last', but its roles say target_first"),
+        ({"pair": "k"}, "has no order"),
+        ({"coherent": " key"}, "one continuation; give both"),
+        ({"coherent": " ", "incoherent": " box"}, "an empty continuation"),
+    ],
+)
+def test_a_prompt_checks_itself(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=f"'p'.*{message}"):
+        prompt(**changes)
+
+
+def test_a_prompt_needs_a_query() -> None:
+    with pytest.raises(InputError, match="no role 'query'"):
+        Prompt(id="p", text="a b", roles={"target": (0, 1)}, category="c")
+
+
+def test_a_suite_checks_its_ids_and_pairs() -> None:
+    first = prompt("a", order="target_first", pair="k")
+    with pytest.raises(InputError, match="here: the id 'p' occurs twice"):
+        Suite("s", (prompt(), prompt()), "here")
+    with pytest.raises(InputError, match="pair 'k' is target_first; it needs one prompt of each order"):
+        Suite("s", (first,), "here")
+    with pytest.raises(InputError, match="pair 'k' is target_first, target_first"):
+        Suite("s", (first, prompt("b", order="target_first", pair="k")), "here")
+
+
+LINE = {"id": "p", "text": TEXT, "roles": {k: list(v) for k, v in ROLES.items()}, "category": "c"}
+
+
+def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n" + json.dumps(LINE) + "\n")
+    suite = load_suite(path)
+    assert suite.prompts == (prompt(),) and (suite.name, suite.source) == ("mine", str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{not json", "expected a prompt as JSON"),
+        ("[1, 2]", "expected a prompt as JSON"),
+        (json.dumps({**LINE, "txt": "a"}), "unknown key of a prompt 'txt': did you mean text"),
+        (json.dumps({k: v for k, v in LINE.items() if k != "category"}), "a prompt needs 'category'"),
+        (json.dumps({**LINE, "text": 3}), "'text' must be text, not 3"),
+        (json.dumps({**LINE, "pair": 3}), "'pair' must be text, not 3"),
+        (json.dumps({**LINE, "order": "first"}), "'order' is 'first'; write target_first or target_last"),
+        (json.dumps({**LINE, "roles": {"query": [1]}}), "'roles' must map"),
+        (json.dumps({**LINE, "roles": {"query": [0, True]}}), "'roles' must map"),
+        (json.dumps({**LINE, "roles": {"query": [0, 99]}}), "leaves the text"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({**LINE, "id": "fine"}) + "\n" + line + "\n")
+    with pytest.raises(InputError, match=rf"mine\.jsonl:2: .*{message}") as error:
+        load_suite(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: load_suite("competin"), "unknown prompt suite 'competin': did you mean competing"),
+        (lambda: load_suite("none/such.jsonl"), "is no file; give one of coreference, competing, stories"),
+        (lambda: load_suite("winobia:x"), "unknown format of a prompt suite 'winobia': did you mean winobias"),
+        (lambda: load_suite("winobias:no-such-file"), "no-such-file: No such file"),
+        (lambda: load_suite("competing", n=5), "n and seed belong to the generated suite"),
+        (lambda: load_suite("stories", n=0), "at least 1 pair, not 0"),
+        (lambda: load_suite("stories", n=-3), "at least 1 pair, not -3"),
+    ],
+)
+def test_a_wrong_name_says_what_is_right(call: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()  # type: ignore[operator]
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_counts_the_bundled_suites(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--n", "50"])
+    out = " ".join(capsys.readouterr().out.split())
+    for text in ("29 prompts in 13 texts", "60 prompts in 60 texts", "100 prompts in 100 texts", "plurality"):
+        assert text in out
+
+
+def test_the_command_says_what_a_tokenizer_cannot_align(
+    tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stories_bpe.save(tmp_path / "tokenizer.json")
+    main(["stories", "--n", "30", "--tokenizer", str(tmp_path), "--n-ctx", "35"])
+    aligned = align(load_suite("stories", n=30), stories_bpe, 35)
+    assert 0 < len(aligned.prompts) < 60 and aligned.filtered
+    out = capsys.readouterr().out
+    totals = re.search(r"all\s+│\s+│\s+60 │\s+(\d+) │\s+30 │\s+(\d+) ", out)
+    assert totals is not None
+    assert [int(n) for n in totals.groups()] == [len(aligned.prompts), len(aligned.pairs())]
+    assert "longer than the context" in out and aligned.filtered[0][0] in out
+
+
+def test_the_command_aligns_with_a_run(
+    tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from streamscope.models.config.serialization import to_dict
+    from streamscope.models.make import build
+    from streamscope.models.tensors import FORMAT, write_tensors
+
+    run = build("lfa", scale="tiny", d_vocab=2048, n_ctx=20)
+    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(run.config)}))
+    write_tensors(tmp_path / "model.safetensors", run.state_dict(), {})
+    stories_bpe.save(tmp_path / "tokenizer.json")
+    main(["coreference", "--run", str(tmp_path)])
+    aligned = align(load_suite("coreference"), stories_bpe, 20)
+    out = capsys.readouterr().out
+    assert 0 < len(aligned.prompts) < 29
+    assert re.search(rf"all\s+│\s+│\s+29 │\s+{len(aligned.prompts)} │\s+11 │\s+{len(aligned.pairs())} ", out)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--run", "r", "--tokenizer", "t"], "give --run or --tokenizer, not both"),
+        (["--n-ctx", "9"], "--n-ctx 9: give --tokenizer or --run"),
+        (["coreference", "--seed", "4"], "n and seed belong"),
+        (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
+        (["--run", "nowhere"], "nowhere is no run folder"),
+    ],
+)
+def test_the_command_refuses(argv: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main(argv)
+
+
+def test_help_loads_neither_torch_nor_transformer_lens() -> None:
+    code = (
+        "import sys\nfrom streamscope.instruments.prompts.__main__ import main\n"
+        "try:\n main(['--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'transformer_lens', 'tokenizers', 'pandas'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--tokenizer" in done.stdout
+
+
+def test_bad_input_exits_2_with_one_line() -> None:
+    call = [sys.executable, "-m", "streamscope.instruments.prompts", "competin"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: unknown prompt suite") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("stories", [1000, 96, 102]), ("story-events", [1000, 35, 35]), ("story-cases", [None, 229, 230])],
+)
+def test_stories_say_which_nouns_they_share(name: str, kinds: list[int | None]) -> None:
+    suite = load_suite(name)
+    labels = units(suite.prompts)
+    found = [len(set(kind)) for kind in zip(*labels, strict=True)]
+    assert found[1:] == kinds[1:] and (kinds[0] is None or found[0] == kinds[0])
+    assert population(suite.prompts) == f"95 % for new words, {found[1]} target, {found[2]} competitor"
+    assert not undecided(suite.prompts)
+    for p, label in zip(suite.prompts, labels, strict=True):
+        nouns = [p.text[slice(*p.roles[role])].lower() for role in ("target", "distractor")]
+        assert list(label[1:]) == nouns
+    if name == "story-cases":  # the cases of one story are one unit
+        assert [label[0] for label in labels] == [p.id.replace("-cases", "").rsplit("-", 1)[0] for p in suite.prompts]
+
+
+def test_words_are_read_from_a_file(tmp_path: Path) -> None:
+    row = {"text": "A cat saw a dog. It", "roles": {"query": [17, 19], "target": [2, 5]}, "category": "c"}
+    rows = [{**row, "id": str(i), "words": {"animal": "cat", "frame": f"f{i}"}} for i in range(2)]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert units(load_suite(path).prompts) == [("0", "cat", "f0"), ("0", "cat", "f1")]
+    for words, message in (
+        (["cat"], "'words' must map each kind to its label"),
+        ({"animal": ""}, "empty 'words'"),
+        ({"frame": "f1"}, "of the same kinds in the same order"),
+    ):
+        path.write_text("\n".join(json.dumps(r) for r in (rows[0], {**rows[1], "words": words})))
+        with pytest.raises(InputError, match=message):
+            load_suite(path)
+
+
+@pytest.mark.parametrize("name", ["same-kind", "reserved-words"])
+def test_suites_of_version_4_are_one_kind_and_held_out(name: str) -> None:
+    from streamscope.text.stories4.lexicon import KIND_OF, RESERVED
+
+    suite = load_suite(name, n=60)
+    assert len(suite.prompts) == 120 and {p.relation for p in suite.prompts} == {"event", "state", "transfer"}
+    kept = {word.lower() for word in (*RESERVED.names, *RESERVED.nouns)}
+    kinds = {word.lower(): kind for word, kind in KIND_OF.items()}
+    for prompt in suite.prompts:
+        target, competitor = prompt.words["target"], prompt.words["competitor"]
+        assert kinds[target] == kinds[competitor] and ({target, competitor} <= kept) == (name == "reserved-words")
+        assert prompt.text[slice(*prompt.roles["target"])].lower() == target
+        assert prompt.coherent is not None and prompt.coherent.strip().lower() == target

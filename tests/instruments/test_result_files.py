@@ -1,0 +1,417 @@
+"""What a result writes is what is read again, field by field, and other programs can read it too."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.figures import HeadMap
+from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.registry import discover
+from streamscope.instruments.result import FORMAT, OVER, Result, check_out
+from streamscope.instruments.table import HEAD, Column, LongTable, Table, descending, described, key
+from streamscope.models.tensors import read_tensors
+
+COLUMNS = (key("k", "key", "a key"), *described("v", "value", "nats", "a value", sd="units", source="Eq. 1"))
+
+
+def table(**more: Any) -> Table:
+    """Two rows, the second without a value; its frame's index is not 0, 1."""
+    v = np.array([1 / 3, np.nan])
+    frame = pd.DataFrame({"k": ["a", "b"], "v": v, "v_sd": v, "v_low": v - 1, "v_high": v + 1}, index=[7, 3])
+    missing = {(1, name): why for name, why in (("v", "flat"), ("v_sd", "one unit"), ("v_low", "flat"))}
+    return Table(frame, COLUMNS, missing, "a title", **more)
+
+
+def block(name: str, clusters: list[Any]) -> Observations:
+    cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": [0, 0]})
+    units = pd.DataFrame({"unit": list("xyz"), "cluster": clusters, "story": [4, 5, 6]})
+    total, size = np.array([[1.0, 2.0, np.nan], [0.1, 0.2, 0.3]]), np.array([[1.0, 2.0, 0.0], [1.0, 2.0, 3.0]])
+    measure = Measure(name=name, unit="nats", resolution=1e-9, factor=100.0, shift=-1.0, kind="ratio", inflation=2.0)
+    return Observations(measure=measure, cells=cells, units=units, total=total, size=size)
+
+
+def whole() -> Result:
+    """Tables, observations, contrasts and arrays, none in the order of the alphabet, with every field set."""
+    pairs: list[Any] = [("s1", "w1"), ("s1", "w2"), ("s2", "w1")]
+    blocks = {"w": block("of pairs", pairs), "v": block("of letters", list("aab")), "u": block("alone", list("abc"))}
+    contrasts = {
+        "v": (Contrast(quantity="d", weights={1: 1.0, 0: -0.5}, labels={"head": "L0H1"}, family="f", tested=False),),
+        "w": (
+            Contrast(quantity="d", weights={0: 1.0}, labels={"head": "L0H0"}, null=None),
+            Contrast(quantity="e", weights={}, labels={"head": "L0H1", "layer": 0}, missing="not there"),
+        ),
+    }
+    arrays = {"z": np.arange(6.0).reshape(2, 3).T, "a": np.array([1, 2])}
+    about = {"instrument": "nobody", "n": np.int64(3), "x": np.array([1.0, 2.0]), "path": Path("a/b"), "none": None}
+    tables = {"one": table(by="v", most=7, per=("k",)), "more": replace(table(), title="another")}
+    return Result(tables, blocks, contrasts, (HeadMap("v"),), arrays, about)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    result = whole()
+    written = result.save(tmp_path / "r.parquet")
+    assert [one.name for one in written] == ["r.parquet", "r-more.parquet", "r-observations.parquet", "r.safetensors"]
+    assert {one.name for one in tmp_path.iterdir()} == {one.name for one in written}
+    read = Result.load(tmp_path / "r.parquet")
+    assert list(read.tables) == ["one", "more"]
+    for name, one in result.tables.items():
+        again = read.tables[name]
+        pd.testing.assert_frame_equal(again.frame, one.frame.reset_index(drop=True), check_exact=True)
+        assert (again.columns, again.missing, again.title) == (one.columns, one.missing, one.title)
+        assert (again.by, again.most, again.per) == (one.by, one.most, one.per)
+    assert list(read.blocks) == ["w", "v", "u"]
+    for name, kept in result.blocks.items():
+        back = read.blocks[name]
+        assert back.measure == kept.measure
+        pd.testing.assert_frame_equal(back.cells, kept.cells)
+        assert list(back.units) == ["unit", "cluster", "story"]
+        assert back.units.to_dict("list") == kept.units.to_dict("list"), "labels of several kinds stay tuples"
+        np.testing.assert_array_equal(back.total, kept.total)
+        np.testing.assert_array_equal(back.sizes, kept.sizes)
+    assert dict(read.contrasts) == {**result.contrasts, "u": ()}
+    assert set(read.arrays) == {"z", "a"} and read.arrays["a"].dtype == np.int64
+    np.testing.assert_array_equal(read.arrays["z"], result.arrays["z"])
+    assert read.about == {"instrument": "nobody", "n": 3, "x": [1.0, 2.0], "path": "a/b", "none": None}
+    assert read.figures == (), "they are those of the instrument, which nobody knows here"
+    replace(result, about={"instrument": "ablate"}).save(tmp_path / "a.parquet")
+    assert Result.load(tmp_path / "a.parquet").figures == discover()["ablate"].figures != ()
+    replace(result, about={}).save(tmp_path / "a.parquet")
+    assert Result.load(tmp_path / "a.parquet").figures == ()
+    again = tmp_path / "again.parquet"
+    read.save(again)
+    assert Result.load(again).about == read.about
+
+
+def test_the_files_say_themselves_what_they_are(tmp_path: Path) -> None:
+    """For programs that know parquet and not us: units, columns and provenance in the schema, rows without an index."""
+    whole().save(tmp_path / "r.parquet")
+    found = pq.read_schema(tmp_path / "r.parquet")
+    assert found.names == ["k", "v", "v_sd", "v_low", "v_high", "undefined"]
+    told = {name.decode(): json.loads(text) for name, text in (found.metadata or {}).items() if name != b"pandas"}
+    assert set(told) == {"table", "about", "units", "sha256"} and b"pandas" in found.metadata
+    assert told["units"] == {"k": "name", "v": "nats", "v_sd": "nats, between units", "v_low": "nats", "v_high": "nats"}
+    assert told["table"]["title"] == "a title" and told["table"]["columns"][1]["source"] == "Eq. 1"
+    about = told["about"]
+    assert (about["format"], about["tables"], about["blocks"], about["arrays"]) == (
+        FORMAT, ["one", "more"], ["w", "v", "u"], ["z", "a"])  # fmt: skip
+    assert pd.read_parquet(tmp_path / "r.parquet")["undefined"].tolist() == ["", "v, v_low: flat; v_sd: one unit"]
+    rows = pd.read_parquet(tmp_path / "r-observations.parquet")
+    assert list(rows) == ["block", "cell", "total", "size"] and rows.index.tolist() == list(range(6))
+    assert rows["block"].tolist() == ["w", "w", "v", "v", "u", "u"] and rows["cell"].tolist() == [0, 1] * 3
+    assert rows["size"][1].tolist() == [1.0, 2.0, 3.0] and rows["total"][1].tolist() == [0.1, 0.2, 0.3]
+    arrays, beside = read_tensors(tmp_path / "r.safetensors")
+    assert set(arrays) == {"z", "a"} and json.loads(beside["about"])["result"] == about["result"]
+
+
+def test_text_for_other_programs(tmp_path: Path) -> None:
+    result, path = whole(), tmp_path / "r.csv"
+    written = result.save(str(path))
+    assert [one.name for one in written] == ["r.csv", "r-more.csv", "r.safetensors", "r-about.json"]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == '"k","v","v_sd","v_low","v_high","undefined"', "and no column of the index"
+    assert lines[1].split(",")[1] == repr(1 / 3)
+    assert lines[2].startswith('"b",,,,,"v, v_low: flat')
+    told = json.loads((tmp_path / "r-about.json").read_text())
+    assert told["files"] == ["r.csv", "r-more.csv"] and told["about"] == {
+        "instrument": "nobody", "n": 3, "x": [1.0, 2.0], "path": "a/b", "none": None}  # fmt: skip
+    assert told["tables"]["more"]["title"] == "another"
+    assert [c["name"] for c in told["tables"]["one"]["columns"]] == ["k", "v", "v_sd", "v_low", "v_high"]
+    text = (tmp_path / "r-about.json").read_text()
+    assert text.startswith('{\n "about": {\n') and text.endswith("}\n"), "people read it too"
+    (tmp_path / "r-more.csv").unlink()  # and by now it is not there any more
+    assert len(replace(result, tables={"one": result.table()}).save(path)) == 3
+    arrays, beside = read_tensors(tmp_path / "r.safetensors")
+    assert set(arrays) == {"z", "a"} and json.loads(beside["about"])["instrument"] == "nobody"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{",
+        "{}",
+        '{"files": 3}',
+        '{"files": [3]}',
+        '{"files": ["../r-mine.csv", "a/b.csv"]}',
+        '{"files": ["r-mine.txt"]}',
+    ],
+)
+def test_a_file_of_somebody_else_where_a_csv_says_what_it_is(content: str, tmp_path: Path) -> None:
+    (tmp_path / "r-about.json").write_text(content)
+    mine = [tmp_path / "r-mine.csv", tmp_path / "r-mine.txt"]
+    for one in mine:
+        one.write_text("mine")
+    whole().save(tmp_path / "r.csv")
+    assert [one.read_text() for one in mine] == ["mine", "mine"]
+    assert "files" in json.loads((tmp_path / "r-about.json").read_text())
+
+
+def test_what_is_written_again_stays_and_what_is_gone_goes(tmp_path: Path) -> None:
+    result = whole()
+    for suffix, beside in ((".csv", ["r-about.json"]), (".parquet", ["r-observations.parquet"])):
+        path = tmp_path / suffix[1:] / f"r{suffix}"
+        files = {f"r{suffix}", f"r-more{suffix}", "r.safetensors", *beside}
+        for _ in range(2):
+            result.save(path)
+            assert {one.name for one in path.parent.iterdir()} == files
+        replace(result, tables={"one": table()}, blocks={}, contrasts={}).save(path)
+        left = files - {f"r-more{suffix}", "r-observations.parquet"}
+        assert {one.name for one in path.parent.iterdir()} == left, "and observations that it has not"
+
+
+def test_a_copy_of_a_result_that_is_written_anew_leaves_the_first_alone(tmp_path: Path) -> None:
+    for suffix, names in (
+        (".csv", ("{}.csv", "{}-about.json")),
+        (".parquet", ("{}.parquet", "{}-observations.parquet")),
+    ):
+        whole().save(tmp_path / f"r{suffix}")
+        for name in names:
+            shutil.copy(tmp_path / name.format("r"), tmp_path / name.format("q"))
+        shutil.copy(
+            tmp_path / f"r{suffix}", tmp_path / f"q-one{suffix}"
+        )  # called as the main table is, but not its file
+        before = {one.name for one in tmp_path.iterdir()}
+        Result({"one": table()}).save(tmp_path / f"q{suffix}")
+        gone = before - {one.name for one in tmp_path.iterdir()}
+        assert gone == ({"q-observations.parquet"} if suffix == ".parquet" else set())
+
+
+def told(path: Path, meta: dict[str, str] | None) -> Path:
+    """A parquet file of somebody else: its rows, and what its schema says."""
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(meta), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        (None, "is no result of an instrument: it does not say what it is about$"),
+        ({"a": "no JSON"}, "cannot be read as a result: Expecting value: line 1 column 1"),
+        ({"a": "[" * 100_000}, "cannot be read as a result: maximum recursion depth exceeded"),
+        ({"about": "[]"}, "is no result of an instrument: it does not say what it is about$"),
+        ({"about": '{"format": 1}'}, rf"is no result of an instrument \(format {FORMAT}\): measure it again$"),
+        ({"about": '{"result": "x", "tables": ["one", "a/b"]}'}, "is no result of an instrument"),
+        ({"about": '{"result": "x", "tables": ["one", "a"]}'}, "is no result of an instrument"),
+    ],
+)
+def test_a_file_of_somebody_else_is_no_result_and_may_be_written_over(
+    meta: dict[str, str] | None, said: str, tmp_path: Path
+) -> None:
+    path, beside = told(tmp_path / "r.parquet", meta), told(tmp_path / "r-a.parquet", meta and {"about": "{}"})
+    with pytest.raises(InputError, match=f"^{path} {said}"):
+        Result.load(path)
+    whole().save(path)
+    assert list(Result.load(path).tables) == ["one", "more"] and beside.is_file()
+
+
+@pytest.mark.parametrize("error", [OSError("no such disk\nat all"), pa.ArrowNotImplementedError("a new version")])
+def test_a_disk_that_fails_is_one_line(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.parquet"
+    whole().save(path)
+
+    def broken(path: Path) -> Any:
+        raise error
+
+    monkeypatch.setattr(pq, "read_schema", broken)
+    with pytest.raises(InputError, match=f"^{path} cannot be read as a result: {str(error).splitlines()[0]}$"):
+        Result.load(path)
+    whole().save(path)
+    monkeypatch.undo()
+    assert list(Result.load(path).tables) == ["one", "more"]
+
+
+def test_two_that_write_at_once_may_both_take_away_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamscope.instruments.result._files_of", lambda path: {tmp_path / "r-gone.parquet"})
+    assert whole().save(tmp_path / "r.parquet")[0].is_file()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_the_figure_lies_beside(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0]})
+    columns = (*HEAD, Column(name="v", title="v", unit="nats", doc="v", format=".2f"))
+    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("v"),))
+    written = result.save(tmp_path / f"r{suffix}", figure=str(tmp_path / "f.html"))
+    assert written[-1] == tmp_path / "f.html" and "v [nats]" in written[-1].read_text()
+    assert {one.name for one in tmp_path.iterdir()} == {one.name for one in written}
+
+
+def test_where_a_table_can_be_written(tmp_path: Path) -> None:
+    for out in (tmp_path, tmp_path / "no" / "..", Path("."), Path("..")):
+        line = f"^--out {out} is a folder; name a file in it, as {out / 'table.parquet'}$"
+        with pytest.raises(InputError, match=line):
+            check_out(out)
+    for name in ("x.txt", "x"):
+        line = f"^--out {tmp_path / name}: a table is parquet or CSV, name it {tmp_path / 'x.parquet'} or .csv$"
+        with pytest.raises(InputError, match=line):
+            check_out(tmp_path / name)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"^cannot write {tmp_path}/file/x.csv: ") as caught:
+        check_out(tmp_path / "file" / "x.csv")
+    assert "\n" not in str(caught.value)
+    for name in ("x.csv", "x.parquet"):
+        assert check_out(tmp_path / "new" / name) == tmp_path / "new" / name
+    assert not list((tmp_path / "new").iterdir())
+    frame = pd.DataFrame({"a": [1], "b": [[1, 2]], "c": [[3]]})
+    lists = Result({"m": Table(frame, tuple(key(name, name, name) for name in frame))})
+    with pytest.raises(InputError, match=f"^{tmp_path}/x.csv: b holds lists, which CSV cannot; write .parquet$"):
+        lists.save(tmp_path / "x.csv")
+    with pytest.raises(
+        InputError, match=f"^{tmp_path}/x.csv is text for other programs; a result is read again from .p"
+    ):
+        Result.load(tmp_path / "x.csv")
+
+
+def test_tables_by_their_names() -> None:
+    result = whole()
+    assert result.table() is result.table("one") is result.tables["one"] and result.table("more").title == "another"
+    with pytest.raises(InputError, match="^unknown table 'mor': did you mean more"):
+        result.table("mor")
+
+
+def test_only_snapshots_are_drawn_over_steps() -> None:
+    columns = (key("run", "run", "a run"), key("step", "step", "a step", "steps", "d"), *COLUMNS)
+    steps = replace(table(), frame=table().frame.assign(run="a", step=[0, 4]), columns=columns)
+    made = (HeadMap("v"),)
+    assert (
+        Result({"m": steps}, figures=made).figures
+        == Result({"m": steps}, figures=made, about={OVER: ""}).figures
+        == made
+    )
+    assert len(Result({"m": steps}, figures=made, about={OVER: True}).figures) == 2
+
+
+def test_names_of_tables_that_cannot_be_files(tmp_path: Path) -> None:
+    for name in ("a/b", "", ".", "..", "observations"):
+        with pytest.raises(InputError, match=f"^a table called {name!r} cannot be a file; name it otherwise$"):
+            replace(whole(), tables={"one": table(), name: table(), "b/c": table()}).save(tmp_path / "r.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_table_keeps_its_title_and_length_and_its_numbers_plain(tmp_path: Path) -> None:
+    columns = (key("t", "text", "a text"), key("x", "x", "a number", "nats", ".2f"))
+    frame = pd.DataFrame({"t": ["a", "b"] * 50, "x": np.arange(100.0)})
+    Result({"rows": LongTable.of([frame], columns, "many", most=3)}).save(tmp_path / "r.parquet")
+    texts = pa.table({"t": pa.array(frame["t"], pa.string()), "x": frame["x"]})
+    Result({"rows": LongTable.of([texts], columns)}).save(tmp_path / "s.parquet")
+    read = Result.load(tmp_path / "r.parquet").table()
+    assert isinstance(read, LongTable) and (read.title, read.most, read.columns) == ("many", 3, columns)
+    assert read.caption() == "many; the first 3 of 100 rows" and len(read.rows()) == 3
+    for name in ("r", "s"):
+        group = pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0)
+        coded = [any("DICTIONARY" in e for e in group.column(i).encodings) for i in (0, 1)]
+        assert coded == [True, False], "a dictionary of numbers that are all different is memory for nothing"
+
+
+def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    with pytest.raises(InputError, match=f"^there is no file {path}$"):
+        Result.load(path)
+    result = whole()
+    result.save(path)
+    kept = pq.read_table(path)
+    about = json.loads(kept.schema.metadata[b"about"])
+
+    def rewritten(**more: Any) -> None:
+        meta = {**kept.schema.metadata, b"about": json.dumps({**about, **more}).encode(), b"sha256": b"{}"}
+        pq.write_table(kept.replace_schema_metadata(meta), path)
+
+    rewritten(format=FORMAT - 1)
+    with pytest.raises(InputError, match=rf"is no result of an instrument \(format {FORMAT}\): measure it again$"):
+        Result.load(path)
+    for field in ("tables", "blocks"):
+        rewritten(**{field: "one"})
+        with pytest.raises(InputError, match="is no result of an instrument: it does not say what it is about$"):
+            Result.load(path)
+    rewritten(tables=["one", "less"])
+    with pytest.raises(InputError, match=f"^there is no file {tmp_path / 'r-less.parquet'}$"):
+        Result.load(path)
+    for name in ("more", "observations"):
+        result.save(path)
+        other = tmp_path / "other"
+        whole().save(other / "r.parquet")
+        (other / f"r-{name}.parquet").replace(tmp_path / f"r-{name}.parquet")
+        with pytest.raises(InputError, match=f"r-{name}.parquet belongs to another result than the main table"):
+            Result.load(path)
+
+
+def test_rows_that_are_equal_stay_in_order() -> None:
+    frame = pd.DataFrame({"v": [0.0, 1.0, 2.0] * 100, "at": range(300)})
+    ordered, _ = descending(frame, {}, ["v"])
+    assert ordered["at"].tolist() == [*range(2, 300, 3), *range(1, 300, 3), *range(0, 300, 3)]
+
+
+def test_a_result_shows_all_that_it_has() -> None:
+    result = whole()
+    assert repr(result).splitlines()[-1] == "tables: one, more; figures: v; arrays: z, a"
+    elsewhere = replace(result, figures=(HeadMap("w", table="other"), HeadMap("v", table="more")))
+    assert "; figures: more-v;" in repr(elsewhere), "a figure of a table that is not here is none"
+    nine = ", ".join(f"t{i}" for i in range(9))
+    for n, rest in ((9, ""), (10, ", …"), (11, ", …")):
+        assert repr(Result({f"t{i}": table() for i in range(n)})).splitlines()[-1] == f"tables: {nine}{rest}"
+    assert not repr(result.table()).endswith("\n")
+
+
+def test_figures_that_are_not_there_are_said_to_be_missing() -> None:
+    result = whole()
+    with pytest.raises(InputError, match="^instrument 'nobody' declares no figure here; import its module, then load$"):
+        replace(result, figures=()).figure()
+    with pytest.raises(InputError, match=r"^instrument '\?' declares no figure here"):
+        replace(result, figures=(), about={}).figure()
+    with pytest.raises(InputError, match="^unknown figure 'w': known: v"):
+        result.figure("w")
+    asked: list[Any] = []
+
+    class Drawn(HeadMap):
+        def draw(self, result: Any, **how: Any) -> Any:
+            asked.append((result, how))
+            return None if self.y == "none" else self.y
+
+    drawn = replace(result, figures=(Drawn("none"), Drawn("v")))
+    assert drawn.figure(dark=True) == "v" == drawn.figure("v", paper=True)
+    assert asked == [(drawn, {"dark": True})] * 2 + [(drawn, {"paper": True})]
+    with pytest.raises(InputError, match="^figure 'none' has no values to show in this result$"):
+        drawn.figure("none")
+    with pytest.raises(InputError, match="^no figure has values to show in this result$"):
+        replace(result, figures=(Drawn("none"),)).figure()
+
+
+def test_damage_is_one_line_that_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.parquet"
+    path.write_bytes(b"PAR1 nothing")
+    with pytest.raises(InputError, match=f"^{path} cannot be read as a result: .*Parquet") as caught:
+        Result.load(path)
+    assert "\n" not in str(caught.value)
+    for text in ("", "first\nsecond", "x" * 300):
+        said = {"": "RuntimeError", "first\nsecond": "first"}.get(text, "x" * 200)
+
+        def broken(cls: Any, path: Path, text: str = text) -> Any:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(Result, "_load", classmethod(broken))
+        with pytest.raises(InputError, match=f"^{path} is damaged, or of another version: {said}; measure it again$"):
+            Result.load(path)
+
+
+def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> None:
+    result = replace(whole(), blocks={}, contrasts={}, arrays={})
+    tables = [one._repr_html_() for one in result.tables.values()]
+    nothing = replace(result, figures=())
+    assert nothing._repr_html_() == "".join(tables)
+    frame = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0], "w": np.nan})
+    columns = (*HEAD, *(Column(name=n, title=n, unit="nats", doc=n, format=".2f") for n in "vw"))
+    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("w"), HeadMap("v"), HeadMap("index")))
+    shown = result._repr_html_()
+    below = shown.removeprefix(result.table()._repr_html_())
+    assert len(below) < len(shown) and below.count('class="plotly-graph-div"') == 1 and "<html" not in below
+    assert "v [nats]" in below and "cdn.plot.ly" in below and len(below) < 100_000, "plotly comes from the network"

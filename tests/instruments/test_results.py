@@ -1,0 +1,566 @@
+"""The contract itself, on an instrument made here: estimates, tables, files, several runs, snapshots, bad input."""
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.arguments import Arguments
+from streamscope.instruments.command import finish, progress_bar
+from streamscope.instruments.contract import Instrument, Seen, instrument
+from streamscope.instruments.data import Documents, Prompts
+from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
+from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.parquet import print_table
+from streamscope.instruments.pool_results import compare, together
+from streamscope.instruments.registry import REGISTERED
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import (
+    LONGEST,
+    Column,
+    LongTable,
+    Table,
+    counts,
+    descending,
+    described,
+    key,
+    quantity,
+    short_units,
+)
+from streamscope.instruments.undefined_cells import reasons
+from streamscope.papers.comparison.markdown import number
+
+
+@instrument("steps", Prompts())
+class Steps(Instrument):
+    """How long each head's planted value is; for the tests of the contract."""
+
+    up: bool = False
+    """Values grow."""
+    figures = (HeadMap("value"),)
+
+    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+        cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1]})
+        units = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
+        total = model.level * np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
+        block = Observations(measure=Measure(name="v", unit="steps", resolution=1e-9), cells=cells, units=units,
+                             total=total * (2 if self.up else 1), size=np.ones(1))  # fmt: skip
+        rows = [Contrast(quantity="value", weights={i: 1.0}, labels=dict(cells.iloc[i])) for i in range(2)]
+        return Seen({"v": block}, {"v": rows})
+
+    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
+        frame, missing = estimates["v"].wide(["head", "layer", "index"])
+        columns = (
+            key("head", "head", "its name"), key("layer", "layer", "its layer", "layer", "d"),
+            key("index", "index", "its place", "head", "d"), *quantity("value", "value", "steps", "the planted value"),
+            *counts("letters", "letters"),
+        )  # fmt: skip
+        return {"main": Table(frame, columns, missing, "planted [/b] title")}
+
+
+REGISTERED.pop("steps")
+
+
+class Nobody:
+    """A model that is not asked anything."""
+
+    level = 1.0
+
+
+class Twice(Nobody):
+    """Another recipe."""
+
+    level = 2.0
+
+
+def test_what_was_planted_comes_out() -> None:
+    table = Steps().measure(Nobody()).table()
+    assert table.frame["value"].tolist() == [2.5, 1.0]
+    assert table.missing[1, "value_p"] == "the same in every independent case"
+    shown = table.markdown()
+    assert "| L0H0 | 0 | 0 | +2.5000 (+0." in shown
+    assert "undefined (1 row) p, Holm: the same in every independent case" in shown
+    assert "&lt;" not in table._repr_html_()
+    table.print()  # markup in a title breaks nothing
+
+
+def test_several_runs_are_one_table_with_seeds_as_units() -> None:
+    other = Nobody()
+    other.level = 2.0
+    both = together([Steps().measure(Nobody()), Steps().measure(other)])
+    assert both.table().frame["run"].tolist() == ["Nobody", "Nobody", "Nobody #2", "Nobody #2"]
+    assert {row for row, _ in both.table().missing} == {1, 3}
+    assert both.table().title == "main of 2 runs: Nobody, Nobody #2"
+    assert both.tables["v-runs"].frame["value"].tolist() == [3.75, 1.5]
+    assert both.tables["v-runs"].frame["n"].tolist() == [2, 2]
+    panels = both.figure("value").data
+    assert [np.asarray(panel.z).tolist() for panel in panels] == [[[2.5, 1.0]], [[5.0, 2.0]]]
+
+
+def test_a_mean_is_over_seeds_of_one_recipe_only() -> None:
+    found = together([Steps().measure(Nobody()), Steps().measure(Twice())])
+    assert list(found.tables) == ["main"]
+    assert found.about["no_mean"] == "no mean over runs: they differ in preset, configuration or tokenizer"
+    with pytest.raises(InputError, match="with the same options"):
+        together([Steps().measure(Nobody()), Steps(up=True).measure(Nobody())])
+
+
+def at_step(model: Any, run: str, step: int) -> Result:
+    """What was measured, as if of a snapshot."""
+    one = Steps().measure(model)
+    return replace(one, about={**one.about, "model": f"lfa (runs/{run}@{step})", "step": step})
+
+
+def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: Path) -> None:
+    model = Nobody()
+    each = []
+    for run in ("a", "b"):
+        for step in (0, 4, 300):
+            model.level = 1.0 + step * (1 if run == "a" else 3)
+            each.append(at_step(model, run, step))
+    whole = together(each)
+    frame = whole.table().frame
+    assert frame.columns[:3].tolist() == ["run", "step", "head"] and len(frame) == 12
+    assert frame["run"].unique().tolist() == ["lfa (runs/a)", "lfa (runs/b)"]
+    assert frame["step"].tolist() == [0, 0, 4, 4, 300, 300] * 2
+    assert whole.table().title == "main of 2 runs: lfa (runs/a), lfa (runs/b), 3 snapshots"
+    means = whole.tables["v-runs"].frame
+    assert means["step"].tolist() == [0, 0, 4, 4, 300, 300]
+    assert means["value"].tolist() == [2.5, 1.0, 2.5 * 9, 9.0, 2.5 * 601, 601.0] and set(means["n"]) == {2}
+    assert isinstance(whole.figures[0], Curve) and (whole.figures[0].x, whole.figures[0].by) == ("step", "head")
+    drawn = whole.figure()
+    assert sum(trace.mode == "lines+markers" for trace in drawn.data) == 4, "two heads in a panel for each run"
+    lines = [trace for trace in drawn.data if trace.mode == "lines+markers"]
+    assert lines[0].x.tolist() == [0.5, 4, 300] and drawn.layout.xaxis.type == "log", "0 has a place on the axis"
+    assert whole.figure("value").data[0].type == "heatmap"
+    whole.save(tmp_path / "w.parquet")
+    assert Result.load(tmp_path / "w.parquet").about["over_steps"]
+
+    with pytest.raises(InputError, match="is there twice"):
+        together([each[0], each[0]])
+    some = together(each[:4])
+    assert some.about["no_mean"] == "no mean over runs: they were not all measured at the same steps"
+    assert "v-runs" not in some.tables
+    alone = together(each[:3])
+    assert alone.about["no_mean"] == "" and alone.table().title == "main of lfa (runs/a), 3 snapshots"
+
+
+def test_a_control_stands_beside_its_run() -> None:
+    model, control = Nobody(), Twice()
+    one, other = Steps().measure(model), Steps().measure(control)
+    both = compare(one, other)
+    table = both.tables["v-control"]
+    assert table.title == "Nobody minus Twice: v; 95 % over what both were measured on"
+    assert compare(one, one).tables["v-control"].title.startswith("Nobody minus Nobody, control: v;")
+    assert both.about["control"] == other.about and both.about["instrument"] == "steps"
+    assert list(both.tables) == ["main", "v-control"] and list(both.blocks) == ["v", "control-v"]
+    assert list(both.contrasts) == ["v", "control-v"] and both.figures == one.figures
+    assert table.frame.loc[0, ["value_run", "value_control", "value_difference"]].tolist() == [2.5, 5.0, -2.5]
+    titles = [table.column(f"value_{what}").title for what in ("run", "control", "difference")]
+    assert titles == ["value, run", "value, control", "value, run − control"]
+    assert table.column("n").unit == "cases" and table.column("value_difference").unit == "steps"
+    assert table.column("value_difference_sd").unit == "steps, between cases"
+
+    gone = replace(other, contrasts={"v": [replace(c, missing="not in this model") for c in other.contrasts["v"]]})
+    lost = compare(one, gone).tables["v-control"]
+    assert lost.frame["value_difference"].isna().all() and lost.missing[0, "value_run"] == "not in this model"
+    with pytest.raises(InputError, match="^the control has no observations 'v': measure it with the same options$"):
+        compare(one, replace(other, blocks={}, contrasts={}))
+    line = "^a run and its control must be measured by one instrument with the same options$"
+    for about in ({"instrument": "stairs"}, {"options": {"up": True}}):
+        with pytest.raises(InputError, match=line):
+            compare(one, replace(other, about={**other.about, **about}))
+
+
+def test_seeds_beside_controls_are_means_of_the_differences() -> None:
+    model, control = Nobody(), Nobody()
+    each = []
+    for level in (3.0, 4.0, 8.0):
+        model.level = level
+        each.append(compare(Steps().measure(model), Steps().measure(control)))
+    found = together(each).tables["v-runs"].frame.set_index("head")
+    assert found.loc["L0H0", "value_run"] == pytest.approx(2.5 * 5)
+    assert found.loc["L0H0", "value_control"] == pytest.approx(2.5)
+    differences = 2.5 * np.array([2.0, 3.0, 7.0])
+    assert found.loc["L0H0", "value_difference"] == pytest.approx(differences.mean())
+    half = 4.302652729749462 * differences.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
+    assert found.loc["L0H0", "value_difference_high"] == pytest.approx(differences.mean() + half)
+
+
+def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
+    class Less(Nobody):
+        level = -1.0
+
+    found = Steps().measure(Less())
+    swapped = found.table().frame.iloc[::-1].reset_index(drop=True)
+    table = replace(found.table(), frame=swapped, missing={})
+    result = replace(found, tables={"main": table})
+    for ranked, rows in ((True, ["L0H1", "L0H0"]), (False, ["L0H0", "L0H1"])):
+        drawn = replace(result, figures=(Intervals("value", ranked=ranked),)).figure()
+        assert list(drawn.data[0].y) == rows, "the lowest row comes first"
+
+
+def test_files_of_two_results_are_not_read_as_one(tmp_path: Path) -> None:
+    from shutil import copy
+
+    name = "t-observations.parquet"
+    for folder, model in (("a", Nobody()), ("b", Twice())):
+        Steps().measure(model).save(tmp_path / folder / "t.parquet")
+    copy(tmp_path / "b" / name, tmp_path / "a" / name)
+    with pytest.raises(InputError, match="belongs to another result"):
+        Result.load(tmp_path / "a" / "t.parquet")
+    with pytest.raises(InputError, match="damaged, or of another version"):
+        Result.load(tmp_path / "b" / name)
+
+
+def test_data_given_twice_and_folders_for_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="given twice"):
+        Steps().measure(Nobody(), Prompts(), Prompts("stories"))
+    for out in (Path("."), Path("/"), tmp_path):
+        with pytest.raises(InputError, match="is a folder"):
+            Steps().measure(Nobody()).save(out)
+
+
+def test_other_options_and_data_are_refused() -> None:
+    with pytest.raises(InputError, match="same options"):
+        compare(Steps().measure(Nobody()), Steps(up=True).measure(Nobody()))
+    with pytest.raises(InputError, match="takes Prompts, not Documents"):
+        Steps().measure(Nobody(), Documents())
+    with pytest.raises(InputError, match="up: input should be a valid boolean"):
+        Steps(up=1)  # type: ignore[arg-type]
+
+
+def test_names_that_would_hide_something_are_refused() -> None:
+    for name in ("measure", "out", "suite", "figures"):
+        with pytest.raises(TypeError, match=name):
+            instrument("bad", Prompts())(
+                type("Bad", (Instrument,), {"__annotations__": {name: int}, name: 1, "__doc__": "x"})
+            )
+    empty = instrument("empty")(type("Empty", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))
+    REGISTERED.pop("empty")
+    with pytest.raises(TypeError, match="needs the methods observe and tables"):
+        empty().measure(Nobody())
+    with pytest.raises(TypeError, match="runs and figures are tuples"):
+        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}, "__doc__": "x", "runs": "lfa"}))
+    twice = {"__annotations__": {}, "__doc__": "x", "figures": (HeadMap("a"), HeadMap("a"))}
+    with pytest.raises(TypeError, match="two figures are called 'a'"):
+        instrument("bad")(type("Bad", (Instrument,), twice))
+    with pytest.raises(TypeError, match="docstring"):
+        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}}))
+
+
+def test_a_table_without_a_description_is_refused() -> None:
+    frame = pd.DataFrame({"a": [1.0, np.nan]})
+    with pytest.raises(InputError, match="'a' has no title, unit and doc"):
+        Table(frame.assign(b=1.0), ())
+    told = {"name": "a", "title": "a", "unit": "nats", "doc": "a"}
+    for what in told:
+        line = f"^column '{'' if what == 'name' else 'a'}' has no {what}; say what it is, and what it is counted in$"
+        for blank in ("", " "):
+            with pytest.raises(InputError, match=line.replace("''", f"'{blank}'")):
+                Column(**{**told, what: blank})
+    column = Column(**told, format=".1f")
+    with pytest.raises(InputError, match="^table 'gains': a of row 0 has a value and a reason for having none$"):
+        Table(frame, (column,), {(0, "a"): "why"}, "gains")
+    with pytest.raises(InputError, match="^table 'gains': column 'b' is described, but not there$"):
+        Table(frame, (column, replace(column, name="b"), replace(column, name="c")), title="gains")
+
+
+def test_what_a_cell_says() -> None:
+    plain = Column(name="a", title="a", unit="nats", doc="a", format="+.1f")
+    assert plain.text(1) == plain.text(np.float32(1)) == "+1.0" and plain.text(1.0, 0.5, 2.0) == "+1.0 (+0.5 … +2.0)"
+    assert plain.text(1.0, np.nan, np.nan) == "+1.0", "of one unit there is a value, and no interval"
+    assert plain.text("many") == "many" and plain.text(None) == plain.text(np.nan, 0.0, 1.0) == "undefined"
+    bare = replace(plain, format="")
+    assert (bare.text("a"), bare.text(3), bare.text(3.0), bare.text(["a"])) == ("a", "3", "3.0", "['a']")
+    assert (bare.text(True), bare.text(np.bool_(False)), plain.text(True)) == ("yes", "no", "yes")
+    p = replace(plain, format="p")
+    assert (p.text(0.25), p.text(0.0), p.text(None)) == ("0.2500", "< 1e-4", "undefined")
+
+
+def test_counts_stay_counts_where_one_is_missing() -> None:
+    """pandas makes floats of a column of whole numbers as soon as one of them is missing."""
+    columns = (key("n", "n", "how many", "cases", "d"), key("m", "m", "how many", "cases", ",d"))
+    table = Table(pd.DataFrame({"n": [1, None, 3], "m": [1000, None, 2]}), columns)
+    assert table.frame["n"].dtype == float
+    assert table.cells()[1] == [["1", "1,000"], ["undefined", "undefined"], ["3", "2"]]
+    with pytest.raises(ValueError, match="format code 'd'"):  # not cut to 2
+        columns[0].text(2.5)
+
+
+def gains(**more: Any) -> Table:
+    """Five rows of every kind of column, the last two without a value."""
+    columns = (
+        key("name", "a|name", "its\nname"), key("kind", "kind", "one of <x> & y"),
+        *described("gain", "gain", "nats", "what it gains", format="+.1f", sd="texts", source="Eq. 1"),
+        Column(name="p", title="p", unit="probability", doc="p of gain", format="p"),
+        Column(name="kept", title="kept", unit="yes or no", doc="whether it stays"),
+    )  # fmt: skip
+    gain = np.array([1.0, -3.0, 2.0, np.nan, np.nan])
+    frame = pd.DataFrame({
+        "name": ["a|b", "c\nd", "<e>", "f", "g"], "kind": list("xyxyx"), "gain": gain, "gain_sd": gain / 2,
+        "gain_low": gain - 1, "gain_high": gain + 1, "p": [0.5, 1e-9, 0.25, np.nan, np.nan],
+        "kept": [True, False, True, False, True],
+    })  # fmt: skip
+    missing = {(i, name): why for name in ("gain", "gain_sd", "p") for i, why in ((3, "flat"), (4, "cut|off"))}
+    return Table(frame, columns, {**missing, (4, "p"): "flat"}, "a title", **more)
+
+
+def test_a_table_is_the_same_text_everywhere() -> None:
+    table = gains()
+    assert table.markdown().splitlines() == [
+        "**a title**", "", "| a\\|name | kind | gain | p | kept |", "|---|---|--:|--:|---|",
+        "| a\\|b | x | +1.0 (+0.0 … +2.0) | 0.5000 | yes |", "| c d | y | -3.0 (-4.0 … -2.0) | < 1e-4 | no |",
+        "| \\<e> | x | +2.0 (+1.0 … +3.0) | 0.2500 | yes |", "| f | y | undefined | undefined | no |",
+        "| g | x | undefined | undefined | yes |", "", "undefined (1 row) gain: flat", "",
+        "undefined (1 row) gain: cut\\|off", "", "undefined (2 rows) p: flat",
+    ]  # fmt: skip
+    assert replace(table, title="").markdown().startswith("| a")
+    shown = table._repr_html_()
+    head = '<table><caption>a title</caption><thead><tr><th title="its\nname (name)">a|name</th>'
+    assert shown.startswith(head + '<th title="one of &lt;x&gt; &amp; y (name)">kind</th>')
+    assert (
+        '</tr></thead><tbody><tr><td style="text-align:left">a|b</td><td style="text-align:left">x</td>'
+        '<td style="text-align:right">+1.0 (+0.0 … +2.0)</td><td style="text-align:right">0.5000</td>'
+    ) in shown
+    end = "</tr></tbody></table><p><small>undefined (1 row) gain: flat</small></p><p><small>undefined"
+    assert end in shown and "&lt;e&gt;" in shown and shown.endswith("(2 rows) p: flat</small></p>")
+    assert shown.count("yes</td></tr><tr><td") == 2
+    assert "<caption>" not in replace(table, title="")._repr_html_()
+
+
+def test_one_reason_of_several_columns_is_one_line() -> None:
+    table = gains()
+    assert replace(table, missing={(3, "gain"): "flat", (3, "p"): "flat"}).legend() == [
+        "undefined (1 row) gain, p: flat"
+    ]
+
+
+def test_of_a_long_table_the_largest_rows_are_shown() -> None:
+    table = gains(by="gain", most=2)
+    assert table.rows()["name"].tolist() == ["c\nd", "<e>"]
+    assert table.caption() == "a title; 2 of 5 rows, those with the largest gain"
+    assert gains(by="gain", most=5).caption() == gains(most=1).caption() == "a title"
+    assert gains(by="gain", most=5).rows()["name"].tolist() == table.frame["name"].tolist(), "in their order"
+    each = gains(by="gain", most=1, per=("kind",))
+    assert each.rows()["name"].tolist() == ["<e>", "c\nd"], "of x, then of y"
+    assert each.caption() == "a title; 2 of 5 rows, those with the largest gain of each kind"
+    both = gains(by="gain", most=1, per=("kind", "kept"))
+    assert both.rows()["name"].tolist() == ["<e>", "c\nd"] and both.caption().endswith("of each kind and kept")
+    frame = pd.DataFrame({"k": ["b", "a"] * 150, "v": [0.0, 1.0, 2.0] * 100})
+    many = Table(frame, (key("k", "k", "k"), key("v", "v", "v")), by="v", most=3)
+    assert many.rows().index.tolist() == [2, 5, 8], "equal rows stay in order"
+    assert replace(many, per=("k",)).rows().index.tolist() == [5, 11, 17, 2, 8, 14]
+    assert len(many.head().frame) == 20
+
+
+def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a shell without a notebook: the tables, not the fields of a dataclass."""
+    result = Steps().measure(Nobody())
+    result.table().print(Console(width=200))
+    assert repr(result.table()).split() == capsys.readouterr().out.split()
+    assert str(result).startswith(repr(result.table())) and "undefined (1 row)" in repr(result)
+    assert repr(result).splitlines()[-1] == "tables: main; figures: value"
+    assert repr(result.blocks["v"]).startswith("Observations of v (") and repr(result.blocks["v"]).count("\n") == 0
+
+
+def test_a_map_says_what_its_colours_are() -> None:
+    bar = Steps().measure(Nobody()).figure("value").data[0].colorbar
+    assert bar.title.text == "value [steps]"
+
+
+def test_a_long_table_shows_its_first_rows_and_says_so() -> None:
+    frame = pd.DataFrame({"k": [f"row {i}" for i in range(LONGEST + 1)]})
+    table = Table(frame, (key("k", "k", "k"),), title="many")
+    assert repr(table).startswith("many; the first 20 of 61 rows\n"), (
+        "a title is as wide as the terminal, not the table"
+    )
+    for shown in (repr(table), table._repr_html_()):
+        assert "many; the first 20 of 61 rows" in shown and "row 19" in shown and "row 20" not in shown
+    assert "row 60" in table.markdown(), "files and pages have every row"
+    assert "row 59" in repr(replace(table, frame=frame.head(LONGEST)))
+
+
+def test_a_ranked_table_that_is_too_long_says_of_how_many_rows_it_shows_the_first() -> None:
+    frame = pd.DataFrame({"k": [f"row {i}" for i in range(80)], "v": np.arange(80.0)})
+    table = Table(frame, (key("k", "k", "k"), key("v", "v", "v")), title="many", by="v", most=70)
+    assert len(table.rows()) == 70 > LONGEST
+    shown = repr(table)
+    assert shown.startswith("many; the first 20 of 80 rows\n") and "row 0 " in shown and "row 20" not in shown
+    frame["v"] //= 5  # five rows of each
+    each = replace(table, most=4, per=("v",))
+    assert len(each.rows()) == 64 > LONGEST
+    assert repr(each).startswith("many; the first 20 of 80 rows\n") and "row 19 " in repr(each)
+
+
+def test_parts_of_a_table_keep_their_reasons() -> None:
+    table = gains()
+    assert (len(table.head(4).frame), set(table.head(4).missing)) == (4, {(3, "gain"), (3, "gain_sd"), (3, "p")})
+    part = table.only([4, 0], "two")
+    assert part.frame["name"].tolist() == ["g", "a|b"] and part.frame.index.tolist() == [0, 1]
+    assert part.missing == {(0, "gain"): "cut|off", (0, "gain_sd"): "cut|off", (0, "p"): "flat"}
+    assert (part.title, part.columns) == ("two", table.columns)
+    frame, missing = descending(table.frame, table.missing, ["kind", "kept"])
+    assert frame["name"].tolist() == ["c\nd", "f", "a|b", "<e>", "g"] and frame.index.tolist() == [0, 1, 2, 3, 4]
+    assert list(frame) == list(table.frame) == list(part.frame)
+    assert missing[1, "gain"] == "flat" and missing[4, "p"] == "flat" and len(missing) == 6
+    short = table.short("gain")
+    names = ["name", "kind", "gain", "sd", "ci_low", "ci_high", "p", "kept", "undefined"]
+    assert list(short) == names and short["sd"].tolist()[:3] == [0.5, -1.5, 1.0]
+    assert reasons(short["undefined"][3]) == {"gain": "flat", "sd": "flat", "p": "flat"} and short["undefined"][0] == ""
+    units = short_units(table.columns, "gain")
+    assert list(units) == names[:-1] and units["sd"] == "nats, between texts" and units["ci_low"] == "nats"
+    columns = [replace(c, name=new, interval=None) for c, new in zip(table.columns, names[:-1], strict=True)]
+    again = Table.noted(short, tuple(columns), "t")
+    assert again.missing == {(at[0], {"gain_sd": "sd"}.get(at[1], at[1])): why for at, why in table.missing.items()}
+    assert Table.noted(table.frame, table.columns, "t").missing == {}
+    assert again.title == "t" and table.column("p") is table.columns[6]
+    with pytest.raises(InputError, match="unknown column 'ps': did you mean p"):
+        table.column("ps")
+
+
+def test_columns_of_an_estimate_say_what_they_are() -> None:
+    told = [(c.name, c.title, c.unit, c.format, c.shown, c.doc) for c in quantity("d", "change", "nats", "b − a")]
+    assert told == [
+        ("d", "change", "nats", "+.4f", True, "b − a"),
+        ("d_sd", "sd of change", "nats, between units", "+.4f", False,
+         "standard deviation of d between independent units"),
+        ("d_low", "change, lower", "nats", "+.4f", False, "lower end of the 95 % interval of d"),
+        ("d_high", "change, upper", "nats", "+.4f", False, "upper end of the 95 % interval of d"),
+        ("d_p", "p of change", "probability", "p", False, "p that d is 0"),
+        ("d_p_holm", "p, Holm", "probability", "p", True, "p of d, corrected over its family"),
+    ]  # fmt: skip
+    more: dict[str, Any] = {"format": ".1f", "sd": "seeds", "source": "Eq. 2", "shown": False}
+    first, spread, *_, holm = quantity("d", "change", "nats", "b − a", **more)
+    assert (first.interval, first.format, first.source, first.shown) == (("d_low", "d_high"), ".1f", "Eq. 2", False)
+    assert (spread.unit, spread.format, holm.shown) == ("nats, between seeds", ".1f", False)
+    (alone,) = quantity("d", "change", "nats", "b − a", tested=False, **more)
+    assert alone == replace(first, interval=None)
+    plain = described("d", "change", "nats", "b − a")
+    assert [c.name for c in plain] == ["d", "d_low", "d_high"] and {c.format for c in plain} == {".4f"}
+    assert [c.shown for c in plain] == [True, False, False]
+    n, clusters = counts("cases", "stories")
+    assert (n.name, n.title, n.unit, n.doc, n.format, n.shown) == ("n", "n", "cases", "how many cases", "d", False)
+    assert (clusters.name, clusters.title, clusters.unit) == ("clusters", "independent", "stories")
+    assert (clusters.doc, clusters.format, clusters.shown) == ("how many stories", "d", False)
+
+
+def test_values_are_taken_as_they_mean() -> None:
+    class Some(Instrument):
+        """Options of every kind."""
+
+        heads: tuple[str, ...] = ("all",)
+        scale: tuple[float, ...] = (0.0,)
+        n: int = 1
+
+    some = instrument("some")(Some)
+    REGISTERED.pop("some")
+    made = some(heads="L4.*", scale=np.array([0, 0.5]), n=np.int64(3))
+    assert (made.heads, made.scale, made.n) == (("L4.*",), (0.0, 0.5), 3)
+    for bad in ({"n": "3"}, {"n": 2.5}, {"n": True}, {"heads": (1,)}, {"scale": (float("inf"),)}):
+        with pytest.raises(InputError):
+            some(**bad)
+
+
+def test_damaged_results_are_one_line(tmp_path: Path) -> None:
+    for content in (b"", b"PAR1 nothing", b"\x00" * 100):
+        path = tmp_path / "x.parquet"
+        path.write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            Result.load(path)
+        assert "\n" not in str(caught.value)
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
+    with pytest.raises(InputError, match="no result of an instrument"):
+        Result.load(tmp_path / "y.parquet")
+
+
+def test_csv_holds_every_digit_and_says_what_it_is(tmp_path: Path) -> None:
+    result = Steps().measure(Nobody(), Prompts())
+    path = tmp_path / "new" / "x.csv"
+    written = result.save(path, figure=path.with_suffix(".html"))
+    assert [one.name for one in written] == ["x.csv", "x-about.json", "x.html"]
+    frame, own = pd.read_csv(path), result.table().frame
+    assert list(frame) == [*own, "undefined"]
+    pd.testing.assert_frame_equal(frame[list(own)], own, check_dtype=False, check_exact=True)
+    assert result.table().missing  # a constant has no interval: an empty cell, and the reason beside it
+    reasons = result.table().missing
+    assert ["value_p" in str(text) for text in frame["undefined"]] == [(i, "value_p") in reasons for i in (0, 1)]
+    told = json.loads((path.parent / "x-about.json").read_text())
+    assert told["about"]["instrument"] == "steps" and told["files"] == ["x.csv"]
+    assert {c["name"]: c["unit"] for c in told["tables"]["main"]["columns"]}["value"] == "steps"
+    more = replace(result, tables={**result.tables, "more": result.table()})
+    assert {"x-more.csv"} < {one.name for one in more.save(path)}
+    result.save(path)  # what an earlier result had, this one has not
+    assert not (path.parent / "x-more.csv").exists() and not list(path.parent.glob(".*"))
+    with pytest.raises(InputError, match=r"is read again from .parquet"):
+        Result.load(path)
+    with pytest.raises(InputError, match="a table is parquet or CSV"):
+        result.save(tmp_path / "x.txt")
+
+
+def test_csv_of_a_long_table_is_its_rows(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": range(1000), "x": np.random.default_rng(0).random(1000), "text": ['a,"b"\n'] * 1000})
+    columns = tuple(key(name, name, name) for name in frame)
+    parts = [frame[:600], frame[600:]]
+    Result({"rows": LongTable.of(parts, columns)}).save(tmp_path / "x.csv")
+    read = pd.read_csv(tmp_path / "x.csv")
+    pd.testing.assert_frame_equal(read, frame)
+    lists = LongTable.of([pd.DataFrame({"n": [[1, 2]]})], (key("n", "n", "n"),))
+    with pytest.raises(InputError, match="n holds lists, which CSV cannot"):
+        Result({"rows": lists}).save(tmp_path / "y.csv")
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_small_p_are_said_to_be_small_everywhere_and_kept_in_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    column = Column(name="p", title="p", unit="probability", doc="p", format="p")
+    table = Table(pd.DataFrame({"p": [3.2e-7, 1e-4, 0.5]}), (column,), title="t")
+    assert table.cells()[1] == [["< 1e-4"], ["0.0001"], ["0.5000"]]
+    assert "&lt; 1e-4" in table._repr_html_() and "| < 1e-4 |" in table.markdown()
+    table.print()
+    print_table(pd.DataFrame({"head": ["a"], "p_holm": [3.2e-7], "above_p": [np.nan], "d": [3.2e-7]}), "t", digits=3)
+    said = capsys.readouterr().out
+    assert said.count("< 1e-4") == 2 and "0.000 " in said and "nan" in said
+    assert number(3.2e-7, "p") == "< 1e-4" and number(0.02, "p") == "0.0200"
+    Result({"t": table}).save(tmp_path / "t.csv")
+    assert pd.read_csv(tmp_path / "t.csv")["p"][0] == 3.2e-7
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])
+def test_static_figures_without_kaleido_are_refused_before_the_work(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    with pytest.raises(InputError, match=r"needs kaleido and Chromium: pip install .*or .html") as caught:
+        check_figure(tmp_path / f"x.{suffix}")
+    assert "\n" not in str(caught.value)
+    assert check_figure(tmp_path / "x.html") == tmp_path / "x.html"
+    with pytest.raises(InputError, match="a figure is a file that ends in .html, .svg, .pdf, .png"):
+        check_figure(tmp_path / "x.jpg")
+
+
+def test_a_figure_says_how_large_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.html"
+    finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=path), {})
+    assert f"figure {path} ({path.stat().st_size / 1e6:.1f} MB, with plotly inside)" in capsys.readouterr().out
+    monkeypatch.setattr("streamscope.instruments.figures.write_figure", lambda figure, path: path.touch())
+    finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=tmp_path / "x.svg"), {})
+    assert f"figure {tmp_path / 'x.svg'}\n" in capsys.readouterr().out  # of a few kB nobody asks the size
+
+
+def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    assert list(progress_bar("[L0H0]")(range(4))) == [0, 1, 2, 3]
+    assert re.search(r"^\[L0H0\] ━+ 100% 0:00:00 left 0:00:00$", said.getvalue().strip())

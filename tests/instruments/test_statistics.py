@@ -1,0 +1,526 @@
+"""Estimates, intervals and the clustered bootstrap against hand-computed values, scipy and statsmodels."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats import estimators
+from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
+from streamscope.instruments.stats.estimators import (
+    cluster_bootstrap,
+    cluster_codes,
+    cluster_totals,
+    degrees_of_freedom,
+    mean,
+    ratio,
+    ratio_and_error,
+    ratio_of_sums,
+    read_clusters,
+    statistic_interval,
+)
+from streamscope.instruments.stats.permutations import sign_flip
+from streamscope.instruments.stats.proportions import paired_proportions, proportion
+from streamscope.instruments.stats.t_tests import clustered_t, constant, spread, welch_t
+
+RNG = np.random.default_rng(0)
+
+
+def test_mean_by_hand() -> None:
+    """1, 2, 3, 6: mean 3, s² = 14/3, SE = sqrt(14/12), t_3 = 3.1824."""
+    e = mean([1, 2, 3, 6])
+    assert e.mean == 3 and e.n == 4
+    assert e.sd == pytest.approx(np.sqrt(14 / 3))
+    assert e.ci_high - 3 == pytest.approx(3.182446 * np.sqrt(14 / 12), rel=1e-6)
+    assert e.ci_low == pytest.approx(6 - e.ci_high)
+    two = mean([1.0, 3.0])
+    assert (two.mean, two.n, two.sd) == (2, 2, pytest.approx(np.sqrt(2))) and two.ci_high == pytest.approx(14.706205)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_mean_against_scipy(confidence: float) -> None:
+    x = RNG.normal(size=20)
+    low, high = stats.ttest_1samp(x, 0).confidence_interval(confidence)
+    e = mean(x, confidence=confidence)
+    assert (e.ci_low, e.ci_high) == pytest.approx((low, high))
+
+
+def test_clusters_of_equal_size_are_their_means() -> None:
+    x, labels = RNG.normal(size=(8, 3)), np.repeat(list("abcdefgh"), 3)
+    e, reference = mean(x.ravel(), labels), stats.ttest_1samp(x.mean(1), 0).confidence_interval()
+    assert (e.mean, e.n) == (pytest.approx(x.mean()), 8)
+    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(reference))
+
+
+def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
+    """The cluster-robust variance of an intercept, D/(D−1) · (N−1)/(N−1) corrected."""
+    labels = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 9])
+    x = RNG.normal(size=24) + RNG.normal(size=6)[labels]
+    fit = sm.OLS(x, np.ones(24)).fit(cov_type="cluster", cov_kwds={"groups": labels}, use_t=True)
+    estimate, error = ratio_and_error(*cluster_totals(x, labels))
+    assert float(estimate) == pytest.approx(fit.params[0])
+    assert float(error) == pytest.approx(fit.bse[0])
+    e = mean(x, labels)
+    half = stats.t.ppf(0.975, satterthwaite([1, 2, 3, 4, 5, 9])) * fit.bse[0]
+    assert (e.ci_low, e.ci_high) == pytest.approx((fit.params[0] - half, fit.params[0] + half))
+
+
+def satterthwaite(sizes: list[int]) -> float:
+    """2 (mean of v)² / variance of v, of CR2's v = Σ_d (a_d' ε̂_d)² under independent normal errors, by matrices."""
+    n, labels = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    residual = np.eye(n) - 1 / n
+    rows = [(labels == d) @ residual / np.sqrt(1 - size / n) for d, size in enumerate(sizes)]
+    m = np.array(rows) @ np.array(rows).T
+    return float(np.trace(m) ** 2 / np.trace(m @ m))
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 4, 5, 9], [3, 1], [200, 1, 1, 1], [2] * 7])
+def test_degrees_of_freedom_are_those_of_satterthwaite(sizes: list[int]) -> None:
+    df = float(degrees_of_freedom(np.array(sizes, float)))
+    assert df == pytest.approx(satterthwaite(sizes))
+    assert 1 - 1e-9 <= df <= len(sizes) - 1 + 1e-9
+    both = degrees_of_freedom(np.array([sizes, sizes[::-1]], float))
+    assert both == pytest.approx([df, df])
+
+
+def test_labels_in_any_order_and_of_any_type() -> None:
+    x, labels = RNG.normal(size=12), np.repeat(["p1", "p2", "p3", "p4"], 3)
+    shuffled = RNG.permutation(12)
+    assert mean(x, labels) == pytest.approx(mean(x[shuffled], labels[shuffled]))
+    assert mean(x, labels) == pytest.approx(mean(x, np.repeat([7, 3, 9, 1], 3)))
+
+
+def test_columns_of_a_table() -> None:
+    table = pd.DataFrame({"x": RNG.normal(size=8), "pair": list("aabbccdd")})
+    assert mean(table["x"], table["pair"]) == mean(table["x"].to_numpy(), list("aabbccdd"))
+
+
+def test_totals_over_leading_axes() -> None:
+    x = RNG.normal(size=(2, 3, 5))
+    totals, counts = cluster_totals(x, cluster_codes(["b", "a", "b", "c", "b"], 5))
+    assert counts.tolist() == [3, 1, 1]
+    assert np.allclose(totals[..., 0], x[..., [0, 2, 4]].sum(-1))
+    assert np.array_equal(totals[..., 1:], x[..., [1, 3]])
+
+
+def test_ratio_of_sums_by_hand() -> None:
+    """R = 10/6; e = (2, 3, 5) − (1, 2, 3) R = (1/3, −1/3, 0); Var = 3/2 · (2/9)/36."""
+    e = ratio_of_sums(np.array([2.0, 3, 5]), np.array([1.0, 2, 3]))
+    assert e.mean == pytest.approx(10 / 6)
+    half = stats.t.ppf(0.975, satterthwaite([1, 2, 3])) * np.sqrt(1.5 * (2 / 9) / 36)
+    assert (e.ci_low, e.ci_high) == pytest.approx((10 / 6 - half, 10 / 6 + half))
+    assert e.sd == pytest.approx(np.std([2, 1.5, 5 / 3], ddof=1))
+
+
+def test_wilson_by_hand() -> None:
+    """7 of 10, z = 1.96: centre (0.7 + z²/20)/(1 + z²/10), half z sqrt(0.021 + z²/400)/(1 + z²/10)."""
+    z = stats.norm.ppf(0.975)
+    e = proportion(np.arange(10) < 7)
+    centre, half = (0.7 + z**2 / 20) / (1 + z**2 / 10), z * np.sqrt(0.021 + z**2 / 400) / (1 + z**2 / 10)
+    assert (e.mean, e.ci_low, e.ci_high, e.n) == pytest.approx((0.7, centre - half, centre + half, 10))
+    reference = stats.binomtest(7, 10).proportion_ci(method="wilson")
+    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(reference))
+
+
+def test_wilson_at_the_edge_and_over_clusters() -> None:
+    labels = np.repeat(np.arange(10), 5)
+    none = proportion(np.zeros(50), labels)
+    assert none.mean == none.ci_low == 0 and none.n == 10
+    assert none.ci_high == pytest.approx(stats.binomtest(0, 10).proportion_ci(method="wilson").high)
+    together = np.repeat(RNG.random(10) < 0.5, 5)
+    wide, narrow = proportion(together, labels), proportion(together)
+    assert wide.mean == narrow.mean
+    assert wide.ci_high - wide.ci_low > 1.8 * (narrow.ci_high - narrow.ci_low)
+
+
+def test_mcnemar_by_hand() -> None:
+    """8 cases only the head, 2 only the rule: p = 2 (1 + 10 + 45)/1024."""
+    hits = np.array([1] * 8 + [0] * 2 + [1] * 5 + [0] * 5)
+    rule = np.array([0] * 8 + [1] * 2 + [1] * 5 + [0] * 5)
+    d = paired_proportions(hits, rule)
+    assert (d.only_this, d.only_reference, d.n) == (8, 2, 20)
+    assert d.p == pytest.approx(112 / 1024)
+    assert (d.share, d.reference, d.difference) == pytest.approx((0.65, 0.35, 0.3))
+    p12, p21 = 9 / 22, 3 / 22
+    half = stats.norm.ppf(0.975) * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
+    assert (d.ci_low, d.ci_high) == pytest.approx((p12 - p21 - half, p12 - p21 + half))
+    table = np.array([[5, 8], [2, 5]])
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    assert d.p == pytest.approx(mcnemar(table, exact=True).pvalue)
+    assert paired_proportions(hits, rule, np.arange(20)).p == pytest.approx(d.p)
+
+
+def test_shares_that_never_differ() -> None:
+    x = np.array([1, 0] * 10)
+    d = paired_proportions(x, x, np.repeat(np.arange(10), 2))
+    assert d.p == 1 and d.difference == 0 and np.isnan(d.ci_low)
+    assert d.undefined == "ci_low, ci_high: the difference is the same in every cluster"
+    assert paired_proportions(x, x).ci_low < 0 < paired_proportions(x, x).ci_high
+
+
+@pytest.mark.parametrize("method", ["BCa", "percentile"])
+def test_bootstrap_of_a_mean_is_near_t(method: str) -> None:
+    x = RNG.normal(size=200)
+    low, high = cluster_bootstrap(ratio, x, np.ones(200), method=method)  # type: ignore[arg-type]
+    e = mean(x)
+    assert (float(low), float(high)) == pytest.approx((e.ci_low, e.ci_high), abs=0.15 * (e.ci_high - e.ci_low))
+
+
+def test_bootstrap_repeats_and_takes_many_cells_at_once() -> None:
+    x = RNG.normal(size=(3, 4, 20))
+    once, again = (cluster_bootstrap(ratio, x, np.ones(20), seed=5) for _ in range(2))
+    assert np.array_equal(once, again) and once[0].shape == (3, 4)
+    one = cluster_bootstrap(ratio, x[1, 2], np.ones(20), seed=5)
+    assert [float(v[1, 2]) for v in once] == pytest.approx([float(v) for v in one])
+    assert not np.array_equal(once[0], cluster_bootstrap(ratio, x, np.ones(20), seed=6)[0])
+
+
+def test_bootstrap_of_a_constant_is_undefined() -> None:
+    low, high = cluster_bootstrap(ratio, np.ones(20), np.ones(20))
+    assert np.isnan(low) and np.isnan(high)
+
+
+def of_sums(*totals: np.ndarray, axis: int) -> np.ndarray:
+    """The first total, beside any others; the axis must be given."""
+    return np.asarray(totals[0].sum(axis))
+
+
+@pytest.mark.parametrize("method", ["BCa", "percentile"])
+@pytest.mark.parametrize("statistic", [ratio, of_sums])
+def test_bootstrap_is_scipys_at_the_expanded_level(statistic: Callable[..., np.ndarray], method: str) -> None:
+    columns = np.random.default_rng(9).uniform(1, 3, (2 if statistic is ratio else 1, 10))
+    level = 1 - 2 * stats.norm.sf(np.sqrt(10 / 9) * stats.t.ppf(0.95, 9))
+    options = {"paired": True, "vectorized": True, "confidence_level": level, "method": method, "n_resamples": 300}
+    want = stats.bootstrap(tuple(columns), statistic, **options, rng=np.random.default_rng(3)).confidence_interval
+    ours: dict[str, Any] = {"confidence": 0.9, "resamples": 300, "seed": 3}
+    assert cluster_bootstrap(statistic, *columns, method=method, **ours) == tuple(want)  # type: ignore[arg-type]
+    if method == "BCa":
+        assert statistic_interval(statistic, *columns, within=read_clusters(None, 10), **ours) == tuple(want)
+
+
+def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
+    first = np.eye(9)[0]
+    for totals in (first, np.ones(9)):  # 0/0 and 1/0 where the first cluster is not drawn
+        high = cluster_bootstrap(ratio, totals, first, method="percentile", resamples=100)[1]
+        assert not np.isfinite(high)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean([1.0, None, 2.0]), "^values: 1 of 3 values are not finite"),
+        (lambda: mean([1.0]), "^values: needs at least 2 values, got 1"),
+        (lambda: mean([[1.0, 2.0]]), "one row of numbers"),
+        (lambda: mean([1.0, 2.0], ["a"]), "2 values but 1 cluster labels"),
+        (lambda: mean([1.0, 2.0], ["a", None]), "1 cluster labels are missing"),
+        (lambda: mean([1.0, 2.0], ["a", "a"]), "at least two clusters, got 1"),
+        (lambda: mean([1.0, 2.0], confidence=1.0), "between 0 and 1"),
+        (lambda: mean([1.0, 2.0], confidence=0.0), "between 0 and 1"),
+        (lambda: ratio_of_sums(np.ones(1), np.ones(1)), "at least two documents"),
+        (lambda: ratio_of_sums(np.ones(2), np.ones(3)), "^2 totals and 3 counts: give one of each"),
+        (lambda: ratio_of_sums(np.ones(2), np.array([1.0, 0])), "at least one token"),
+        (lambda: ratio_of_sums(np.array([1.0, np.inf]), np.ones(2)), "^totals must be finite"),
+        (lambda: cluster_bootstrap(ratio, np.ones(7), np.ones(7)), "at least 8 clusters, got 7"),
+        (lambda: cluster_bootstrap(ratio, np.ones(9), np.ones(8)), "one length"),
+        (lambda: cluster_bootstrap(ratio, np.full(9, np.nan), np.ones(9)), "finite totals"),
+        (lambda: proportion([0.5, 1]), "true or false"),
+        (lambda: proportion([True]), "at least two cases"),
+        (lambda: proportion([True, False], [1, 1]), "^an interval needs at least two clusters, got 1"),
+        (lambda: paired_proportions([1, 0, 1], [1, 0]), "equal lengths, got 3 and 2"),
+        (lambda: paired_proportions([1, 0], [0, 0], [1, 1]), "^an interval needs at least two clusters, got 1"),
+    ],
+)
+def test_bad_input_is_one_line(call, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+# --- labels of several kinds
+
+
+def crossed(seed: int, n: int = 60, pool: int = 7) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """Cases of two orders each, with a word of either kind from pools of their own."""
+    rng = np.random.default_rng(seed)
+    pairs = [(f"target {a}", f"other {b}") for a, b in rng.integers(0, pool, (n // 2, 2))]
+    labels = [(f"pair {i // 2}", *pairs[i // 2]) for i in range(n)]
+    effects = {label: rng.standard_normal() for one in labels for label in one}
+    return np.array([sum(effects[w] for w in one) for one in labels]) + rng.standard_normal(n), labels
+
+
+def plain_squares(x: np.ndarray, linked: Callable[[int, int], bool]) -> float:
+    """Σ e_i e_j over all ordered pairs of observations that are linked."""
+    e = x - sum(x) / len(x)
+    return float(sum(e[i] * e[j] for i in range(len(x)) for j in range(len(x)) if linked(i, j)))
+
+
+def plain_error(x: np.ndarray, labels: list[tuple[str, ...]]) -> float:
+    """Standard error of the mean as `instruments.stats.estimators` says it, by loops over pairs of observations."""
+    kinds = range(len(labels[0]))
+    sums = [plain_squares(x, lambda i, j, k=k: labels[i][k] == labels[j][k]) for k in kinds]
+    sums.append(plain_squares(x, lambda i, j: any(labels[i][k] == labels[j][k] for k in kinds)))
+    sums.append(plain_squares(x, lambda i, j: bool({*labels[i]} & {*labels[j]})))
+    d = min(len({one[k] for one in labels}) for k in kinds)
+    return float(np.sqrt(d / (d - 1) * max(sums)) / len(x))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("alike", [False, True])
+def test_error_over_several_kinds_is_the_sum_over_pairs_that_share_a_label(seed: int, alike: bool) -> None:
+    x, labels = crossed(seed)
+    if alike:  # the same words are meant in some cases and compete in others, in one case even both
+        apart = labels
+        labels = [tuple(word.replace("target ", "").replace("other ", "") for word in one) for one in labels]
+        x = x + np.array([2.0 * int(one[1]) + 2.0 * int(one[2]) for one in labels])
+        assert plain_error(x, labels) > plain_error(x, apart)
+    estimators._crossed.cache_clear()  # what is remembered would hide a change from `make mutants`
+    within = read_clusters(labels, len(x))
+    ratio_, error = ratio_and_error(*within.totals(x), within.shared)
+    assert float(ratio_) == pytest.approx(x.mean(), rel=1e-12)
+    assert float(error) == pytest.approx(plain_error(x, labels), rel=1e-9)
+    found = mean(x, labels)
+    sizes = [np.unique([one[k] for one in labels], return_counts=True)[1].astype(float) for k in range(3)]
+    df = min(float(degrees_of_freedom(n)) for n in sizes)
+    assert found.n == min(map(len, sizes))
+    assert found.ci_high - found.mean == pytest.approx(stats.t.ppf(0.975, df) * plain_error(x, labels), rel=1e-9)
+    assert (found.ci_low, found.ci_high) != tuple(mean(x, [one[0] for one in labels])[2:4])
+
+
+def test_one_kind_of_labels_is_what_one_label_is() -> None:
+    x, labels = crossed(0)
+    one = mean(x, [label[1] for label in labels])
+    assert mean(x, [(label[1],) for label in labels]) == one
+    np.testing.assert_array_equal(mean(x, np.array([label[1] for label in labels])[:, None]), one)
+    nested = mean(x, [(*label[:1], label[1]) for label in labels])  # a pair has one target noun: the noun decides
+    np.testing.assert_allclose([nested.mean, *nested[2:]], [one.mean, *one[2:]], rtol=1e-12)
+
+
+def test_numbers_are_labels_of_their_column_and_texts_of_all() -> None:
+    x = np.random.default_rng(1).standard_normal(48)
+    a, b = np.divmod(np.arange(48), 6)
+    codes, texts = np.stack([a, b], 1), [(f"row {i}", f"column {j}") for i, j in zip(a, b, strict=True)]
+    np.testing.assert_allclose(mean(x, codes), mean(x, texts), rtol=1e-12)
+    same = [(str(i), str(j)) for i, j in zip(a, b, strict=True)]
+    within, apart = read_clusters(same, 48), read_clusters(texts, 48)
+    assert within.shared is not None and apart.shared is not None
+    assert (len(within.shared.sums), len(apart.shared.sums)) == (2, 1)
+    one = read_clusters(
+        [("row 1" if i == j == 0 else f"column {j}", f"row {i}") for i, j in zip(a, b, strict=True)], 48
+    )
+    assert one.shared is not None and len(one.shared.sums) == 2, "one text that is of both kinds"
+
+
+def test_a_variance_of_several_kinds_is_never_below_that_of_one() -> None:
+    """Rows and columns of opposite effects: inclusion and exclusion alone gives a negative variance."""
+    a, b = np.divmod(np.arange(16), 4)
+    x = np.where((a + b) % 2 == 0, 1.0, -1.0)  # every row and column sums to 0, every cell does not
+    within = read_clusters(np.stack([a, b], 1), 16)
+    assert within.shared is not None
+    (terms,) = within.shared.sums
+    signed = sum(sign * np.square(cluster_totals(x[at], codes)[0]).sum() for sign, at, codes in terms)
+    assert signed < 0
+    assert float(within.shared.squares(x)) == 0
+    y = x + np.array([3.0, -1.0, -1.0, -1.0])[a]
+    test = clustered_t(*within.totals(y), within.shared)
+    assert float(test.error) >= float(clustered_t(*cluster_totals(y, a)).error) > 0
+
+
+def test_hits_use_all_kinds() -> None:
+    x, labels = crossed(2)
+    base = np.random.default_rng(3).standard_normal(len(x))
+    hit, rule = x > 0, base > 0
+    paired = paired_proportions(hit, rule, labels)
+    t = paired.difference / plain_error(hit.astype(float) - rule, labels)
+    df = float(degrees_of_freedom(read_clusters(labels, len(x)).shared.sizes, read_clusters(labels, len(x)).shared))  # type: ignore[union-attr]
+    assert paired.p == pytest.approx(2 * stats.t.sf(abs(t), df), rel=1e-9)
+    wide, narrow = proportion(hit, labels), proportion(hit, [one[0] for one in labels])
+    assert wide.ci_high - wide.ci_low > narrow.ci_high - narrow.ci_low
+
+
+def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
+    """Of a mean it is the interval of `mean`; of a ratio that of the residuals y − R x."""
+    x, labels = crossed(4, pool=10)
+    y = 2 + np.random.default_rng(5).random(len(x))
+    within = read_clusters(labels, len(x))
+    totals, counts = within.totals(x)
+    low, high = statistic_interval(ratio, totals, counts, within=within)
+    np.testing.assert_allclose([low, high], mean(x, labels)[2:4], rtol=1e-7)
+    low, high = statistic_interval(ratio, totals, within.totals(y)[0], within=within)
+    r = x.sum() / y.sum()
+    half = stats.t.ppf(0.975, float(degrees_of_freedom(counts, within.shared))) * plain_error(x - r * y, labels)
+    np.testing.assert_allclose([low, high], [r - half * len(x) / y.sum(), r + half * len(x) / y.sum()], rtol=1e-6)
+    with pytest.raises(InputError, match="at least 8 clusters, got 7"):
+        few = read_clusters(crossed(0, pool=7)[1], 60)
+        statistic_interval(ratio, *few.totals(x), within=few)
+
+
+def test_a_linearised_interval_of_several_rows_is_that_of_each() -> None:
+    """In any unit; of a sum it is that of the mean, times the cases; of what does not vary it is undefined."""
+    grid = np.stack(np.divmod(np.arange(64), 8), 1)
+    x = np.random.default_rng(7).normal(0.5, 1, (3, 64)) * np.array([1e-9, 1, 1e9])[:, None]
+    within = read_clusters(grid, 64)
+    totals, counts = within.totals(x)
+    found = np.array(statistic_interval(ratio, totals, counts, within=within, confidence=0.9))
+    sums = np.array(statistic_interval(of_sums, totals, within=within, confidence=0.9))
+    for i, row in enumerate(x):
+        want = mean(row, grid, 0.9)
+        np.testing.assert_allclose(found[:, i], want[2:4], rtol=1e-6)
+        np.testing.assert_allclose(sums[:, i], 64 * np.array(want[2:4]), rtol=1e-6)
+        one = ratio_and_error(totals[i], counts, within.shared)
+        np.testing.assert_allclose([a[i] for a in ratio_and_error(totals, counts, within.shared)], one, rtol=1e-12)
+    assert np.isnan(statistic_interval(ratio, np.zeros(64), counts, within=within)).all()
+
+
+def test_degrees_of_freedom_of_rows_are_those_of_each() -> None:
+    sizes = np.random.default_rng(1).integers(1, 9, (2, 64)).astype(float)
+    shared = read_clusters(np.stack(np.divmod(np.arange(64), 8), 1), 64).shared
+    each = [float(degrees_of_freedom(row, shared)) for row in sizes]
+    assert each[0] != each[1] and degrees_of_freedom(sizes, shared).tolist() == pytest.approx(each)
+    assert degrees_of_freedom(sizes)[1] == pytest.approx(float(degrees_of_freedom(sizes[1])))
+
+
+def test_no_values_have_no_clusters() -> None:
+    assert read_clusters([], 0).count == read_clusters(None, 0).count == 0
+
+
+def test_statistics_of_one_label_refuse_several() -> None:
+    x, labels = crossed(0)
+    with pytest.raises(InputError, match="takes one cluster label per value, here are several"):
+        sign_flip(x, labels)
+    with pytest.raises(InputError, match="of equally many kinds"):
+        mean(x, [labels[0][:2], *labels[1:]])
+    with pytest.raises(InputError, match="1 cluster labels are missing"):
+        mean(x, [(None, "a", "b"), *labels[1:]])
+    with pytest.raises(InputError, match="at least two clusters, got 1"):
+        mean(x, [(*one[:2], "same") for one in labels])
+
+
+def test_a_bootstrap_interval_is_the_percentiles_at_the_level_expanded_to_t() -> None:
+    """By a loop over resamples of its own: D = 9 clusters, level 1 − 2 Φ(−sqrt(9/8) t_8) (Hesterberg 2015)."""
+    x = np.random.default_rng(8).normal(size=9)
+    means = np.random.default_rng(0).choice(x, (100_000, 9)).mean(1)
+    tail = stats.norm.sf(np.sqrt(9 / 8) * stats.t.ppf(0.975, 8))
+    want = np.quantile(means, [tail, 1 - tail])
+    found = cluster_bootstrap(ratio, x, np.ones(9), method="percentile", resamples=50_000)
+    np.testing.assert_allclose([float(f) for f in found], want, atol=0.01 * (want[1] - want[0]))
+
+
+def test_an_interval_is_given_from_the_fewest_clusters_on() -> None:
+    labels = [(f"a{i % 8}", f"b{i // 8}") for i in range(64)]
+    x = np.random.default_rng(2).normal(size=64)
+    within = read_clusters(labels, 64)
+    assert within.count == 8
+    low, high = statistic_interval(ratio, *within.totals(x), within=within)
+    assert low < x.mean() < high
+
+
+def test_d_of_several_rows_far_from_zero_is_that_of_each() -> None:
+    rng = np.random.default_rng(4)
+    x1, x0 = rng.normal(size=(2, 3, 40)) + np.array([0.0, 1e5, -3e6])[:, None]
+    totals = d_totals(x1, x0, np.repeat(np.arange(10), 4))
+    for kind in ("pooled", "d_z"):
+        found = d_of_totals(kind, *totals)
+        np.testing.assert_allclose(found, [cohens_d(a, b, kind) for a, b in zip(x1, x0, strict=True)], rtol=1e-6)
+
+
+def test_welch_of_several_rows_is_scipys_of_each() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(3, 7)) * np.array([[1.0], [3.0], [9.0]]), rng.normal(size=(3, 5)) + 1
+    found = welch_t(a, b)
+    for row in range(3):
+        want = stats.ttest_ind(a[row], b[row], equal_var=False)
+        assert [found.t[row], found.p[row], found.df[row]] == pytest.approx([want.statistic, want.pvalue, want.df])
+        assert found.difference[row] == pytest.approx(a[row].mean() - b[row].mean())
+
+
+def test_clustered_t_is_the_paired_t_of_scipy() -> None:
+    x = np.random.default_rng(6).normal(0.5, 1, size=(2, 9))
+    found, want = clustered_t(x, np.ones(9)), stats.ttest_1samp(x, 0, axis=1)
+    np.testing.assert_allclose(found.difference, x.mean(1))
+    np.testing.assert_allclose(found.error, x.std(1, ddof=1) / 3)
+    np.testing.assert_allclose([found.t, found.p, found.df], [want.statistic, want.pvalue, want.df])
+    one = clustered_t(x[0], np.ones(9))
+    assert spread(one) == pytest.approx(x[0].std(ddof=1))
+
+
+def test_t_without_spread_is_undefined() -> None:
+    same = clustered_t(np.ones(4), np.ones(4))
+    assert (same.difference, same.error) == (1, 0) and np.isnan(same.t) and np.isnan(same.p)
+    flat = welch_t(np.ones(3), np.full(3, 2.0))
+    assert flat.difference == -1 and np.isnan(flat.t) and np.isnan(flat.p)
+
+
+def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
+    eps = np.finfo(float).eps
+    assert constant(np.array([1.0, 1.0 + 8 * eps]), 1.0) and not constant(np.array([1.0, 1.0 + 9 * eps]), 1.0)
+    assert constant(np.array([0.0, 1e-13]), 1e3) and not constant(np.array([0.0, 1e-13]), 1.0)
+    assert not constant(np.array([0.0, 1e-13])), "without a scale its own values are the scale"
+    assert constant(np.zeros(3))
+
+
+def test_d_needs_two_values_in_each_condition() -> None:
+    for make in (cohens_d, d_interval):
+        with pytest.raises(InputError, match="condition"):
+            make([1.0], [0.0, 1.0])
+        with pytest.raises(InputError, match="baseline"):
+            make([1.0, 2.0], [0.0])
+    assert cohens_d([1.0, 3.0], [0.0, 1.0]) == pytest.approx(1.5 / np.sqrt(1.25))
+
+
+def test_d_without_spread_is_undefined_beside_the_scale_of_the_data() -> None:
+    """A spread of 12/√2 = 8.5 roundings of the largest value is one, 10/√2 = 7.1 is none."""
+    eps = np.finfo(float).eps
+    for scale in (1.0, 2.0**20):
+        some, none = scale * np.array([1, 1 + 12 * eps]), scale * np.array([1, 1 + 10 * eps])
+        assert np.isfinite(cohens_d(some, [0.0, 0.0], "d_z")) and np.isnan(cohens_d(none, [0.0, 0.0], "d_z"))
+    flat = d_totals(np.array([[1.0, 1.0], [2.0, 2.0]]), np.ones((2, 2)), np.arange(2))
+    np.testing.assert_array_equal(d_of_totals("pooled", *flat), [np.nan, np.inf])  # no warning: 0/0 and 1/0
+
+
+def test_an_interval_of_d_takes_level_resamples_and_seed() -> None:
+    x1, x0 = np.random.default_rng(10).normal(size=(2, 12))
+    base = d_interval(x1, x0, resamples=200)
+    assert base == d_interval(x1, x0, kind="pooled", confidence=0.95, resamples=200, seed=0)
+    others = [{"confidence": 0.9}, {"resamples": 300}, {"seed": 1}, {"kind": "d_z"}]
+    assert all(d_interval(x1, x0, **{"resamples": 200, **other}) != base for other in others)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: read_clusters([("a",), "b"], 2), "^cluster labels must be of equally many kinds for every value$"),
+        (
+            lambda: ratio_of_sums(np.arange(3.0), np.array([1.0, np.inf, 2.0])),
+            "^totals must be finite and every document",
+        ),
+        (lambda: ratio_of_sums(np.array([1.0, np.nan, 3.0]), np.ones(3)), "^totals must be finite and every document"),
+        (
+            lambda: cluster_bootstrap(_ratio, np.arange(9.0), np.r_[np.ones(8), np.nan]),
+            "^a bootstrap needs finite totals",
+        ),
+        (lambda: cluster_bootstrap(_ratio), "^a bootstrap needs columns of one length"),
+        (
+            lambda: ratio_of_sums(np.ones(1), np.ones(1)),
+            "^an interval over documents needs at least two documents, got 1$",
+        ),
+    ],
+)
+def test_one_thing_that_is_wrong_among_others_is_told(call: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def _ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
+    return y.sum(axis) / n.sum(axis)
+
+
+def test_labels_may_be_lists_as_well_as_tuples() -> None:
+    pairs = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "x")]
+    one, other = (read_clusters([kind(pair) for pair in pairs], 4) for kind in (tuple, list))
+    assert one.codes.tolist() == other.codes.tolist() == [0, 1, 2, 1] and one.count == other.count == 2

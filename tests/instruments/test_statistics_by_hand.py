@@ -1,0 +1,307 @@
+"""Rows of hand-made tables, shares of clusters, halves and dealt labels, against loops, scipy and statsmodels."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.comparisons import compare_seeds
+from streamscope.instruments.stats.cross_validation import dealt
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.held_out import RULES, best_head, deal, halves, held_out
+from streamscope.instruments.stats.means import estimate, hits, with_holm
+from streamscope.instruments.stats.permutations import relabel, sign_flip
+from streamscope.instruments.stats.proportions import effective_n, paired_proportions, proportion, score_p, wilson
+from streamscope.instruments.stats.t_tests import clustered_t
+from streamscope.instruments.undefined_cells import reasons
+
+Z = stats.norm.ppf(0.975)
+
+
+def test_a_row_is_the_t_test_of_cluster_means() -> None:
+    x = np.random.default_rng(0).normal(0.3, 1, size=(12, 2))
+    row = estimate(x.ravel(), np.repeat(np.arange(12), 2))
+    means = x.mean(1)
+    reference = stats.ttest_1samp(means, 0)
+    low, high = reference.confidence_interval()
+    expected = {"n": 24, "clusters": 12, "mean": x.mean(), "sd": means.std(ddof=1), "ci_low": low, "ci_high": high}
+    assert row.pop("undefined") == ""
+    assert row == pytest.approx(expected | {"p": reference.pvalue})
+
+
+def test_a_row_says_what_it_cannot_know() -> None:
+    one = estimate([1.0, 3.0], ["a", "a"])
+    assert (one["n"], one["clusters"], one["mean"]) == (2, 1, 2.0)
+    assert np.isnan([one[k] for k in ("sd", "ci_low", "ci_high", "p")]).all()
+    assert one["undefined"] == "sd, ci_low, ci_high, p: one independent case"
+    x, labels = [1.0, 1.5, 2.0], ["a", "b", "c"]
+    for same in (estimate([5.0, 5.0], ["a", "b"]), estimate(x, labels, resolution=1.0)):
+        assert np.isnan([same[k] for k in ("ci_low", "ci_high", "p")]).all() and same["sd"] >= 0
+        assert same["undefined"] == "ci_low, ci_high, p: the same in every independent case"
+    assert estimate(x, labels, resolution=0.99)["undefined"] == "" == estimate([-1.0, 1.0], ["a", "b"])["undefined"]
+    assert estimate([-1e9, -1e9 - 1e-7], ["a", "b"])["undefined"]
+    rounded = [1e9, -1e9, 1e-3, -1e-3 + 1e-7]  # means 0 and 5e-8, of numbers that are known to 1e-7
+    assert estimate(rounded, list("aabb"))["undefined"] == estimate([5.0, 5.0, 5.0 + 1e-15], list("aab"))["undefined"]
+    assert estimate([5.0, 5.0, 5.5], list("aab"), resolution=1.0)["undefined"]
+    with pytest.raises(InputError, match="values: 1 of 2 values are not finite"):
+        estimate([1.0, np.nan], ["a", "b"])
+
+
+def test_a_row_of_cases_that_share_words_and_templates() -> None:
+    x = np.random.default_rng(8).normal(0.5, 1, size=(4, 6)) + np.arange(4)[:, None]
+    labels = [(f"word {i}", f"template {j}") for i in range(4) for j in range(6)]
+    row, within = estimate(x.ravel(), labels), read_clusters(labels, 24)
+    test = clustered_t(*within.totals(x.ravel()), within.shared)
+    half = stats.t.ppf(0.975, 3) * float(test.error)  # four words are the fewest
+    assert (row["n"], row["clusters"], row["p"]) == (24, 4, float(test.p))
+    assert (row["ci_low"], row["ci_high"]) == pytest.approx((x.mean() - half, x.mean() + half))
+    assert row["p"] > 5 * estimate(x.ravel(), np.arange(24))["p"]
+
+
+def test_holm_beside_its_column() -> None:
+    why = ["", "q: flat; t: other", "", ""]
+    table = pd.DataFrame({"s": 0.0, "q": [0.01, np.nan, 0.04, 0.03], "t": 1.0, "undefined": why})
+    done = with_holm(table, "q")
+    assert list(done) == ["s", "q", "q_holm", "t", "undefined"] and list(table) == ["s", "q", "t", "undefined"]
+    assert done["q_holm"].tolist() == pytest.approx([0.03, np.nan, 0.06, 0.06], nan_ok=True)
+    assert reasons(done["undefined"][1]) == {"q": "flat", "q_holm": "flat", "t": "other"}
+    assert done["undefined"][0] == "" and table["undefined"].tolist() == why
+    nothing = with_holm(pd.DataFrame({"p": [np.nan], "undefined": ["p: flat"]}))
+    assert np.isnan(nothing["p_holm"][0]) and nothing["undefined"][0] == "p, p_holm: flat"
+
+
+def test_hits_of_a_table() -> None:
+    x, labels = np.array([1, 0, 1, 1, 0, 1]), list("aabbcc")
+    e = proportion(x, labels)
+    assert hits(x, labels) == {"share": e.mean, "ci_low": e.ci_low, "ci_high": e.ci_high, "why": ""}
+    assert hits(x[:4], list("aabb"))["why"] == ""
+    alone = hits(x, ["a"] * 6)
+    assert alone["share"] == 4 / 6 and alone["why"] == "one independent case"
+    assert np.isnan([alone["ci_low"], alone["ci_high"]]).all()
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_wilson_of_clusters_solves_its_equation(confidence: float) -> None:
+    x = (np.random.default_rng(1).random((10, 5)) < np.linspace(0.1, 0.9, 10)[:, None]).astype(float)
+    labels, p = np.repeat(np.arange(10), 5), x.mean()
+    variance = x.mean(1).var(ddof=1) / 10
+    z, t = stats.norm.ppf(0.5 + confidence / 2), stats.t.ppf(0.5 + confidence / 2, 9)
+    n = p * (1 - p) / variance * (z / t) ** 2
+    within = read_clusters(labels, 50)
+    assert effective_n(x.sum(1), np.full(10, 5.0), confidence) == pytest.approx(n)
+    assert effective_n(x.sum(1), np.full(10, 5.0), confidence, within=within) == pytest.approx(n)
+    for inflation in (1.0, 1.6):
+        bounds = wilson(x.ravel(), within, confidence, inflation)
+        for bound in bounds:
+            assert abs(p - bound) == pytest.approx(z * np.sqrt(bound * (1 - bound) * inflation / n))
+            assert score_p(x.ravel(), bound, within, confidence, inflation) == pytest.approx(1 - confidence)
+    e = proportion(x.ravel(), labels, confidence)
+    assert (e.ci_low, e.ci_high) == pytest.approx(wilson(x.ravel(), within, confidence))
+    assert (e.n, e.sd) == (10, pytest.approx(np.sqrt(p * (1 - p))))
+
+
+def test_worth_of_clusters_has_bounds() -> None:
+    """All of one cluster and none of the other are worth one case; one hit in every cluster no more than its cases."""
+    assert effective_n(np.array([3.0, 0.0]), np.array([3.0, 3.0])) == 1
+    most = 40 * (Z / stats.t.ppf(0.975, 19)) ** 2
+    assert effective_n(np.ones(20), np.full(20, 2.0)) == pytest.approx(most)
+    assert effective_n(np.full(3, 2.0), np.full(3, 2.0)) == 3 == effective_n(np.zeros(3), np.full(3, 2.0))
+
+
+def test_worth_of_cases_that_share_words_and_templates() -> None:
+    x = np.array([[1, 1, 1, 0, 1, 1], [1, 0, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1]], float)
+    labels = [(f"word {i}", f"template {j}") for i in range(4) for j in range(6)]
+    within, p = read_clusters(labels, 24), x.mean()
+    variance = 4 / 3 * ((x - p).sum(1) ** 2).sum() / 24**2  # by words alone, the largest here
+    n = p * (1 - p) / variance * (Z / stats.t.ppf(0.975, 3)) ** 2
+    assert effective_n(*within.totals(x.ravel()), within=within) == pytest.approx(n) and n < 4
+    e = proportion(x.ravel(), labels)
+    assert (e.ci_low, e.ci_high) == wilson(x.ravel(), within) and e.ci_high - e.ci_low > 0.5
+
+
+def test_p_of_a_share() -> None:
+    x = np.array([1.0] * 7 + [0.0] * 3)
+    assert score_p(x, 0.5, None) == pytest.approx(2 * stats.norm.sf(0.2 / np.sqrt(0.25 / 10)))
+    assert score_p(x, 0.9, None) == pytest.approx(2 * stats.norm.sf(0.2 / np.sqrt(0.09 / 10)))
+    assert score_p(x, 0.0, None) == score_p(x, 1.0, None) == 1
+
+
+def test_paired_shares_of_clusters() -> None:
+    rng = np.random.default_rng(2)
+    x, y, labels = rng.random(60) < 0.6, rng.random(60) < 0.5, np.repeat(np.arange(30), 2)
+    d = paired_proportions(x, y, labels, confidence=0.9, resamples=99, seed=3)
+    change = x.astype(float) - y
+    low, high = stats.ttest_1samp(change.reshape(30, 2).mean(1), 0).confidence_interval(0.9)
+    assert (d.ci_low, d.ci_high) == pytest.approx((low, high))
+    assert d.p == sign_flip(change, labels, resamples=99, seed=3).p != sign_flip(change, labels, resamples=99).p
+    assert (d.n, d.clusters, d.only_this, d.only_reference) == (60, 30, (x & ~y).sum(), (y & ~x).sum())
+    two = paired_proportions([1, 1, 0, 0], [0, 1, 0, 0], list("aabb"))
+    assert (two.clusters, two.p) == (2, 1) and proportion([1, 1, 0, 0], list("aabb")).n == 2
+    many = paired_proportions(x, y, labels)
+    assert many.p == sign_flip(change, labels).p and many.ci_low < d.ci_low
+
+
+def test_differences_of_shares_stay_within_one() -> None:
+    one, none = [1, 1, 1, 1], [0, 0, 0, 0]
+    assert paired_proportions(one[:2], none[:2]).ci_high == 1 and paired_proportions(none[:2], one[:2]).ci_low == -1
+    up, down = ([1, 1, 1, 0], none, list("aabb")), (none, [1, 1, 1, 0], list("aabb"))
+    assert paired_proportions(*up).ci_high == 1 and paired_proportions(*up).ci_low == -1
+    assert paired_proportions(*down).ci_low == -1 and paired_proportions(*down).ci_high == 1
+    assert paired_proportions(one, one).p == 1 and paired_proportions(one, none).clusters == 4
+    assert paired_proportions(one, none).p == pytest.approx(2 / 2**4) == paired_proportions(none, one).p
+    narrow, wide = (paired_proportions([1] * 20, [0, 1] * 10, confidence=c) for c in (0.9, 0.95))
+    p12, p21 = 11 / 22, 1 / 22
+    half = stats.norm.ppf(0.95) * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
+    assert narrow.ci_high == pytest.approx(p12 - p21 + half) and wide.ci_high > narrow.ci_high
+    same = paired_proportions(one, one, [("a", "x"), ("b", "y"), ("c", "x"), ("d", "y")])
+    assert same.p == 1 and np.isnan(same.ci_low)
+
+
+@pytest.mark.parametrize("bad", [[1], [[1, 0], [0, 1]], [0.5, 1]])
+def test_hits_are_true_or_false(bad: Any) -> None:
+    calls = (
+        (lambda: paired_proportions(bad, [1, 0]), "hits"),
+        (lambda: paired_proportions([1, 0], bad), "reference"),
+        (lambda: proportion(bad), "hits"),
+    )
+    for call, name in calls:
+        with pytest.raises(InputError, match=f"^{name} must be (one row of at least two cases, got shape|true or fal)"):
+            call()
+
+
+def test_seeds_with_a_spread_in_one_group() -> None:
+    s = compare_seeds([1.0], [2.0, 4.0])
+    assert (s.n_a, s.n_b, s.mean_a, s.mean_b, s.sd_b) == (1, 2, 1.0, 3.0, pytest.approx(np.sqrt(2)))
+    few = "1 and 2 training seeds, two in each group are needed to know their spread"
+    unknown = ("ci_low", "ci_high", "t", "df", "p", "p_permutation", "p_permutation_min")
+    assert reasons(s.undefined) == dict.fromkeys(unknown, few) | {"sd_a": "one training seed"}
+    assert "sd_b" in reasons(compare_seeds([2.0, 4.0], [1.0]).undefined)
+    flat = compare_seeds([1.0, 1.0], [2.0, 2.0])
+    assert reasons(flat.undefined) == dict.fromkeys(unknown[:5], "seeds without spread")
+    assert (flat.p_permutation, flat.p_permutation_min) == pytest.approx((1 / 3, 1 / 3)) and flat.sd_a == 0
+    assert np.isnan([flat.ci_low, flat.ci_high]).all()
+    rounded = compare_seeds([0.3, 0.1 + 0.2], [2.0, 2.0])
+    assert rounded.undefined == flat.undefined and rounded.sd_a > 0
+    assert np.isnan([rounded.ci_low, rounded.ci_high, rounded.t, rounded.df, rounded.p]).all()
+    a, b = [1.0, 1.0, 1.0], [2.0, 2.5, 2.2]  # Welch with one spread is a t test of b about the mean of a
+    half, reference = compare_seeds(a, b, confidence=0.9), stats.ttest_1samp(b, 1.0)
+    low, high = reference.confidence_interval(0.9)
+    assert (half.p, half.undefined) == (pytest.approx(reference.pvalue), "")
+    assert (half.ci_low, half.ci_high) == pytest.approx((1 - high, 1 - low))
+    other = compare_seeds(b, a, confidence=0.9)
+    assert (other.p, other.ci_low, other.sd_a) == pytest.approx((half.p, -half.ci_high, np.std(b, ddof=1)))
+    many = np.random.default_rng(4).normal(size=(2, 10))
+    assert compare_seeds(*many, seed=5).p_permutation == relabel(*many, seed=5).p
+    assert compare_seeds(*many).p_permutation == relabel(*many).p
+
+
+def cases(n: int, per_text: int) -> pd.DataFrame:
+    """n cases of three heads with random hits, attention, chance and rules; per_text of them in a text."""
+    rng = np.random.default_rng(9)
+    heads = [(0, 1, "L0H1"), (1, 0, "L1H0"), (1, 1, "L1H1")]
+    rows = [(f"text {i // per_text}", "ab"[i // per_text % 2], *head) for i in range(n) for head in heads]
+    table = pd.DataFrame(rows, columns=["cluster", "relation", "layer", "index", "head"])
+    for name in ("hit", *RULES):
+        table[name] = rng.random(len(table)) < 0.5
+    return table.assign(attention=rng.random(len(table)), chance=rng.random(len(table)))
+
+
+@pytest.mark.parametrize("texts", ["one case each", "two cases each", "a chain of nouns"])
+def test_held_out_is_a_loop_over_halves(texts: str) -> None:
+    """In the chain the noun that is meant in one text competes in the next: every label of a kind is of one case."""
+    table = cases(60, 2) if texts == "two cases each" else cases(24, 1)  # of thirty texts signs are drawn
+    if texts == "a chain of nouns":
+        table["cluster"] = pd.Series([(f"text {i // 3}", f"noun {i // 3}", f"noun {i // 3 + 1}") for i in table.index])
+    side, apart = halves(table, 1)
+    parts = []
+    for train in (0, 1):
+        seen, other = table[side == train], table[side != train]
+        scores = {h: (part["hit"].mean(), part["attention"].mean()) for h, part in seen.groupby("head")}
+        head = max(scores, key=scores.__getitem__)
+        parts.append((head, other[other["head"] == head]))
+    assert parts[0][0] != parts[1][0], "so that it matters by which half a head was chosen"
+    parts.append((f"{parts[0][0]} / {parts[1][0]}", pd.concat([one for _, one in parts])))
+    expected = []
+    for name, (head, one) in zip(("A→B", "B→A", "both"), parts, strict=True):
+        for rule in RULES:
+            labels = None if texts == "one case each" else one["cluster"].to_numpy()
+            d = paired_proportions(one["hit"], one[rule], labels, seed=1)._asdict()
+            row = {"halves": name, "head": head, "rule": rule, "top1": d["share"], "rule_share": d["reference"]}
+            row |= {"chance": one["chance"].mean()} | {k: d[k] for k in ("difference", "ci_low", "ci_high", "p")}
+            expected.append(row | {"n": d["n"], "clusters": d["clusters"], "apart": apart, "undefined": d["undefined"]})
+    pd.testing.assert_frame_equal(held_out(table, seed=1), pd.DataFrame(expected))
+    pd.testing.assert_frame_equal(held_out(table), held_out(table, seed=0))
+
+
+def test_the_best_head_is_right_most_often_then_attends_most() -> None:
+    table = pd.DataFrame({"layer": [0, 0, 1, 1, 2], "index": [3, 3, 4, 4, 5], "head": ["x", "x", "y", "y", "z"]})
+    table = table.assign(hit=[True, False, False, True, False], attention=[0.2, 0.3, 0.1, 0.8, 0.9])
+    assert best_head(table) == (1, 4, "y") and best_head(table.assign(attention=0.5)) == (0, 3, "x")
+
+
+def test_texts_alternate_within_their_relation() -> None:
+    table = cases(20, 2).iloc[::3].reset_index(drop=True)
+    side, apart = halves(table, 0)
+    texts = table.assign(side=side).drop_duplicates("cluster")
+    assert apart == "texts" and texts["side"].sum() == 5
+    assert all(abs(2 * part["side"].sum() - len(part)) <= 1 for _, part in texts.groupby("relation"))
+    assert set(deal(table[:4], 0)[0]) == {0, 1}
+    with pytest.raises(InputError, match="needs at least four independent ones, got 3"):
+        halves(table[:6], 0)
+    assert set(halves(table[:8], 0)[0]) == {0, 1}
+
+
+@pytest.mark.parametrize(("few", "words"), [(3, True), (2, False)])
+def test_words_stay_together_where_a_quarter_of_the_cases_comes_out(few: int, words: bool) -> None:
+    """Two first words, of 3 and 9 cases or of 2 and 10."""
+    label = [(f"text {i}", "rare" if i < few else "common", f"other {i}") for i in range(12)]
+    for seed in range(4):  # whichever of the two words comes first
+        side, apart = halves(pd.DataFrame({"cluster": pd.Series(label), "relation": "r"}), seed)
+        assert apart == ("texts, first words" if words else "texts")
+        assert (len(set(side[:few])) == len(set(side[few:])) == 1) == words and {0, 1} == set(side)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_of_words_are_even_within_their_relation(seed: int) -> None:
+    """Twelve words of three texts each, six in either relation, balanced; their order is drawn."""
+    label = [(f"text {i}", f"word {i // 3}", f"other {i}") for i in range(36)]
+    table = pd.DataFrame({"cluster": pd.Series(label), "relation": ["ab"[i // 18] for i in range(36)]})
+    side, apart = halves(table, seed)
+    assert apart == "texts, first words" and (side.reshape(12, 3) == side[::3, None]).all()
+    assert side[:18].sum() == side[18:].sum() == 9
+    assert any((halves(table, other)[0] != side).any() for other in range(4, 8))
+    np.testing.assert_array_equal(halves(table.set_axis(range(50, 86)), seed)[0], side)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_words_of_one_text_stay_together_too(seed: int) -> None:
+    """Four chains: a text of the words 0 and 1, and one of 1 and 2."""
+    label = [(f"text {c} {i // 2}", f"word {c} {(i + 1) // 2}", f"other {c} {i}") for c in range(4) for i in range(4)]
+    side, apart = halves(pd.DataFrame({"cluster": pd.Series(label), "relation": "r"}), seed)
+    assert apart == "texts, first words" and side.sum() == 8 and (side.reshape(4, 4) == side[::4, None]).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_words_of_a_relation_are_in_different_halves_whatever_their_sizes(seed: int) -> None:
+    """In each of four relations a word of one case, then one of three."""
+    label = [(f"text {i}", f"word {i // 4} {i % 4 > 0}", f"other {i}") for i in range(16)]
+    relation = ["abcd"[i // 4] for i in range(16)]
+    side = halves(pd.DataFrame({"cluster": pd.Series(label), "relation": relation}), seed)[0].reshape(4, 4)
+    assert (side[:, 0] != side[:, 1]).all() and (side[:, 1:] == side[:, 1:2]).all()
+
+
+def test_dealt_labels_of_single_words_are_those_of_the_task() -> None:
+    labels, rng = np.array([0, 0, 0, 1, 1, 2, 2]), np.random.default_rng(7)
+    draws = np.array([dealt(np.arange(7), labels, rng) for _ in range(400)])
+    assert all(np.bincount(row).tolist() == [3, 2, 2] for row in draws)
+    share = np.stack([(draws == k).mean(0) for k in range(3)], 1)  # of every word: no word prefers a label
+    assert np.abs(share - [3 / 7, 2 / 7, 2 / 7]).max() < 0.12
+    big = [dealt(np.array([0, 0, 1, 2]), np.array([0, 0, 1, 1]), rng)[0] for _ in range(400)]
+    assert abs(np.mean(big) - 0.5) < 0.1, "of labels that are equally far behind none comes first"
+    words = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    for row in (dealt(words, np.array([0, 1] * 4), rng) for _ in range(20)):
+        assert row.sum() == 4 or abs(row.sum() - 4) <= 2
+        assert all(len(set(row[words == w])) == 1 for w in range(3))

@@ -1,0 +1,358 @@
+"""False-positive rates, coverage and power under simulated designs like ours.
+
+The binomial error of a rate of 5 % in 4,000 experiments is 0.35 points (two of them: 0.7), so a test is calibrated when
+it rejects 3 to 7 % of true nulls; sampled permutation tests hold their level with any number of resamples. Exact tests
+on few discrete outcomes may be conservative: they are held to at most 7 %.
+
+What computes 4,000 experiments as one array does them always. What is called once for each experiment, or bootstraps
+each, does 1,000, and 4,000 in `make test-slow`: there the error is 0.69 points, a test that holds its level stays
+within 3 to 7 % with probability 0.997, and one that rejects 9.5 % passes with probability 0.003; the wrong analyses
+below reject 10 % and more.
+"""
+
+import gc
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
+from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.stats.effect_sizes import d_of_totals, d_totals
+from streamscope.instruments.stats.estimators import cluster_bootstrap, cluster_totals, ratio, read_clusters, t_quantile
+from streamscope.instruments.stats.permutations import rank_among, relabel, sign_flip
+from streamscope.instruments.stats.proportions import paired_proportions, proportion
+from streamscope.instruments.stats.t_tests import TTest, clustered_t, welch_t
+
+S = 4000
+R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)
+TAILS = ["normal", "t3"]
+
+
+@pytest.fixture(params=[1000, pytest.param(S, marks=pytest.mark.slow)], ids=lambda n: f"{n} experiments")
+def first(request: pytest.FixtureRequest) -> slice:
+    """Of the S experiments, those that a test called once for each does."""
+    return slice(request.param)
+
+
+def draw(rng: np.random.Generator, tails: str, *shape: int) -> np.ndarray:
+    """Unit-variance noise; t3 has no kurtosis, lognormal is skewed."""
+    if tails == "t3":
+        return rng.standard_t(3, shape) / np.sqrt(3)
+    if tails == "skewed":
+        return (rng.lognormal(0, 0.5, shape) - np.exp(0.125)) / np.sqrt((np.exp(0.25) - 1) * np.exp(0.25))
+    return rng.standard_normal(shape)
+
+
+def pairs(tails: str = "normal", n: int = 30, effect: float = 0.0, seed: int = 1) -> tuple[np.ndarray, ...]:
+    """Condition and baseline [S, 2n] and pair labels: corr(condition, baseline) = corr(orders' changes) = R."""
+    rng = np.random.default_rng(seed)
+    change = np.sqrt(R) * draw(rng, tails, S, n, 1) + np.sqrt(1 - R) * draw(rng, tails, S, n, 2)
+    baseline = np.sqrt(R) * draw(rng, tails, S, n, 1) + np.sqrt(1 - R) * draw(rng, tails, S, n, 2)
+    condition = baseline + np.sqrt(1 / R**2 - 1) * change + effect
+    return condition.reshape(S, -1), baseline.reshape(S, -1), np.repeat(np.arange(n), 2)
+
+
+def documents(tails: str = "normal", n: int = 60, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """Totals and token counts [S, n]: lengths 10 to 250, a tenth of the variance of a token between documents."""
+    rng = np.random.default_rng(seed)
+    counts = np.clip(rng.lognormal(np.log(80), 0.7, (S, n)), 10, 250).round()
+    totals = np.sqrt(0.1) * counts * draw(rng, tails, S, n) + np.sqrt(0.9 * counts) * rng.standard_normal((S, n))
+    return totals, counts
+
+
+def rejected(p: np.ndarray | list[float]) -> float:
+    return float((np.asarray(p) <= 0.05).mean())
+
+
+def calibrated(p: np.ndarray | list[float]) -> None:
+    assert len(p) in (1000, S)
+    assert 0.03 <= rejected(p) <= 0.07, f"rejects {rejected(p):.2%} of true nulls"
+
+
+def conservative(p: np.ndarray | list[float]) -> None:
+    assert len(p) >= 1000
+    assert rejected(p) <= 0.07, f"rejects {rejected(p):.2%} of true nulls"
+
+
+def pair_totals(tails: str, **options: float) -> tuple[np.ndarray, np.ndarray]:
+    condition, baseline, labels = pairs(tails, **options)  # type: ignore[arg-type]
+    return cluster_totals(condition - baseline, labels)
+
+
+def covers(test: TTest, truth: float = 0.0) -> float:
+    half = stats.t.ppf(0.975, test.df) * test.error
+    return float((np.abs(test.difference - truth) <= half).mean())
+
+
+# --- conditions on the same cases
+
+
+@pytest.mark.parametrize("tails", [*TAILS, "skewed"])
+def test_paired_t_over_pairs(tails: str) -> None:
+    test = clustered_t(*pair_totals(tails))
+    calibrated(test.p)
+    assert 0.93 <= covers(test) <= 0.97
+
+
+def test_three_pairs_of_the_paper() -> None:
+    calibrated(clustered_t(*pair_totals("normal", n=3)).p)
+
+
+@pytest.mark.parametrize(("tails", "n"), [("normal", 60), ("t3", 60), ("normal", 3), ("normal", 5), ("normal", 12)])
+def test_ratio_over_documents_of_unequal_length(tails: str, n: int) -> None:
+    test = clustered_t(*documents(tails, n))
+    calibrated(test.p)
+    naive = 2 * stats.t.sf(np.abs(test.t), n - 1)
+    assert n != 5 or rejected(naive) > 0.07, "D−1 degrees of freedom are too many for 5 documents"
+
+
+def test_pairs_that_lost_one_order() -> None:
+    condition, baseline, labels = pairs()
+    kept = np.random.default_rng(3).random(len(labels)) < 0.8
+    calibrated(clustered_t(*cluster_totals((condition - baseline)[:, kept], labels[kept])).p)
+
+
+def test_orders_taken_for_independent_fail() -> None:
+    """The check can fail: the naive t test on the 60 prompts of 30 pairs rejects far too often."""
+    condition, baseline, _ = pairs()
+    naive = stats.ttest_rel(condition, baseline, axis=-1).pvalue
+    assert rejected(naive) > 0.12
+
+
+def test_tokens_taken_for_independent_fail() -> None:
+    """The naive t test on tokens, documents ignored: SE from the token variance of 1 alone."""
+    totals, counts = documents()
+    size = counts.sum(-1)
+    assert rejected(2 * stats.norm.sf(np.abs(totals.sum(-1) / np.sqrt(size)))) > 0.3
+
+
+# --- cases that share more than one thing
+
+
+def words_and_templates(n_words: int, n_templates: int, cases: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x [S, n] with effects of words and templates and noise, every word in every template or `cases` drawn ones."""
+    rng = np.random.default_rng(6)
+    a, b = np.divmod(np.arange(n_words * n_templates), n_templates)
+    if cases is not None:
+        some = rng.choice(len(a), cases, replace=False)
+        a, b = a[some], b[some]
+    effects = rng.standard_normal((S, n_words))[:, a] + rng.standard_normal((S, n_templates))[:, b]
+    return effects + 2 * rng.standard_normal((S, len(a))), a, b
+
+
+@pytest.mark.parametrize("design", [(20, 20, None), (12, 10, None), (40, 30, 300), (96, 102, 1000)])
+def test_words_crossed_with_templates(design: tuple[int, int, int | None]) -> None:
+    x, a, b = words_and_templates(*design)
+    within = read_clusters(np.stack([a, b], 1), len(a))
+    calibrated(clustered_t(*within.totals(x), within.shared).p)
+    for one in (a, b):  # either alone rejects 10 to 14 % of true nulls
+        assert rejected(clustered_t(*cluster_totals(x, one)).p) > 0.09
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_words_that_are_meant_here_and_compete_there(sign: int) -> None:
+    """60 words, 400 cases of two of them; a word's effect is the same in both places, or the opposite."""
+    rng = np.random.default_rng(7)
+    pairs = np.array([rng.choice(60, 2, replace=False) for _ in range(400)])
+    words = rng.standard_normal((S, 60))
+    x = words[:, pairs[:, 0]] + sign * words[:, pairs[:, 1]] + rng.standard_normal((S, 400))
+    alike = read_clusters([(f"w{a}", f"w{b}") for a, b in pairs], 400)
+    found = clustered_t(*alike.totals(x), alike.shared)
+    apart = read_clusters(pairs, 400)
+    if sign > 0:
+        calibrated(found.p)
+        assert rejected(clustered_t(*apart.totals(x), apart.shared).p) > 0.12
+    else:
+        conservative(found.p)
+
+
+def test_sign_flip_over_pairs(first: slice, tails: str = "t3") -> None:
+    totals, _ = pair_totals(tails, seed=4)
+    calibrated([sign_flip(row, resamples=199, seed=i).p for i, row in enumerate(totals[first])])
+
+
+@pytest.mark.slow
+def test_power_is_that_of_theory() -> None:
+    """With mean δ and sd σ of the pair means, the t test has the power of noncentral t with δ √D/σ."""
+    effect, n = 0.3, 30
+    sd = np.sqrt(1 / R**2 - 1) * np.sqrt((1 + R) / 2)
+    shift, edge = effect / sd * np.sqrt(n), t_quantile(0.95, n - 1)
+    theory = stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift)
+    totals, counts = pair_totals("normal", effect=effect)
+    assert rejected(clustered_t(totals, counts).p) == pytest.approx(theory, abs=0.025)
+    flips = [sign_flip(row, resamples=499, seed=i).p for i, row in enumerate(totals[:500])]
+    assert rejected(flips) == pytest.approx(theory, abs=0.06)
+
+
+# --- architectures
+
+
+@pytest.mark.parametrize(("n", "spread"), [(3, 1.0), (3, 3.0), (5, 1.0), (5, 3.0)])
+def test_welch_over_seeds(n: int, spread: float) -> None:
+    rng = np.random.default_rng(6)
+    test = welch_t(rng.standard_normal((S, n)), spread * rng.standard_normal((S, n)))
+    calibrated(test.p)
+
+
+def test_welch_over_seeds_with_heavy_tails_is_conservative() -> None:
+    rng = np.random.default_rng(7)
+    conservative(welch_t(draw(rng, "t3", S, 3), draw(rng, "t3", S, 3)).p)
+
+
+@pytest.mark.slow
+def test_relabelling_seeds() -> None:
+    """5 against 4: 126 labellings, p ≤ 0.05 for 6 of them (4.8 %); 3 against 3 never rejects."""
+    rng = np.random.default_rng(8)
+    calibrated([relabel(row[:5], row[5:]).p for row in draw(rng, "t3", S, 9)])
+    assert relabel([50.0, 51, 52], [1.0, 2, 3]).p == pytest.approx(0.1)
+
+
+def test_prompts_taken_for_seeds_fail() -> None:
+    """1,000 prompts measured on one seed of each architecture: the seed's own deviation passes for an effect."""
+    rng = np.random.default_rng(9)
+    model = 0.2 * rng.standard_normal((S, 2, 1))
+    prompts = 1000
+    means = model[..., 0] + rng.standard_normal((S, 2)) / np.sqrt(prompts)
+    p = 2 * stats.norm.sf(np.abs(means[:, 0] - means[:, 1]) / np.sqrt(2 / prompts))
+    assert rejected(p) > 0.5
+
+
+def test_power_over_seeds() -> None:
+    rng = np.random.default_rng(10)
+    a, b = rng.standard_normal((S, 3)) + 4, rng.standard_normal((S, 3))
+    assert rejected(welch_t(a, b).p) > 0.8
+
+
+# --- matched-random draws, families
+
+
+@pytest.mark.parametrize(("draws", "side"), [(20, "greater"), (39, "two-sided"), (100, "two-sided")])
+def test_rank_among_random_draws(draws: int, side: str, first: slice) -> None:
+    x = draw(np.random.default_rng(11), "t3", S, draws + 1)
+    calibrated([rank_among(float(row[0]), row[1:], alternative=side).p for row in x[first]])  # type: ignore[arg-type]
+    planted = [rank_among(float(row[0]) + 4, row[1:], alternative=side).p for row in x[:300]]  # type: ignore[arg-type]
+    assert rejected(planted) > 0.8
+
+
+@pytest.mark.parametrize("method", ["holm", "bh"])
+def test_any_false_rejection_among_36_heads(method: str, first: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """36 nulls on the same prompts, and four cells undefined: the family errs in 3 to 7 % of experiments."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # statsmodels' Holm collects garbage, 0.05 s in every call
+    rng = np.random.default_rng(12)
+    z = np.sqrt(0.2) * rng.standard_normal((S, 1)) + np.sqrt(0.8) * rng.standard_normal((S, 40))
+    p = 2 * stats.norm.sf(np.abs(z))
+    assert rejected(p.min(1)) > 0.6
+    p[:, 36:] = np.nan
+    calibrated([np.nanmin(correct(row, method).p) for row in p[first]])  # type: ignore[arg-type]
+
+
+# --- shares
+
+
+@pytest.mark.parametrize(("n", "share"), [(29, 0.5), (29, 0.13), (145, 0.37), (1000, 0.05)])
+def test_coverage_of_wilson(n: int, share: float) -> None:
+    weight = stats.binom.pmf(np.arange(n + 1), n, share)
+    inside = []
+    for k in range(n + 1):
+        e = proportion(np.arange(n) < k)
+        inside.append(e.ci_low <= share <= e.ci_high)
+    assert 0.93 <= float(weight @ np.array(inside)) <= 0.975
+
+
+def clustered_hits(rng: np.random.Generator, share: float, n: int, m: int) -> np.ndarray:
+    """Hits [S, n, m], n stories of m cases; the rate varies between stories, Beta with 5 pseudo-cases."""
+    rate = rng.beta(5 * share, 5 * (1 - share), (S, n, 1))
+    return rng.random((S, n, m)) < rate
+
+
+def test_coverage_of_clustered_wilson(first: slice, share: float = 0.7) -> None:
+    hits = clustered_hits(np.random.default_rng(13), share, 40, 5).reshape(S, -1)[first]
+    labels = np.repeat(np.arange(40), 5)
+    found = [proportion(row, labels) for row in hits]
+    assert 0.93 <= np.mean([e.ci_low <= share <= e.ci_high for e in found]) <= 0.97
+    naive = [proportion(row) for row in hits[:1000]]
+    assert np.mean([e.ci_low <= share <= e.ci_high for e in naive]) < 0.9
+
+
+@pytest.mark.parametrize("n", [29, 145])
+def test_mcnemar_and_its_interval(n: int, first: slice) -> None:
+    rng = np.random.default_rng(14)
+    both = rng.random((S, n, 1))
+    hits = 0.5 * both + 0.5 * rng.random((S, n, 2)) > 0.55
+    found = [paired_proportions(row[:, 0], row[:, 1]) for row in hits[first]]
+    conservative([f.p for f in found])
+    assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.98
+
+
+@pytest.mark.slow
+def test_paired_shares_over_stories() -> None:
+    """Story by story the head or the rule is favoured, 4 cases each: sign flips of whole stories."""
+    rng = np.random.default_rng(15)
+    lean = 0.25 * rng.standard_normal((S, 30, 1))
+    head, rule = rng.random((S, 30, 4)) < 0.5 + lean, rng.random((S, 30, 4)) < 0.5 - lean
+    labels = np.repeat(np.arange(30), 4)
+    stories = list(zip(head.reshape(S, -1), rule.reshape(S, -1), strict=True))
+    found = [paired_proportions(a, b, labels, resamples=199, seed=i) for i, (a, b) in enumerate(stories)]
+    calibrated([f.p for f in found])
+    assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.97
+    naive = [paired_proportions(a, b).p for a, b in stories[:500]]
+    assert rejected(naive) > 0.1
+
+
+def test_power_for_fifteen_points() -> None:
+    rng = np.random.default_rng(16)
+    rule = rng.random((300, 400)) < 0.5
+    head = rng.random((300, 400)) < 0.8
+    found = [paired_proportions(a, b) for a, b in zip(head, rule, strict=True)]
+    assert np.mean([f.ci_low > 0.15 for f in found]) > 0.95
+
+
+# --- curves
+
+
+@pytest.mark.slow
+def test_slope_and_curvature() -> None:
+    """No slope, no curvature, five gates on the same pairs with errors shared between gates."""
+    gates = np.array([0, 0.25, 0.5, 0.75, 1])
+    rng = np.random.default_rng(17)
+    case, wiggle = draw(rng, "t3", S, 30, 1, 1), draw(rng, "t3", S, 30, 1, 5)
+    y = (case + 0.3 * wiggle + 0.1 * rng.standard_normal((S, 30, 2, 5))).reshape(S, 60, 5)
+    labels = np.repeat(np.arange(30), 2)
+    powers = np.stack([np.ones(5), gates, gates**2], 1)
+    line, bend = np.linalg.pinv(powers[:, :2])[1], np.linalg.pinv(powers)[2]
+    units = pd.DataFrame({"unit": np.arange(60).astype(str), "cluster": labels.astype(str)})
+    measure = Measure(name="y", unit="y", resolution=0.0)
+
+    def fit(y: np.ndarray, weights: np.ndarray) -> pd.DataFrame:
+        cells = pd.DataFrame({"gate": np.tile(gates, len(y))})
+        total = y.transpose(0, 2, 1).reshape(-1, 60)
+        block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
+        of = [dict(enumerate(weights, 5 * i)) for i in range(len(y))]
+        return estimate(block, [Contrast(quantity="fit", weights=one) for one in of]).frame
+
+    found = fit(y, line)
+    calibrated(found["p"])
+    calibrated(fit(y, bend)["p"])
+    assert 0.93 <= np.mean((found["low"] <= 0) & (found["high"] >= 0)) <= 0.97
+    assert rejected(fit(y[:500] + 0.5 * (gates == 1), bend)["p"]) > 0.8
+
+
+@pytest.mark.parametrize(("kind", "n"), [("pooled", 8), ("pooled", 30), ("d_z", 8), ("d_z", 30)])
+def test_coverage_of_the_interval_of_d(kind: str, n: int, first: slice) -> None:
+    """Planted −0.3 sd, as Std-T's in paper LFA."""
+    condition, baseline, labels = pairs(n=n, effect=-0.3, seed=18)
+    condition, baseline = condition[first], baseline[first]
+    spread = np.sqrt((1 + 1 / R**2) / 2) if kind == "pooled" else np.sqrt(1 / R**2 - 1)
+    low, high = cluster_bootstrap(
+        lambda *c, axis=-1: d_of_totals(kind, *c, axis=axis),  # type: ignore[arg-type]
+        *d_totals(condition, baseline, labels),
+        resamples=2000 if n < 30 else 1000,
+    )
+    assert 0.93 <= np.mean((low <= -0.3 / spread) & (-0.3 / spread <= high)) <= 0.975
+
+
+def test_coverage_of_the_bootstrap_mean_over_documents() -> None:
+    low, high = cluster_bootstrap(ratio, *documents(n=30), method="percentile", resamples=1000)
+    assert 0.93 <= np.mean((low <= 0) & (high >= 0)) <= 0.97

@@ -1,0 +1,214 @@
+"""Comparisons, effect sizes and permutation tests against hand-computed values and references."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
+from streamscope.instruments.stats.comparisons import compare_seeds
+from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
+from streamscope.instruments.stats.permutations import rank_among, relabel, sign_flip
+from streamscope.instruments.undefined_cells import reasons
+
+RNG = np.random.default_rng(0)
+PAIRS = np.repeat(np.arange(15), 2)
+BASE = RNG.normal(size=15)[PAIRS] + 0.4 * RNG.normal(size=30)
+EDITED = BASE + 0.2 + 0.3 * RNG.normal(size=15)[PAIRS] + 0.1 * RNG.normal(size=30)
+
+
+def test_cohens_d_by_hand() -> None:
+    """(2, 4, 6) − (1, 2, 6): means 4 and 3, variances 4 and 7, differences 1, 2, 0 of variance 1."""
+    x1, x0 = [2, 4, 6], [1, 2, 6]
+    assert cohens_d(x1, x0) == pytest.approx(1 / np.sqrt(5.5))
+    assert cohens_d(x1, x0, "pooled_n") == pytest.approx(1 / np.sqrt(5.5))
+    assert cohens_d(x1, x0, "d_z") == pytest.approx(1.0)
+    assert cohens_d([2, 4, 6, 4], x0) == pytest.approx(1 / np.sqrt((8 / 3 + 7) / 2))
+    assert cohens_d([2, 4, 6, 4], x0, "pooled_n") == pytest.approx(1 / np.sqrt((3 * 8 / 3 + 2 * 7) / 5))
+
+
+def test_the_readings_of_the_paper() -> None:
+    """SPEC §7.3: Std-T d = −0.298 at n = 58 as d_z is t = −2.27; pooled with r = 0.86 it is d_z = −0.563."""
+    n, r, d = 58, 0.86, -0.298
+    z = RNG.normal(size=(2, n))
+    z = (z - z.mean(1, keepdims=True)) @ np.eye(n)
+    q = np.linalg.qr(z.T)[0].T * np.sqrt(n - 1)  # uncorrelated, variance 1, mean 0
+    x0, x1 = q[0], r * q[0] + np.sqrt(1 - r * r) * q[1] + d
+    assert cohens_d(x1, x0) == pytest.approx(d)
+    assert cohens_d(x1, x0, "d_z") == pytest.approx(d / np.sqrt(2 * (1 - r)))
+    assert stats.ttest_rel(x1, x0).statistic == pytest.approx(d / np.sqrt(2 * (1 - r)) * np.sqrt(n))
+
+
+def change(x1: np.ndarray, x0: np.ndarray, clusters: np.ndarray | None = None) -> pd.Series:
+    """The estimate of x1 − x0, a cell each."""
+    units = pd.DataFrame({"unit": np.arange(len(x1)).astype(str)})
+    units["cluster"] = units["unit"] if clusters is None else clusters.astype(str)
+    measure = Measure(name="x", unit="x", resolution=0.0)
+    both = np.stack([x1, x0])
+    block = Observations(measure=measure, cells=pd.DataFrame({"cell": [1, 0]}), units=units, total=both, size=1.0)
+    return estimate(block, [Contrast(quantity="change", weights={0: 1.0, 1: -1.0})]).frame.iloc[0]
+
+
+def test_a_change_is_the_paired_t_on_pair_means() -> None:
+    c = change(EDITED, BASE, PAIRS)
+    reference = stats.ttest_rel(EDITED.reshape(15, 2).mean(1), BASE.reshape(15, 2).mean(1))
+    assert (c["n"], c["clusters"]) == (30, 15)
+    assert c["p"] == pytest.approx(reference.pvalue)
+    assert (c["low"], c["high"]) == pytest.approx(tuple(reference.confidence_interval()))
+    assert c["value"] == pytest.approx(EDITED.mean() - BASE.mean())
+
+
+def test_a_change_without_clusters_is_scipys_paired_t() -> None:
+    c, reference = change(EDITED, BASE), stats.ttest_rel(EDITED, BASE)
+    assert (c["clusters"], c["p"]) == pytest.approx((30, reference.pvalue))
+    assert change(EDITED, BASE, PAIRS)["p"] > c["p"]
+
+
+def test_a_change_with_a_lost_order_is_the_cluster_robust_regression() -> None:
+    y, labels = (EDITED - BASE)[:-1], PAIRS[:-1]
+    fit = sm.OLS(y, np.ones(29)).fit(cov_type="cluster", cov_kwds={"groups": labels}, use_t=True)
+    c = change(EDITED[:-1], BASE[:-1], labels)
+    assert c["value"] == pytest.approx(fit.params[0])
+    low, high = (2 * stats.t.sf(abs(fit.tvalues[0]), df) for df in (14, 13.7))
+    assert low < c["p"] < high
+
+
+@pytest.mark.parametrize("kind", ["pooled", "pooled_n", "d_z"])
+def test_d_of_totals_is_d(kind: str) -> None:
+    totals = d_totals(EDITED + 1000, BASE + 1000, PAIRS)
+    assert float(d_of_totals(kind, *totals)) == pytest.approx(cohens_d(EDITED, BASE, kind))  # type: ignore[arg-type]
+    low, high = d_interval(EDITED, BASE, PAIRS, kind)  # type: ignore[arg-type]
+    assert low < cohens_d(EDITED, BASE, kind) < high  # type: ignore[arg-type]
+
+
+def test_seeds_against_scipy() -> None:
+    a, b = [1.61, 1.65, 1.60], [1.71, 1.75, 1.79]
+    s, reference = compare_seeds(a, b), stats.ttest_ind(a, b, equal_var=False)
+    assert (s.t, s.p, s.df) == pytest.approx((reference.statistic, reference.pvalue, reference.df))
+    assert (s.ci_low, s.ci_high) == pytest.approx(tuple(reference.confidence_interval()))
+    assert (s.n_a, s.n_b, s.difference, s.undefined) == (3, 3, pytest.approx(-0.13), "")
+    assert (s.p_permutation, s.p_permutation_min) == pytest.approx((0.1, 0.1))
+
+
+@pytest.mark.parametrize(("a", "b"), [([1.0], [2.0]), ([1.0], [2.0, 3.0])])
+def test_one_seed_has_a_difference_and_no_p(a: list[float], b: list[float]) -> None:
+    s = compare_seeds(a, b)
+    assert s.difference == np.mean(a) - np.mean(b)
+    why = reasons(s.undefined)
+    assert np.isnan([s.p, s.p_permutation, s.ci_low, s.ci_high, s.sd_a]).all()
+    assert f"{len(a)} and {len(b)} training seeds" in why["p"] and "sd_a" in why
+
+
+def test_identical_seeds_have_no_spread() -> None:
+    s = compare_seeds([1.0, 1.0], [2.0, 2.0])
+    assert np.isnan([s.p, s.t, s.df, s.ci_low]).all() and "without spread" in s.undefined
+
+
+@pytest.mark.parametrize("side", ["two-sided", "greater", "less"])
+def test_sign_flips_by_enumeration(side: str) -> None:
+    x = RNG.normal(0.4, 1, size=8)
+    sums = np.array([np.dot(s, x) for s in product((1, -1), repeat=8)])
+    above, below = (sums >= x.sum() - 1e-9).mean(), (sums <= x.sum() + 1e-9).mean()
+    expected = {"greater": above, "less": below, "two-sided": min(1, 2 * min(above, below))}[side]
+    c = sign_flip(x, alternative=side)  # type: ignore[arg-type]
+    assert c.exact and c.n == 8 and c.statistic == pytest.approx(x.mean())
+    assert c.p == pytest.approx(expected)
+    assert c.p_min == (2 if side == "two-sided" else 1) / 256
+
+
+def test_sign_flips_of_clusters() -> None:
+    """A cluster flips as one: its sum is all that counts; clusters that sum to 0 change nothing."""
+    c = sign_flip([1, 2, 3, 1, 4, -4, 2, -2], list("aabbccdd"))
+    assert (c.n, c.p, c.p_min) == (4, 0.5, 0.5)
+    assert sign_flip([0.0, 0.0, 0.0]).p == sign_flip([0.0, 0.0, 0.0]).p_min == 1
+    assert sign_flip([0.0, 0.0, 2.0]).p == 1 and sign_flip([0.0, 2.0], alternative="greater").p == 0.5
+
+
+def test_sign_flips_of_many_clusters_are_sampled_with_a_seed() -> None:
+    x = RNG.normal(0.3, 1, size=40)
+    one, other = sign_flip(x, seed=1), sign_flip(x, seed=2)
+    assert one == sign_flip(x, seed=1) and not one.exact and one.p_min == 2 / 10000
+    assert one.p == pytest.approx(other.p, abs=0.02)
+    assert one.p == pytest.approx(stats.ttest_1samp(x, 0).pvalue, abs=0.02)
+    few = sign_flip(x, resamples=99).p * 100 / 2  # patterns as extreme, of 99 and the one that was seen
+    assert few == pytest.approx(round(few))
+
+
+def test_sign_flips_are_counted_as_long_as_they_are_few() -> None:
+    """Thirteen ones: two of 8,192 patterns are as extreme. Patterns are counted where resamples are as many."""
+    assert sign_flip(np.ones(13))[1:] == (2 / 2**13, 2 / 2**13, 13, True)
+    assert sign_flip(np.ones(3), resamples=8).exact and not sign_flip(np.ones(3), resamples=7).exact
+    assert sign_flip([1.0, 2.0], resamples=4).exact
+    many = np.random.default_rng(0).normal(0.3, 1, 20)
+    assert sign_flip(many) == sign_flip(many, seed=0) and relabel(many, many[:12]) == relabel(many, many[:12], seed=0)
+
+
+def test_relabelling_by_enumeration() -> None:
+    a, b = RNG.normal(1, 1, size=4), RNG.normal(size=3)
+    everyone = np.concatenate([a, b])
+    found = []
+    for chosen in combinations(range(7), 4):
+        rest = [i for i in range(7) if i not in chosen]
+        found.append(everyone[list(chosen)].mean() - everyone[rest].mean())
+    observed = a.mean() - b.mean()
+    tails = [(np.array(found) >= observed - 1e-9).mean(), (np.array(found) <= observed + 1e-9).mean()]
+    c = relabel(a, b)
+    assert c.exact and c.p == pytest.approx(min(1, 2 * min(tails))) and c.p_min == 2 / 35
+    assert c.statistic == pytest.approx(observed)
+    assert [relabel(a, b, alternative=side).p for side in ("greater", "less")] == pytest.approx(tails)
+    many = RNG.normal(size=10), RNG.normal(size=10)
+    assert not relabel(*many).exact and relabel(*many).p_min == 2 / 10_000
+    assert relabel(*many, alternative="less").p_min == 1 / 10_000 and relabel(*many, resamples=99).p_min == 2 / 100
+    assert relabel(*many, seed=1) == relabel(*many, seed=1) != relabel(*many, seed=2)
+    few = relabel(*many, resamples=99).p * 100 / 2
+    assert few == pytest.approx(round(few))
+    assert relabel(a, b, alternative="greater").p_min == 1 / 35 and relabel(a, b, resamples=35).exact
+    with pytest.raises(InputError, match="relabelling 2 against 1 units: two in each group are needed"):
+        relabel([1.0, 2.0], [5.0])
+    assert relabel([1.0, 2.0], [5.0, 6.0]).n == 4
+
+
+def test_rank_by_hand() -> None:
+    draws = np.arange(20.0)
+    assert rank_among(19.5, draws, alternative="greater").p == pytest.approx(1 / 21)
+    assert rank_among(19.0, draws, alternative="greater").p == pytest.approx(2 / 21)
+    tenth, same = np.array([0.1 + 0.2] * 19), 0.3  # equal but for rounding: .30000000000000004
+    assert [rank_among(same, tenth, alternative=side).p for side in ("greater", "less")] == [1.0, 1.0]  # type: ignore[arg-type]
+    assert rank_among(0.3 + 1e-9, tenth, alternative="greater").p == pytest.approx(1 / 20)
+    assert rank_among(19.5, draws).p == pytest.approx(2 / 21) and rank_among(19.5, draws).statistic == 10
+    assert rank_among(0.0, draws, alternative="less").p == pytest.approx(2 / 21)
+    c = rank_among(9.5, draws)
+    assert (c.p, c.p_min, c.n, c.statistic, c.exact) == (1, pytest.approx(2 / 21), 20, 0, True)
+    assert rank_among(1.0, [0.0], alternative="greater").p_min == 1 / 2 and rank_among(1.0, [0.0]).p_min == 1
+    with pytest.raises(InputError, match="observed effect inf is not finite"):
+        rank_among(np.inf, draws)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cohens_d([1, 2, 3], [1, 2], "d_z"), "^d_z needs pairs of cases, got 3 and 2 values$"),
+        (lambda: cohens_d([1], [1, 2]), "^condition: needs at least 2"),
+        (lambda: cohens_d([1, 2], [1]), "^baseline: needs at least 2"),
+        (lambda: d_interval([1, 2, 3], [1, 2]), "^an interval of d over pairs needs equal lengths, got 3 and 2$"),
+        (lambda: d_interval([1], [1, 2]), "^condition: needs at least 2"),
+        (lambda: d_interval([1, 2], [1]), "^baseline: needs at least 2"),
+        (lambda: compare_seeds([], [1.0]), "first group: needs at least 1"),
+        (lambda: compare_seeds([1.0], [np.nan]), "^second group: 1 of 1"),
+        (lambda: sign_flip([1, 2], ["a", "a"]), "^a sign-flip test needs at least two clusters, got 1"),
+        (lambda: sign_flip([1.0]), "^differences: needs at least 2"),
+        (lambda: relabel([1.0], [2.0]), "more seeds"),
+        (lambda: relabel([1.0, np.inf], [2.0, 3.0]), "^first group: 1 of 2"),
+        (lambda: relabel([1.0, 2.0], [2.0, np.inf]), "^second group: 1 of 2"),
+        (lambda: rank_among(float("nan"), [1.0]), "observed effect"),
+        (lambda: rank_among(1.0, []), "^draws: needs at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(call, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,126 @@
+"""Undefined cells stay undefined through marking, parquet, printing and corrections."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments import undefined_cells as undefined
+from streamscope.instruments.parquet import print_table, write_table
+from streamscope.instruments.stats.comparisons import compare_seeds
+from streamscope.instruments.stats.corrections import correct
+
+NAN = float("nan")
+
+
+def table() -> pd.DataFrame:
+    return pd.DataFrame(
+        {"head": ["L0H0", "L5H0", "L5H1"], "layer": [0, 5, 5], "delta": [0.1, 0.0, 0.0], "p": [0.2, NAN, 1]}
+    )
+
+
+def test_mark_and_print(capsys: pytest.CaptureFixture[str]) -> None:
+    raw = table()
+    marked = undefined.mark(raw, ["delta", "p"], raw["layer"] == 5, "gating the last layer cannot change attention")
+    assert marked["undefined"].tolist()[0] == ""
+    assert marked["undefined"][1] == "delta, p: gating the last layer cannot change attention"
+    assert np.isnan(marked["delta"][1:]).all() and raw["delta"][1] == 0, "the table given is left alone"
+    shown = undefined.printable(marked)
+    assert shown["delta"].tolist() == [0.1, "undefined", "undefined"]
+    print_table(shown, "heads")
+    out = capsys.readouterr().out
+    assert out.count("undefined") == 4 and "nan" not in out.lower()
+    assert undefined.legend(marked) == "undefined (2 rows) delta, p: gating the last layer cannot change attention"
+    assert undefined.legend(raw) == ""
+
+
+def test_unexplained_nan_is_loud() -> None:
+    assert undefined.printable(table())["p"].tolist() == [0.2, "NaN (unexplained)", 1]
+
+
+def test_a_table_without_gaps_prints_as_it_is() -> None:
+    full = table().fillna(1.0)
+    pd.testing.assert_frame_equal(undefined.printable(full.assign(undefined="")), full)
+
+
+def test_marks_add_up_and_the_mask_finds_them() -> None:
+    twice = undefined.mark(
+        undefined.mark(table(), ["p"], [False, True, True], "a"), ["delta"], [True, True, False], "b"
+    )
+    assert twice["undefined"].tolist() == ["delta: b", "p: a; delta: b", "p: a"]
+    mask = undefined.mask(twice)
+    assert mask["p"].tolist() == [False, True, True] and mask["delta"].tolist() == [True, True, False]
+    assert not mask["head"].any()
+
+
+def test_marks_survive_parquet(tmp_path: Path) -> None:
+    marked = undefined.mark(table(), ["p"], [False, True, False], "by construction")
+    write_table(marked, tmp_path / "t.parquet", units={}, about={})
+    pd.testing.assert_frame_equal(undefined.mask(pd.read_parquet(tmp_path / "t.parquet")), undefined.mask(marked))
+
+
+def test_results_are_rows_that_explain_themselves() -> None:
+    rows = pd.DataFrame([compare_seeds([1.0], [2.0])._asdict(), compare_seeds([1.0, 2.0], [2.0, 4.0])._asdict()])
+    shown = undefined.printable(rows)
+    assert shown["p"][0] == "undefined" and isinstance(shown["p"][1], float)
+    assert not shown.isin(["NaN (unexplained)"]).any().any()
+
+
+def test_note_and_reasons_are_inverse() -> None:
+    why = {"p": "one seed, not two", "t": "one seed, not two", "d": "flat"}
+    assert undefined.note(why) == "p, t: one seed, not two; d: flat"
+    assert undefined.reasons(undefined.note(why)) == why
+    assert undefined.note({}) == "" and undefined.reasons("") == {}
+
+
+def test_holm_and_bh_by_hand() -> None:
+    """0.01, 0.04, 0.03: Holm 3·0.01, 2·0.03, then 0.06; BH 0.03, 0.04, min(0.045, 0.04)."""
+    holm, bh = correct([0.01, 0.04, 0.03]), correct([0.01, 0.04, 0.03], "bh")
+    assert holm.p.tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert bh.p.tolist() == pytest.approx([0.03, 0.04, 0.04])
+    p = np.random.default_rng(0).random(36) ** 3
+    assert correct(p, "bh").p == pytest.approx(stats.false_discovery_control(p))
+
+
+def test_undefined_cells_are_no_tests() -> None:
+    c = correct(np.array([[0.01, NAN], [0.04, NAN]]))
+    assert (c.tested, c.excluded) == (2, 2)
+    assert np.isnan(c.p[:, 1]).all() and c.p[:, 0].tolist() == pytest.approx([0.02, 0.04])
+    one = correct([0.01, None, None])  # type: ignore[list-item]
+    assert (one.p[0], one.tested, one.excluded) == (0.01, 1, 2) and np.isnan(one.p[1:]).all()
+    assert correct([0.7, 0.9]).p.max() <= 1
+
+
+def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # statsmodels collects garbage at every call
+    from statsmodels.stats.multitest import multipletests
+
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 36):
+        for _ in range(20):
+            p = rng.random(size).round(2)  # with ties
+            assert correct(p).p == pytest.approx(multipletests(p, method="holm")[1])
+            assert correct(p, "bh").p == pytest.approx(multipletests(p, method="fdr_bh")[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: correct([NAN, NAN]), "^no p to correct: every cell of the family is undefined$"),
+        (lambda: correct([0.5, 1.2]), r"^p must lie in \[0, 1\]$"),
+        (lambda: correct([0.5, -0.2]), r"^p must lie in \[0, 1\]$"),
+        (lambda: undefined.mark(table(), ["ps"], [True] * 3, "x"), "unknown column 'ps': did you mean p"),
+        (lambda: undefined.mark(table(), ["head"], [True] * 3, "x"), "only floats"),
+        (lambda: undefined.mark(table(), ["p"], [True], "x"), "3 rows but a mask"),
+        (lambda: undefined.note({"p": "a; b"}), "without ';'"),
+        (lambda: undefined.note({"p": " "}), "reason"),
+        (lambda: undefined.printable(table().assign(undefined="delta: why")), "number in a cell marked undefined"),
+    ],
+)
+def test_bad_input_is_one_line(call, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,0 +1,156 @@
+"""How a table looks on a terminal, wide or narrow: names fold, numbers never do."""
+
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from streamscope.instruments.parquet import print_table, widths
+from streamscope.instruments.table import Column, LongTable, Table, described, key
+
+NAME = "a_name_of_22_letters.."
+VALUE = "+1.2346 (+0.2346 … +2.2346)"
+
+
+def table(title: str = "a title", **names: str) -> Table:
+    """A name, a number with its interval, a short number under a long title, a short name under a short title."""
+    v = np.array([1.23456789, np.nan])
+    frame = pd.DataFrame({"k": [NAME, "[b]"], "v": v, "v_low": v - 1, "v_high": v + 1, "n": [1, 2], "s": ["x", "y"]})
+    columns = (
+        key("k", names.get("k", "key"), "a key"), *described("v", "value", "nats", "a value", format="+.4f"),
+        key("n", "a long title", "a count", "cases", "d"), key("s", "s", "short"),
+    )  # fmt: skip
+    return Table(frame, columns, {(1, "v"): "it is [/b] flat"}, title)
+
+
+def printed(one: Table, width: int, **how: bool) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, **how)  # type: ignore[arg-type]
+    one.print(console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_a_wide_terminal_has_room_for_all() -> None:
+    assert printed(table(), 120) == [
+        "a title",
+        "┏━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┳━━━┓",
+        "┃ key                    ┃                       value ┃ a long title ┃ s ┃",
+        "┡━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━╇━━━┩",
+        "│ a_name_of_22_letters.. │ +1.2346 (+0.2346 … +2.2346) │            1 │ x │",
+        "│ [b]                    │                   undefined │            2 │ y │",
+        "└────────────────────────┴─────────────────────────────┴──────────────┴───┘",
+        "undefined (1 row) value: it is [/b] flat",
+    ]
+
+
+NEEDED = 1 + (16 + 3) + (len(VALUE) + 3) + (8 + 3) + (1 + 3)
+"""A wall, then of every column its least width and three more: 16 letters of a name, 8 of a title, a number whole."""
+
+
+@pytest.mark.parametrize("width", [1, 20, NEEDED - 1, NEEDED])
+def test_on_a_narrow_one_names_and_titles_fold_and_numbers_do_not(width: int) -> None:
+    lines = printed(table(title=""), width)
+    assert {len(line) for line in lines[:-1]} == {NEEDED}
+    assert any(f"│ {NAME[:16]} │ {VALUE} │" in line for line in lines)
+    assert any(f"│ {NAME[16:]:16} │" in line for line in lines) and lines == printed(table(title=""), NEEDED)
+    assert [line.split("┃")[3] for line in lines[1:3]] == ["   a long ", "    title "], "a title folds at its words"
+
+
+def test_with_a_little_more_room_names_take_it() -> None:
+    lines = printed(table(title=""), NEEDED + 2)
+    assert {len(line) for line in lines[:-1]} == {NEEDED + 2} and lines != printed(table(title=""), NEEDED)
+
+
+def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that no instrument describes: a terminal of no width cuts no number either."""
+    frame = pd.DataFrame({"head": ["blocks.0.attn.hook_z"], "delta": [1.5], "ci": ["+1.0000 (+0.5000 … +1.5000)"]})
+    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(frame, "", digits=4)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert {len(line) for line in lines} == {1 + 19 + 9 + 30} and lines[-2] == f"│ {'ok_z':16} │{' ' * 8}│{' ' * 29}│"
+    assert lines[-3] == "│ blocks.0.attn.ho │ 1.5000 │ +1.0000 (+0.5000 … +1.5000) │"
+
+
+def test_brackets_in_a_bare_frame_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(pd.DataFrame({"[b]": ["to [find] :smile: [/b]"]}), "[bold] a title")
+    out = capsys.readouterr().out
+    assert "to [find] :smile: [/b]" in out and "│ [b]" in out.replace("┃", "│") and "[bold] a title" in out
+
+
+def test_letters_of_two_columns_are_counted_as_two() -> None:
+    assert widths(["k"], [["東京都"]], [False], 80) == ([6], 80)
+    assert widths(["k"], [["ab\nabcd"]], [False], 80) == ([4], 80)
+    assert widths(["a", "b"], [["x" * 30], ["y" * 30]], [False, False], 45) == ([22, 16], 45), "the first comes first"
+    assert widths(["a title"], [[]], [True], 3) == ([7], 11)
+
+
+def test_titles_are_no_markup_and_stand_out() -> None:
+    assert "┃ [red]key" in "\n".join(printed(table(k="[red]key"), 120))
+    assert printed(table(), 120, force_terminal=True)[0] == "\x1b[3ma title\x1b[0m"
+
+
+def test_a_table_without_rows_is_its_head() -> None:
+    lines = printed(table().head(0), 120)
+    assert len(lines) == 5 and lines[2].split() == ["┃", "key", "┃", "value", "┃", "a", "long", "title", "┃", "s", "┃"]
+    assert printed(table(title="").head(0), 1)[2] == "┃ key ┃ value ┃    title ┃ s ┃", (
+        "a column is as wide as its title"
+    )
+
+
+def test_a_file_has_160_columns_or_what_the_numbers_need(capsys: pytest.CaptureFixture[str]) -> None:
+    long = Table(pd.DataFrame({"k": ["x" * 500]}), (key("k", "key", "a key"),))
+    long.print()
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {160}
+    columns = tuple(Column(name=f"v{i}", title="v", unit="nats", doc="v", format=".20f") for i in range(9))
+    numbers = Table(pd.DataFrame({c.name: [0.5] for c in columns}), columns)
+    numbers.print()
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {1 + 9 * 25}
+
+
+def test_a_terminal_is_as_wide_as_it_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Table(pd.DataFrame({"k": ["x" * 500]}), (key("k", "key", "a key"),))
+    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
+    monkeypatch.setenv("COLUMNS", "50")
+    long.print()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert {len(line) for line in lines} == {50}
+
+
+def test_a_page_keeps_quotes_and_says_nothing_where_there_is_no_title() -> None:
+    one = Table(pd.DataFrame({"q": ["a"]}), (key("q", "q", 'what "q" is'),))
+    shown = one._repr_html_()
+    assert shown.startswith('<table><thead><tr><th title="what &quot;q&quot; is (name)">q</th></tr></thead>')
+
+
+def test_of_each_group_the_largest_rows_stay_in_order() -> None:
+    frame = pd.DataFrame({"layer": [1, 0] * 60, "v": [0.0, 0.0, 1.0, 1.0, -1.0, -1.0] * 20, "at": range(120)})
+    columns = (key("layer", "l", "l", "layer", "d"), key("v", "v", "v", "nats", ".1f"), key("at", "at", "at"))
+    shown = Table(frame, columns, by="v", most=40, per=("layer",)).rows()
+    assert shown["layer"].tolist() == [0] * 40 + [1] * 40
+    for layer, some in shown.groupby("layer"):
+        first = frame[(frame["layer"] == layer) & (frame["v"] != 0)]
+        assert some["at"].tolist() == first["at"].tolist()
+
+
+def test_batches_of_a_long_table_may_have_an_index_or_none() -> None:
+    columns = (key("k", "key", "a key"),)
+    frame = pd.DataFrame({"k": list("abc")})
+    batches = [frame.set_index(pd.Index(list("xyz")))[1:], pa.Table.from_pandas(frame)]
+    made = LongTable.of(batches, columns, most=2)
+    assert made.frame["k"].tolist() == ["b", "c", "a", "b", "c"] and len(made.rows()) == 2
+    assert list(made.frame) == ["k"]
+
+
+def test_a_notebook_shows_a_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There rich displays what is printed, whatever the file; the text of a table is no printing."""
+    shown: list[str] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
+    one = table()
+    assert "a long title" in repr(one) and not shown
+    one.print()
+    assert any("a long title" in text for text in shown)
