@@ -14,7 +14,7 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks import tap
+from streamscope.models.hooks import read_point
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (they register what they compute)
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.noise import Dropout
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
             raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
-            x = x + tap(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0]))
+            x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0]))
         return self.residual.init(self.dropout(x))
 
     def segment(

@@ -52,14 +52,14 @@ PARTS = ("attn", "mlp")
 Row = dict[str, Any]
 
 
-class Module(NamedTuple):
+class PlacedConnection(NamedTuple):
     """A hyper-connection by its layer and the branch that it stands around."""
 
     layer: int
     part: str
 
     @classmethod
-    def of(cls, path: str) -> "Module":
+    def of(cls, path: str) -> "PlacedConnection":
         """The module of this name in the model, blocks.2.attn_hc."""
         _, layer, name = path.split(".")
         return cls(int(layer), name.removesuffix("_hc"))
@@ -106,7 +106,7 @@ def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
     return {name: m.weight.detach() for name, m in found.items()}
 
 
-def idle(model: nn.Module) -> dict[str, str]:
+def inert_modules(model: nn.Module) -> dict[str, str]:
     """Hyper-connections whose mixing cannot change any output, by name, with the reason; they are never counted.
 
     H_res = I does not mix at all; of others see `unseen`.
@@ -172,7 +172,7 @@ def measure(
     """
     found = connections(model)
     seen, gradients = _look(model, found, tokens, targets)
-    without = idle(model)
+    without = inert_modules(model)
     rows: list[Row] = []
     with torch.no_grad():
         for name, module in found.items():
@@ -276,7 +276,7 @@ def _routing(name: str, W: Tensor) -> Iterator[Row]:
     yield _row(name, "routing_share", None if zero else (off / all_of) ** 2, why="W is zero" if zero else "")
 
 
-def still(rows: list[Row], without: Collection[str]) -> str:
+def no_mixing_message(rows: list[Row], without: Collection[str]) -> str:
     """One line when the streams do not mix, else "". `without` are the modules that cannot change an output (`idle`).
 
     The rule: there are modules whose mixing can act, and in every one ‖H_res − I‖_F is below `STILL`, both with

@@ -15,7 +15,7 @@ from streamscope.benchmarks.hooks.options import Options
 from streamscope.benchmarks.plain_gpt import PlainGPT
 from streamscope.benchmarks.timing import paired
 from streamscope.models import build, preset
-from streamscope.models.hooks import observe, tap
+from streamscope.models.hooks import observe, read_point
 from streamscope.models.transformer import StreamTransformer
 
 
@@ -39,9 +39,9 @@ def without_hooks(model: StreamTransformer) -> StreamTransformer:
 
 @contextmanager
 def no_taps() -> Iterator[None]:
-    """`tap` and `observe` do nothing at all inside, as if no hook had ever been thought of."""
+    """`read_point` and `observe` do nothing at all inside, as if no hook had ever been thought of."""
 
-    nothing = {"tap": (tap, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
+    nothing = {"tap": (read_point, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
     rooms = [module for name, module in sys.modules.items() if name.startswith("streamscope.models.")]
     with ExitStack() as stack:
         for module in rooms:

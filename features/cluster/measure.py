@@ -19,7 +19,7 @@ from streamscope.features.cluster.parts import other_way, parts_table
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
@@ -30,7 +30,7 @@ LARGEST = 15
 """Clusters on the screen."""
 
 
-def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> Seen:
+def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: in a cluster or not, and by k*; units: documents, tokens that are so over tokens."""
     opened: OpenFeatures = data[FeatureTables]
     found = opened.found
@@ -81,10 +81,10 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> Se
         "constant": constant, "model": f"{found.about['preset']} ({found.about['run']})", "title": title,
     }  # fmt: skip
     contrasts = {"depth": each(blocks["depth"], "share"), "coverage": each(blocks["coverage"], "coverage")}
-    return Seen(blocks, contrasts, about, modes.arrays(), (made, (labels, clusters, len(z), modes, used)))
+    return InstrumentData(blocks, contrasts, about, modes.arrays(), (made, (labels, clusters, len(z), modes, used)))
 
 
-def tables(how: Cluster, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Cluster, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row per cluster; beside it a summary, shares by depth, agreement, stability, and a row per token."""
     made, counted = seen.extra
     frame, missing = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])

@@ -3,8 +3,8 @@
     columns(6, 6, Extract(tier="structural"))       163 features, 167 with position, 455 with the top 5
     compute(seen, columns(6, 6, …))                 [n, features], by the same definitions
 
-A family of features, as p of every layer, is one function of what a forward pass showed (`Seen`): its name, unit,
-formula and axes stand on top of it. Its values are [n, *axes], and each goes to the column that its place on the axes
+A family of features, as p of every layer, is one function of what a forward pass showed (`ForwardRecord`): its name,
+unit, formula and axes stand on top of it. Its values are [n, *axes], and each goes to the column that its place on the axes
 names; the order of columns is that of `TIERS`, whatever is computed first.
 
 Ã_h[q, k] = ḡ_h[q] A_h[q, k] is attention times the head's gate (1 where there is none), over keys k < q; L layers, H
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ForwardRecord:
     """What a forward pass showed of n positions."""
 
     shape: Shape
@@ -84,7 +84,7 @@ class Seen:
 
 
 Place = Mapping[str, Any]
-Values = Callable[[Seen], Tensor]
+Values = Callable[[ForwardRecord], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class Family:
                 source=self.source, constant=below,
             )  # fmt: skip
 
-    def named(self, seen: Seen) -> dict[str, Tensor]:
+    def named(self, seen: ForwardRecord) -> dict[str, Tensor]:
         """Name -> [n]."""
         axes, values = self.axes(seen.shape), self.values(seen)
         assert values.shape[1:] == tuple(map(len, axes.values())), f"{self.name}: {values.shape}"
@@ -150,7 +150,7 @@ def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
     return tuple(feature for one in TIERS[how.tier] for feature in one.columns(shape))
 
 
-def compute(seen: Seen, features: Sequence[Feature]) -> Float[Tensor, "n features"]:
+def compute(seen: ForwardRecord, features: Sequence[Feature]) -> Float[Tensor, "n features"]:
     """The values at n positions of some features of the tier, in their order."""
     values: dict[str, Tensor] = {}
     for one in TIERS[seen.shape.how.tier]:
@@ -180,13 +180,13 @@ def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
 
 
 @family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
-def traj_prob(seen: Seen) -> Tensor:
+def traj_prob(seen: ForwardRecord) -> Tensor:
     """p of the token that is followed; `Trajectory` has it zeroed where asked for."""
     return seen.trajectory.p.T
 
 
 @family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
-def traj_margin(seen: Seen) -> Tensor:
+def traj_margin(seen: ForwardRecord) -> Tensor:
     """How far it is before the next one."""
     return seen.trajectory.margin.T
 
@@ -195,7 +195,7 @@ def traj_margin(seen: Seen) -> Tensor:
     "traj_drop_L{layer}", "trajectory", "probability", "PLS B.5.1", "max(0, traj_prob of layer ℓ−1 − traj_prob)",
     lambda shape: {"layer": range(1, shape.n_layers)},
 )  # fmt: skip
-def traj_drop(seen: Seen) -> Tensor:
+def traj_drop(seen: ForwardRecord) -> Tensor:
     """What a layer takes back."""
     p = seen.trajectory.p
     return (p[:-1] - p[1:]).clamp(min=0).T
@@ -214,13 +214,13 @@ def _kappa(shape: Shape, place: Place) -> str:
 
 
 @family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
-def k_star(seen: Seen) -> Tensor:
+def k_star(seen: ForwardRecord) -> Tensor:
     """The layer from which on the prediction stays the same."""
     return seen.k_star
 
 
 @family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
-def kappa(seen: Seen) -> Tensor:
+def kappa(seen: ForwardRecord) -> Tensor:
     """κ: how many layers in a row are right."""
     predicted = seen.trajectory.predicted
     return longest_run(predicted == (seen.truth if seen.shape.how.kappa_target == "truth" else predicted[seen.last]))
@@ -251,7 +251,7 @@ def _heads(shape: Shape) -> dict[str, Sequence[Any]]:
 
 
 @family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
-def head_act(seen: Seen) -> Tensor:
+def head_act(seen: ForwardRecord) -> Tensor:
     """The largest weight of every head."""
     return seen.stable_and_final("peak")
 
@@ -261,7 +261,7 @@ def head_act(seen: Seen) -> Tensor:
     "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate",
     lambda shape: {**_heads(shape), "rank": range(1, shape.how.k + 1)},
 )  # fmt: skip
-def topk(seen: Seen) -> Tensor:
+def topk(seen: ForwardRecord) -> Tensor:
     """The k largest weights of every head."""
     return seen.stable_and_final("top")
 
@@ -270,7 +270,7 @@ def topk(seen: Seen) -> Tensor:
     "head_ent_{where}_L{layer}H{head}", "head entropy", "nats", "PLS B.5.4",
     "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy", _heads,
 )  # fmt: skip
-def head_ent(seen: Seen) -> Tensor:
+def head_ent(seen: ForwardRecord) -> Tensor:
     """How spread the attention of every head is."""
     return seen.stable_and_final("entropy")
 
@@ -300,19 +300,19 @@ def _where(shape: Shape) -> dict[str, Sequence[Any]]:
     return {"where": WHERE}
 
 
-def _of_two(values: Float[Tensor, "L n"], seen: Seen) -> Float[Tensor, "n where"]:
+def _of_two(values: Float[Tensor, "L n"], seen: ForwardRecord) -> Float[Tensor, "n where"]:
     """Of the stable layer and of the final one."""
     return torch.stack([values.gather(0, seen.stable[None])[0], values[seen.last]], 1)
 
 
 @family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final)
-def attn_span(seen: Seen) -> Tensor:
+def attn_span(seen: ForwardRecord) -> Tensor:
     """How far back the layer looks."""
     return _of_two(torch.stack([span(one) for one in seen.stats]), seen)
 
 
 @family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final)
-def local_mass(seen: Seen) -> Tensor:
+def local_mass(seen: ForwardRecord) -> Tensor:
     """How much it looks at the nearest keys."""
     return _of_two(seen.of_layers("local").sum(-1), seen)
 
@@ -333,19 +333,19 @@ def _group(shape: Shape, place: Place) -> str:
 
 
 @family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
-def processing_depth(seen: Seen) -> Tensor:
+def processing_depth(seen: ForwardRecord) -> Tensor:
     """k*."""
     return seen.k_star
 
 
 @family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final)
-def confidence(seen: Seen) -> Tensor:
+def confidence(seen: ForwardRecord) -> Tensor:
     """How sure the model is of what it says."""
     return seen.trajectory.confidence
 
 
 @family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
-def group_mass(seen: Seen) -> Tensor:
+def group_mass(seen: ForwardRecord) -> Tensor:
     """The largest weights of the paper's heads, summed."""
     found = []
     for group in HEADS_OF:
@@ -355,7 +355,7 @@ def group_mass(seen: Seen) -> Tensor:
 
 
 @family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final)
-def context_span(seen: Seen) -> Tensor:
+def context_span(seen: ForwardRecord) -> Tensor:
     """How far back the final layer looks."""
     return span(seen.stats[seen.last])
 

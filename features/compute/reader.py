@@ -19,7 +19,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.features.compute.attention import AttentionStats, attention_stats, gated
-from streamscope.features.compute.formulas import Seen, Shape, Trajectory, columns, compute
+from streamscope.features.compute.formulas import ForwardRecord, Shape, Trajectory, columns, compute
 from streamscope.features.extract import Extract
 from streamscope.instruments.about_model import readable
 from streamscope.models.hooks import attached, match, pad, time_axes
@@ -89,7 +89,7 @@ class FeatureReader:
         model.check_tokens(truth[None])  # the last token of a document is no input
         streams, stats, raw = self._forward(inputs, at.to(device))
         trajectory = self._trajectory(streams, truth)
-        X = compute(Seen(Shape(self.n_layers, self.n_heads, self.how), trajectory, truth, stats), self.columns)
+        X = compute(ForwardRecord(Shape(self.n_layers, self.n_heads, self.how), trajectory, truth, stats), self.columns)
         if not X.isfinite().all():
             raise InputError("features are not finite: the weights of this run are damaged")
         return Rows(X.float().cpu().numpy(), trajectory.predicted[-1].cpu().numpy(), raw)

@@ -20,7 +20,7 @@ from streamscope.features.extract.parts import Parts
 from streamscope.features.schema import Feature
 from streamscope.features.store import FORMAT, INDEX
 from streamscope.instruments.about_model import checkpoint_of, title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names
@@ -86,7 +86,7 @@ def share(how: Extract, model: Any, data: Opened, progress: Progress) -> None:
     Work(how, model, data[Tokens], data.work).do(progress, wait=False)
 
 
-def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: values of k*; units: documents. The rows stay in the files of their parts."""
     scratch = Scratch()
     work = Work(how, model, data[Tokens], data.work or scratch.folder)
@@ -98,7 +98,7 @@ def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> Seen:
     if work.reader.raw:
         made["raw"] = LongTable(work.parts.files(n, 1), raw_columns(work.reader.raw, windows), keep=scratch,
                                 title=f"{name}: activations of {', '.join(work.reader.raw)}")  # fmt: skip
-    seen = Seen({}, {}, {"features": work.about}, extra=made)
+    seen = InstrumentData({}, {}, {"features": work.about}, extra=made)
     seen.blocks["depth"] = depths(made["features"], work, model.config.n_layers)
     seen.contrasts["depth"] = each("share", seen.blocks["depth"].cells, null=None)
     counted = work.counts
@@ -134,7 +134,7 @@ def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
     return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=rows.astype(float))
 
 
-def tables(how: Extract, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Extract, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The features of every token, raw activations where they were asked for, and the shares of k*."""
     frame, missing = estimates["depth"].wide(["k_star"], describe=("low", "high"))
     frame = frame.assign(tokens=seen.blocks["depth"].total.sum(1).astype(int))

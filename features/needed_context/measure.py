@@ -14,7 +14,7 @@ from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, Reasons, each
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
@@ -26,7 +26,7 @@ AT_ONCE = 512
 NAMES = {"kept": "share of tokens", "beyond": "share of tokens"}
 
 
-def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: groups of k* × windows, and pairs of groups × windows; units: the tokens of a document that are predicted
     to be followed by one word, clustered by the document and by the word."""
     tokens = rows_of(how, model, data, progress)
@@ -60,7 +60,7 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
     title = f"{title_of(model)}: predictions that stay with the last tokens alone; {len(tokens):,} tokens of "
     title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}
-    return Seen(blocks, contrasts, {"title": title}, extra=counted)
+    return InstrumentData(blocks, contrasts, {"title": title}, extra=counted)
 
 
 Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
@@ -160,7 +160,7 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
     return np.unique(np.searchsorted(edges, confidence, side="right"), return_inverse=True)[1]
 
 
-def tables(how: NeededContext, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row per group and window; and one per pair of groups."""
     made = dict[str, Table]()
     for suffix, keys in (("", ["depths", "window"]), ("-pairs", ["depths", "other", "window"])):

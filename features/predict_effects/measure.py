@@ -11,7 +11,7 @@ from streamscope.features.predict_effects import PredictEffects
 from streamscope.features.predict_effects.explained import baselines, explain
 from streamscope.features.predict_effects.matched import MEASURES, match_effects
 from streamscope.features.tables import EffectTable, FeatureTables
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.table import Column, Table, described, key
@@ -20,7 +20,7 @@ R2 = Measure(name="R²", unit="share of variance", resolution=1e-6, factor=-1.0,
 ROW = ["of", "measure", "edit"]
 
 
-def observe(how: PredictEffects, model: object, data: Opened, progress: Progress) -> Seen:
+def observe(how: PredictEffects, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: effects and what they are predicted from; units: documents, Σ (y − ŷ)² over Σ (y − ȳ)²."""
     features, effects = data[FeatureTables], data[EffectTable]
     matched = match_effects(features.found, effects, features.where)
@@ -43,7 +43,7 @@ def observe(how: PredictEffects, model: object, data: Opened, progress: Progress
     names = pd.unique(documents)
     of = features.found.about
     n, matches = len(matched.table), len(names)
-    return Seen(
+    return InstrumentData(
         {"r2": Observations(
             measure=R2, cells=(every := pd.concat(cells, ignore_index=True)),
             units=pd.DataFrame({"unit": [str(d) for d in found.documents], "cluster": found.documents}),
@@ -65,7 +65,7 @@ def observe(how: PredictEffects, model: object, data: Opened, progress: Progress
     )  # fmt: skip
 
 
-def tables(how: PredictEffects, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: PredictEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row for every kind of effect and edit."""
     return {"predict_effects": Table.noted(seen.extra, COLUMNS, seen.about["title"])}
 

@@ -21,7 +21,7 @@ from streamscope.features.profile.token_kinds import NAMES
 from streamscope.features.schema import Feature
 from streamscope.features.store import Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations
 from streamscope.instruments.result import Result
@@ -37,7 +37,7 @@ TEXTS = 4
 """Tokens and predictions named per cluster."""
 
 
-def observe(how: Profile, model: object, data: Opened, progress: Progress) -> Seen:
+def observe(how: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: clusters, noise (−1) last; units: documents, Σ k* over tokens."""
     opened: OpenFeatures = data[FeatureTables]
     found = opened.found
@@ -58,7 +58,7 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> Se
     block = depth(labels, table["cluster"])
     title = f"{found.about['preset']}: {len(labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
     title += "" if own is None else f"; {own.title}"
-    return Seen(
+    return InstrumentData(
         {"depth": block, "distance": far},
         {"depth": [
             Contrast(quantity="depth_mean", weights={i: 1.0}, labels=cell, null=None)
@@ -76,7 +76,7 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> Se
     )  # fmt: skip
 
 
-def tables(how: Profile, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Profile, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row per cluster; kinds of tokens, samples, and every token in its text."""
     table, kinds, some, tokens, features, names = seen.extra
     title, known = seen.about["title"], {one.name: one for one in features}

@@ -93,9 +93,9 @@ class Ablate(Instrument):
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
 
-    def settled(self, data: Opened) -> "Ablate":
+    def with_resolved_heads(self, data: Opened) -> "Ablate":
         """With the heads that the model ranks (top3:pds) by name."""
-        return self._body().settled(self, data)
+        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Ablate, __doc__)

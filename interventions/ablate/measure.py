@@ -9,7 +9,7 @@ import pandas as pd
 
 from streamscope.cli.errors import unknown
 from streamscope.instruments.about_model import readable, title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
 from streamscope.instruments.table import Column, Table, counts, key, quantity
@@ -33,12 +33,12 @@ MOST = 40
 """Rows of a long table of sets that are printed, those with the strongest interaction."""
 
 
-def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep; units: documents for the loss, prompts for the others."""
     heads, prompts = _heads(how, model, data), [m for m in dict.fromkeys(how.measures) if m != "loss"]
     groups = [heads] if how.together else head_sets(heads, how.size, how.sets, how.seed)
     scales = tuple(dict.fromkeys(float(g) for g in how.scale))
-    seen = Seen({}, {}, {"title": {}})
+    seen = InstrumentData({}, {}, {"title": {}})
     name = title_of(model)
     if "loss" in how.measures:
         documents = data[Documents]
@@ -61,7 +61,7 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen
 
 
-def settled(how: Ablate, data: Opened) -> Ablate:
+def with_resolved_heads(how: Ablate, data: Opened) -> Ablate:
     """With the heads by name, so that a control is measured without the same ones."""
     return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(how, data.model, data)))
 
@@ -161,7 +161,7 @@ def contrasts_of(
     return out
 
 
-def add_losses(seen: Seen, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
+def add_losses(seen: InstrumentData, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
     """The loss of every document, and as percent of the unedited loss."""
     total = np.concatenate([losses.baseline[None], losses.edited])
     cells, contrasts = cells_of(sweep), contrasts_of(sweep, "loss")
@@ -178,7 +178,7 @@ def add_losses(seen: Seen, sweep: Sweep, losses: Losses, units: pd.DataFrame) ->
 
 
 def add_prompts(
-    seen: Seen, sweep: Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
+    seen: InstrumentData, sweep: Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
 ) -> None:
     """A measure of every prompt; SPS cannot change where only heads of the last layer are scaled."""
     units = observed.cases.rename(columns={"id": "unit"})
@@ -198,7 +198,7 @@ def add_prompts(
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Ablate, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Ablate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table per measure, a row per head or set of heads and scale."""
     out = {}
     for name in (name for name in seen.blocks if name != "percent"):
@@ -207,7 +207,7 @@ def tables(how: Ablate, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[
     return out
 
 
-def table_of(seen: Seen, name: str, found: Estimates, percent: Estimates | None = None) -> Table:
+def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimates | None = None) -> Table:
     """The table of one measure: the estimates, what their random draws say, and effect sizes of prompts."""
     sweep, block = seen.extra[name], seen.blocks[name]
     frame, missing = found.wide(KEYS)
@@ -287,7 +287,7 @@ def ablate_heads(
     sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
     losses = document_losses(model, shards, sweep.edits, **limits)
     names = [str(i) for i in range(len(losses.tokens))]
-    seen = Seen({}, {}, {"title": {"loss": "loss"}})
+    seen = InstrumentData({}, {}, {"title": {"loss": "loss"}})
     add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
     found = estimate_all(seen.blocks, seen.contrasts)
     return table_of(seen, "loss", found["loss"], found["percent"])
@@ -301,7 +301,7 @@ def ablate_on_prompts(
     model = readable(model)
     sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
     found = observe_prompts(model, measures, sweep.edits, aligned, tokenizer)
-    seen = Seen({}, {}, {"title": dict.fromkeys(measures, "prompts")})
+    seen = InstrumentData({}, {}, {"title": dict.fromkeys(measures, "prompts")})
     for one in found.values():
         add_prompts(seen, sweep, one, model.config.n_layers)
     return {name: table_of(seen, name, estimate(seen.blocks[name], seen.contrasts[name])) for name in seen.blocks}

@@ -13,7 +13,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tasks
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.prompts.tasks import Task
@@ -34,7 +34,7 @@ NAMES = {"probability": "P(answer)", "log_odds": "log-odds"}
 """The measures, and what titles call them."""
 
 
-def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every task unedited, without each group, and without each random set; units: the cases of all tasks."""
     opened = data[Tasks]
     for task in opened.tasks:
@@ -70,7 +70,7 @@ def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) 
         for name in NAMES
     }  # fmt: skip
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
-    return Seen(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own))
+    return InstrumentData(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own))
 
 
 def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
@@ -95,7 +95,7 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: AblationEffects, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: AblationEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A table per measure with a row per task and group, and whether tasks lean on their own groups."""
     tasks, groups, own = seen.extra
     found = {
@@ -132,7 +132,7 @@ def table_of(
     return Table(frame, columns_of(name), missing, title)
 
 
-def beside(run: Result, control: Result) -> dict[str, Table]:
+def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """How much larger the model's effects are than the control's."""
     return {"ratios": ratios.table(run.blocks, control.blocks)}
 

@@ -74,7 +74,7 @@ class Abliterate(Instrument):
         """Sets, where the direction is of a file."""
         return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file's"}
 
-    def settled(self, data: Opened) -> "Abliterate":
+    def with_resolved_heads(self, data: Opened) -> "Abliterate":
         """Nothing to settle; a control would be written over the run."""
         if self.to is not None:
             raise InputError("--to writes one changed model; measure the control without it")

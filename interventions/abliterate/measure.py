@@ -10,7 +10,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.result import Result
@@ -52,7 +52,7 @@ def changed(how: Abliterate, model: StreamTransformer, d: torch.Tensor) -> Strea
     return abliterated(model, d, side=how.side, embedding=how.embedding, dense=how.dense)
 
 
-def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: before, after, and after each random direction instead; units: documents."""
     direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
@@ -87,10 +87,10 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Se
         ],
     }  # fmt: skip
     about = {"title": title, "direction": direction.about}
-    return Seen(blocks, contrasts, about, {"direction": direction.vector.numpy()}, out)
+    return InstrumentData(blocks, contrasts, about, {"direction": direction.vector.numpy()}, out)
 
 
-def tables(how: Abliterate, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Abliterate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row, and the outputs of the branches."""
     title = seen.about["title"]
     kl, why = estimates["kl"].wide(["what"])

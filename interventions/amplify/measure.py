@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
@@ -31,7 +31,7 @@ ATTENTION = {
 KEYS = ("alpha", "head", "layer", "index")
 
 
-def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every α, and every head at it; units: documents."""
     cfg, alphas = model.config, how.alphas
     heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads)
@@ -46,7 +46,7 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Seen:
     patterns = pattern_sums(model, rows, alphas, heads, progress=progress)
     which = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{len(heads)} heads"
     title = f"{title_of(model)}: softmax(α · scores) in {which}"
-    seen = Seen({}, {}, {"title": f"{title}; {opened.title()}, {found.tokens.sum():,} tokens"}, extra={})
+    seen = InstrumentData({}, {}, {"title": f"{title}; {opened.title()}, {found.tokens.sum():,} tokens"}, extra={})
     add_losses(seen, alphas, found.edited, found.tokens.astype(float), units)
     add_attention(seen, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
     if how.prompt:
@@ -68,7 +68,7 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Seen:
 
 
 def add_losses(
-    seen: Seen, alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame
+    seen: InstrumentData, alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame
 ) -> None:
     """Losses [alphas, documents] in nats, their change from α = 1, also in percent, and areas from α = 1 upwards."""
     cells, one = pd.DataFrame({"alpha": list(alphas)}), list(alphas).index(1.0)
@@ -99,7 +99,7 @@ def add_losses(
 
 
 def add_attention(
-    seen: Seen, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
+    seen: InstrumentData, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
 ) -> None:
     """Entropy, peak and unchanged keys of all heads together and of each, at every α.
 
@@ -135,7 +135,7 @@ def add_attention(
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Amplify, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Amplify, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The curve, and areas, heads, samples and the picture beside it."""
     title, tokens = seen.about["title"], int(seen.blocks["delta"].sizes[0].sum())
     frame, missing = joined([estimates[name] for name in ("delta", "loss", "percent", *ATTENTION)], KEYS[:1])

@@ -20,12 +20,12 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
-from streamscope.models.mixing import PARTS, Module
+from streamscope.models.mixing import PARTS, PlacedConnection
 
 
-def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[Module]:
+def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[PlacedConnection]:
     """Modules of L2.attn, L2.*, L0-2.mlp, *.attn, all; in their order, each once."""
-    return [Module(*found) for found in parse_parts(specs, n_layers, PARTS, "module")]
+    return [PlacedConnection(*found) for found in parse_parts(specs, n_layers, PARTS, "module")]
 
 
 def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
@@ -36,7 +36,7 @@ def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
     return {name: partial(_constant, value=value) for name, value in values.items()}
 
 
-def permute_streams(modules: Iterable[Module], order: Sequence[int]) -> dict[str, Edit]:
+def permute_streams(modules: Iterable[PlacedConnection], order: Sequence[int]) -> dict[str, Edit]:
     """X_s ← X_order[s] where the streams enter the modules.
 
     Raises `InputError` in the forward pass for an order that does not name every stream once.
@@ -44,7 +44,7 @@ def permute_streams(modules: Iterable[Module], order: Sequence[int]) -> dict[str
     return {module.entry: partial(_permute, order=tuple(order)) for module in modules}
 
 
-def average_streams(modules: Iterable[Module]) -> dict[str, Edit]:
+def average_streams(modules: Iterable[PlacedConnection]) -> dict[str, Edit]:
     """X_s ← the mean of the streams, where they enter the modules; equal streams stay what they are, bit for bit."""
     return {module.entry: _average for module in modules}
 

@@ -53,9 +53,9 @@ class Hydra(Instrument):
         need_parts(model, self.name)
         self._body().check_heads(model)
 
-    def settled(self, data: Opened) -> "Hydra":
+    def with_resolved_heads(self, data: Opened) -> "Hydra":
         """With the single heads that the model ranks by name."""
-        return self._body().settled(self, data)
+        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Hydra, __doc__)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tasks
 from streamscope.instruments.observations import (
     Contrast,
@@ -28,7 +28,7 @@ from streamscope.interventions.hydra.decomposition import PARTS, Decomposition, 
 from streamscope.interventions.observe import SMALLEST, UNIT
 from streamscope.interventions.selection import Group, HeadFinder
 
-__all__ = ["beside", "check_heads", "observe", "settled", "tables"]
+__all__ = ["check_heads", "control_tables", "observe", "tables", "with_resolved_heads"]
 KEYS = ("task", "group")
 PLACE = ("layer", "place")
 NATS = Measure(name="log-odds", unit=UNIT["log_odds"], resolution=SMALLEST["log_odds"])
@@ -38,7 +38,7 @@ RESAMPLES = 5000
 ENDS = ("", "_low", "_high")
 
 
-def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every part, and every later layer's attention, FFN and heads, of each task and group; units: cases."""
     opened, groups = data[Tasks], _groups(how, data)
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
@@ -67,7 +67,9 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Seen:
         ],
     }  # fmt: skip
     about = {"title": f"{title_of(model)}; {opened.title()}", "groups": {g.name: g.label for g in groups}}
-    return Seen(blocks, contrasts, about, extra=(groups, dict(zip([t.name for t in opened.tasks], found, strict=True))))
+    return InstrumentData(
+        blocks, contrasts, about, extra=(groups, dict(zip([t.name for t in opened.tasks], found, strict=True)))
+    )
 
 
 def _groups(how: Hydra, data: Opened) -> list[Group]:
@@ -81,7 +83,7 @@ def _single(how: Hydra, finder: HeadFinder) -> list[Group]:
     return finder.groups(how.heads or ("all",)) if how.heads or not how.groups else []
 
 
-def settled(how: Hydra, data: Opened) -> Hydra:
+def with_resolved_heads(how: Hydra, data: Opened) -> Hydra:
     """With the single heads by name, so that a control is measured without the same ones."""
     finder = HeadFinder(data.model, data[Tasks].tokenizer)
     return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for g in _single(how, finder) for h in g.heads))
@@ -105,7 +107,7 @@ def _block(rows: Sequence[tuple[dict[str, Any], np.ndarray | None]], units: pd.D
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Hydra, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects: a row per task and group with every part; layers: compensation of every later layer, by branch and head.
 
     `unexplained` is the largest of a case: the parts against the model's own log-probabilities.
@@ -164,7 +166,7 @@ def _few(why: Mapping[str, str], name: str) -> dict[str, str]:
     return {f"{name}_{end}": FEW for end in ("low", "high") if end in why}
 
 
-def beside(run: Result, control: Result) -> dict[str, Table]:
+def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """made_up: the shares of the run and of the control, and their difference, clusters resampled together in both."""
     mine, theirs = run.blocks["effects"], control.blocks["effects"]
     common = [name for name in mine.units["unit"] if name in set(theirs.units["unit"])]

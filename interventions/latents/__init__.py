@@ -81,9 +81,9 @@ class Latents(Instrument):
         blends = bool(self.source) and not (self.scale or self.clamp)
         return {Documents: "--source is of texts alone"} if blends else {}
 
-    def settled(self, data: Opened) -> "Latents":
+    def with_resolved_heads(self, data: Opened) -> "Latents":
         """With the projections that the model has by name."""
-        return self._body().settled(self, data)
+        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Latents, __doc__)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Text
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.open_data import OpenText, open_text
@@ -96,7 +96,7 @@ def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
     return cells
 
 
-def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit; units: documents, and positions of texts. Texts take seconds and come
     first: a position that does not exist is told before documents take minutes."""
     cells, name = cells_of(how, model.config), title_of(model)
@@ -104,7 +104,7 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Seen:
     sources = _sources(how, model, data)
     texts = texts_of(how, model, cells, opened, sources.rows if sources else [], progress)
     cut = opened.title() + (f"; of the sources{sources.title()}" if sources and sources.cut else "")
-    seen = Seen({}, {}, {"title": {"texts": f"{name} under changed latents{cut}"}}, extra=texts)
+    seen = InstrumentData({}, {}, {"title": {"texts": f"{name} under changed latents{cut}"}}, extra=texts)
     if measured := [cell for cell in cells if cell.kind != "blend"]:
         documents = data[Documents]
         edits = [cell.edits() for cell in measured]
@@ -132,7 +132,7 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen
 
 
-def settled(how: Latents, data: Opened) -> Latents:
+def with_resolved_heads(how: Latents, data: Opened) -> Latents:
     """With the projections that the model has by name, so that a control is measured at the same ones."""
     return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
 
@@ -229,7 +229,7 @@ def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str,
     ]
 
 
-def add_texts(seen: Seen, positions: pd.DataFrame, names: Sequence[str]) -> None:
+def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str]) -> None:
     """KL as observations: cells are edits of a text, units positions; the mean over a text's positions is wanted."""
     index = ["prompt", *KEYS]
     cells = positions[index].drop_duplicates(ignore_index=True)
@@ -251,7 +251,7 @@ def add_texts(seen: Seen, positions: pd.DataFrame, names: Sequence[str]) -> None
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Latents, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Latents, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """latents: a row per edit over documents; texts: per text and edit; next: its next tokens; positions: KL."""
     made, titles, texts = {}, seen.about["title"], seen.extra
     if "loss" in estimates:

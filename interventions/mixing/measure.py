@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Observations, joined
 from streamscope.instruments.open_data import OpenDocuments
@@ -26,7 +26,7 @@ from streamscope.interventions.edits.mixing import (
 from streamscope.interventions.mixing import Mixing
 from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
 from streamscope.models.hooks import Edits, edited_at, hooked_at
-from streamscope.models.mixing import Module, connections, idle, unseen
+from streamscope.models.mixing import PlacedConnection, connections, inert_modules, unseen
 
 EVERYWHERE = "everywhere"
 OF = {"res": "H_res", "pre": "H_pre", "post": "H_post", "both": "H_pre and H_post"}
@@ -49,7 +49,7 @@ class Cell:
     change: str
     where: str
     """L2.attn, or everywhere."""
-    modules: tuple[Module, ...]
+    modules: tuple[PlacedConnection, ...]
     """Those that it acts in."""
     why: str
     """Why it acts in none."""
@@ -76,13 +76,13 @@ class Cell:
         return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
 
 
-def hooks_of(change: str, module: Module) -> list[str]:
+def hooks_of(change: str, module: PlacedConnection) -> list[str]:
     """The coefficients of a module that a change is of, by their hooks."""
     of = change.partition("-")[0]
     return [f"{module.path}.hook_{name}" for name in COEFFICIENTS.get(of, (of,))]
 
 
-def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[Module]]:
+def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnection]]:
     """(whether all modules at once are asked for, those that are asked for alone); both without specs.
 
     Raises `InputError` as `parse_modules`.
@@ -117,7 +117,7 @@ def inert(model: Any, change: str) -> dict[str, str]:
     if to == "mean" and not spec.dynamic:
         return dict.fromkeys(modules, SAME)
     if change in ("res-identity", "res-mean"):
-        return idle(model)
+        return inert_modules(model)
     if change == "res-even":
         return unseen(model)
     if change in STREAMS:
@@ -149,7 +149,7 @@ def constants_of(model: Any, cells: Sequence[Cell], opened: OpenDocuments) -> di
     return made
 
 
-def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every change, one for each permutation; units: documents."""
     opened, cells = data[Documents], cells_of(how, model)
     constants = constants_of(model, cells, opened)
@@ -170,7 +170,7 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Seen:
     tokens, baseline = made * losses.tokens, made * losses.baseline
     loss = f"loss {losses.baseline.sum() / losses.tokens.sum():.4f} nats/token"
     title = f"{title_of(model)}, {loss}; {opened.title()}, {losses.tokens.sum():,} tokens"
-    seen = Seen({}, {}, {"title": title}, extra=(cells, index))
+    seen = InstrumentData({}, {}, {"title": title}, extra=(cells, index))
     told: dict[str, Any] = {"cells": pd.DataFrame(keys), "units": opened.units()}
     seen.blocks["loss"] = Observations(measure=NATS, total=total, size=tokens, **told)
     seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=baseline, **told)
@@ -193,7 +193,7 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Seen:
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Mixing, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Mixing, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """everywhere: a row for each change of all modules at once; modules: for each change of each module."""
     cells, index = seen.extra
     made = {}

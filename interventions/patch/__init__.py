@@ -98,9 +98,9 @@ class Patch(Instrument):
         """The suite, where a pair is given."""
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
 
-    def settled(self, data: Opened) -> "Patch":
+    def with_resolved_heads(self, data: Opened) -> "Patch":
         """With hooks and ranked senders by name, so that a control is patched in the same places."""
-        return self._body().settled(self, data)
+        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Patch, __doc__)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.prompts.alignment import check_tokenizer
@@ -58,9 +58,9 @@ class Swept:
         return self.exact.corrupt if self.exact.direction == "denoise" else self.exact.clean
 
 
-def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: clean, corrupted and every patched or guessed run; units: pairs of prompts. Paths are further blocks."""
-    how = settled(how, data)
+    how = with_resolved_heads(how, data)
     try:
         chosen = spots(model, how.hooks)
     except InputError as error:
@@ -75,7 +75,7 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Seen:
     cells = plan(model, pairs, chosen, how.by if how.by != "token" else "role", layers)
     directions = tuple(dict.fromkeys(how.direction))
     swept = [sweep(how, model, pairs, cells, direction, progress) for direction in directions]
-    seen = Seen({}, {}, {"pairs": len(pairs), "left_out": found.left_out})
+    seen = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": found.left_out})
     add(seen, "effect", "recovery", swept, pairs, how.threshold, "hook")
     if edges:
         every = every_edge(model, senders)
@@ -90,7 +90,7 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen
 
 
-def settled(how: Patch, data: Opened) -> Patch:
+def with_resolved_heads(how: Patch, data: Opened) -> Patch:
     """With hooks and senders by name; heads are ranked by their recovery over the same pairs."""
     model = data.model
     if score_names(how.senders):
@@ -179,7 +179,13 @@ def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
 
 
 def add(
-    seen: Seen, odds: str, share: str, swept: Sequence[Swept], pairs: Sequence[PatchPair], threshold: float, family: str
+    seen: InstrumentData,
+    odds: str,
+    share: str,
+    swept: Sequence[Swept],
+    pairs: Sequence[PatchPair],
+    threshold: float,
+    family: str,
 ) -> None:
     """Two blocks: log-odds, with the effect of every patch on them, and recoveries of the pairs that define them.
 
@@ -236,7 +242,7 @@ def _unclear(threshold: float) -> str:
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Patch, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Patch, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """patches: a row for every cell; attribution: how far the guesses are off; paths: a row for every path."""
     title, swept = seen.about["title"], seen.extra
     threshold = f"recovery where clean and corrupted differ by {how.threshold:g} nats"

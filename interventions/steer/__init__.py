@@ -71,9 +71,9 @@ class Steer(Instrument):
         """Sets, where the direction is of a file."""
         return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file's"}
 
-    def settled(self, data: Opened) -> "Steer":
+    def with_resolved_heads(self, data: Opened) -> "Steer":
         """With the layers that the direction is added after, so that a control's is added after the same."""
-        return self._body().settled(self, data)
+        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Steer, __doc__)

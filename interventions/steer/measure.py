@@ -10,7 +10,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
@@ -70,7 +70,7 @@ def check(how: Steer, model: Any) -> None:
         check_room(model, how.prompt, how.sample_tokens)
 
 
-def settled(how: Steer, data: Opened) -> Steer:
+def with_resolved_heads(how: Steer, data: Opened) -> Steer:
     """With the layers of the model's direction."""
     return how if how.layers else replace(how, layers=(str(_direction(how, data)[0].layer),))
 
@@ -79,7 +79,7 @@ def _direction(how: Steer, data: Opened) -> tuple[Any, str]:
     return direction_of(how.direction, data, how.stream, how.method)
 
 
-def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, every scale, and the random directions at it; units: documents."""
     direction, found_in = _direction(how, data)
     layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
@@ -92,7 +92,7 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Seen:
     found = document_losses(model, opened.shards, sweep, kl="reverse", direction=d, **opened.limits, progress=progress)
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
-    seen = Seen({}, {}, arrays={"direction": direction.vector.numpy()}, extra={})
+    seen = InstrumentData({}, {}, arrays={"direction": direction.vector.numpy()}, extra={})
     seen.about |= {"title": title + (f"; the direction was {found_in}" if found_in else ""), "layers": layers}
     seen.about |= {"direction": direction.about, "streams": list(streams)}
     seen.about["norms"] = None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()}
@@ -103,7 +103,9 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen
 
 
-def add_divergence(seen: Seen, found: Losses, scales: Sequence[float], draws: int, units: pd.DataFrame) -> None:
+def add_divergence(
+    seen: InstrumentData, found: Losses, scales: Sequence[float], draws: int, units: pd.DataFrame
+) -> None:
     """Loss, KL and shift of every document: unedited, under the direction's scales, under each random direction's."""
     n, nothing = len(scales), np.zeros((1, len(found.tokens)))
     keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
@@ -140,7 +142,7 @@ def add_divergence(seen: Seen, found: Losses, scales: Sequence[float], draws: in
         ]
 
 
-def tables(how: Steer, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Steer, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row for each scale, and what the model says there."""
     title = seen.about["title"]
     parts = [estimates[name].wide(["scale"]) for name in ("kl", "loss", "shift")]

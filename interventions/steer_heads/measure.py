@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Tasks
 from streamscope.instruments.observations import (
     Contrast,
@@ -45,7 +45,7 @@ NAMES = {"probability": "P(answer)", "log_odds": "log-odds", "loss": "loss"}
 Blocks = Mapping[str, Observations]
 
 
-def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: groups and random groups at every scale, of every task; units: cases of the tasks, or documents."""
     opened = data[Tasks]
     groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
@@ -63,7 +63,7 @@ def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> Se
         own = monotonicity(block, how.within)
         if own.inside.any():
             blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = own, monotonic(own)
-    return Seen(blocks, contrasts, about)
+    return InstrumentData(blocks, contrasts, about)
 
 
 def task_blocks(
@@ -267,7 +267,7 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: SteerHeads, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: SteerHeads, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A table of levels for each measure, then ranges and monotonicity."""
     heads, title = seen.about["groups"], seen.about["title"]
     out = {}
@@ -291,7 +291,7 @@ def levels(blocks: Blocks, heads: Mapping[str, str]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def beside(run: Result, control: Result) -> dict[str, Table]:
+def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """How much larger the model's control ranges are than the control's."""
     table = leverage(run.blocks, control.blocks, tuple(run.about["options"]["within"]))
     return {"leverage": table} if len(table.frame) else {}

@@ -66,9 +66,9 @@ class Streams(Instrument):
         """The streams are there."""
         self._body().chosen_streams(model, self.streams)
 
-    def settled(self, data: Opened) -> "Streams":
+    def with_resolved_heads(self, data: Opened) -> "Streams":
         """With the streams that the model has by name."""
-        return self._body().settled(self, data)
+        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Streams, __doc__)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Observations, estimate_all
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
@@ -36,7 +36,7 @@ EVERYWHERE, HEAD = "everywhere", "head"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 
 
-def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit, one for each draw; units: documents."""
     places = parse_places(how.where, model.config.n_layers)
     cells = cells_of(chosen_streams(model, how.streams), how.method, places, how.reach)
@@ -48,7 +48,7 @@ def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen_of(model, cells, losses, index, opened.units(), title)
 
 
-def settled(how: Streams, data: Opened) -> Streams:
+def with_resolved_heads(how: Streams, data: Opened) -> Streams:
     """With the streams that the model has by name, so that a control is measured without the same ones."""
     return replace(how, streams=chosen_streams(data.model, how.streams))
 
@@ -209,7 +209,7 @@ def stream_losses(
 def seen_of(
     model: StreamTransformer, cells: Sequence[Cell], losses: Losses, index: Sequence[Sequence[int]],
     units: pd.DataFrame, title: str = "loss without a stream",
-) -> Seen:  # fmt: skip
+) -> InstrumentData:  # fmt: skip
     """The loss of every document under every edit, in nats and in percent; drawn methods are means over draws."""
     total = np.concatenate([losses.baseline[None], losses.edited])
     keys = [{**cell.labels, "draw": i} for cell, at in zip(cells, index, strict=True) for i in range(len(at))]
@@ -230,13 +230,13 @@ def seen_of(
         name: Observations(measure=measure, cells=table, units=units, total=total, size=size)
         for name, (measure, size) in sizes.items()
     }
-    return Seen(blocks, contrasts, {"title": title}, extra=(cells, index))
+    return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
 
 
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Streams | None, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Streams | None, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row for every stream, method and place; `draw_sd` is between draws, which the intervals do not hold."""
     cells, index = seen.extra
     names = list(cells[0].labels)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, ranks
 from streamscope.instruments.prompts import align, load_suite
@@ -75,7 +75,7 @@ class Protocol:
         return min(cell.gate for cell in self.cells)
 
 
-def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every selection with its controls under every gate, by part; units: prompts, pairs of them, documents."""
     prompts = data[Prompts]
     ranking = Pds().measure(model, _to_rank(how, data)).table("heads")
@@ -86,7 +86,7 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Seen
     ranked_on = how.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f}" for r in ranking.frame.nlargest(5, "pds").itertuples())
     title = f"{title_of(model)} on {prompts.title()}; heads ranked on {ranked_on}: {best}"
-    seen = Seen({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
+    seen = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for one in observed.values():
         add(seen, protocol, one, model.config.n_layers, prompts.unit)
     if "loss" in how.measures:
@@ -187,7 +187,9 @@ def design(
 # ---- cells and contrasts -----------------------------------------------------------------------
 
 
-def add(seen: Seen, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str) -> None:
+def add(
+    seen: InstrumentData, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str
+) -> None:
     """The blocks of one measure: <measure>, and <measure>-curves over the gates and <measure>-orders of the pairs.
 
     Parts of a measure are all, at the smallest gate also each relation with two or more independent cases (LFA App. F)
@@ -295,7 +297,12 @@ def _curves(
 
 
 def _add_orders(
-    seen: Seen, protocol: Protocol, observed: Observed, measure: Measure, n_layers: int, name_of: Callable[..., str]
+    seen: InstrumentData,
+    protocol: Protocol,
+    observed: Observed,
+    measure: Measure,
+    n_layers: int,
+    name_of: Callable[..., str],
 ) -> None:
     """LFA App. F: the effect where the target stands first, where it stands last, and first − last, pairs as units."""
     cases = observed.cases.reset_index(drop=True)
@@ -347,7 +354,7 @@ def _add_orders(
 Part = tuple[pd.DataFrame, Reasons]
 
 
-def tables(how: Suppress, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects, controls, parts, curves, asymmetry, draws, ranking: each with the measures one below the other."""
     protocol, ranking = seen.extra
     measures = [name for name in seen.blocks if "-" not in name]
@@ -408,7 +415,7 @@ def _named(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.DataFram
     return frame
 
 
-def _effects(seen: Seen, name: str, found: Estimates, protocol: Protocol, resamples: int) -> Part:
+def _effects(seen: InstrumentData, name: str, found: Estimates, protocol: Protocol, resamples: int) -> Part:
     """A row per selection, group, gate and part, with Cohen's d."""
     block = seen.blocks[name]
     frame, missing = found.where(quantity=set(WHOLE)).wide(KEYS)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import checkpoint_of, title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.open_data import WINDOW, Document
@@ -30,7 +30,7 @@ AT_ONCE = 128
 DELTAS = {"delta_loss": "edited − unedited, of the target", "delta_log_p": "edited − unedited, of ŷ"}
 
 
-def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: edits; units: documents. The rows go to a file as they come, only their sums are kept."""
     groups, opened = groups_of(how, model), data[Tokens]
     chosen = list(opened.documents())
@@ -53,7 +53,7 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
     cells = pd.DataFrame([cell_of(group) for group in groups])
     units = opened.units()
     tokens = np.array([len(one.positions) for one in chosen], float)
-    seen = Seen({}, {}, extra=rows)
+    seen = InstrumentData({}, {}, extra=rows)
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
         measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"])
         seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
@@ -75,7 +75,7 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
     return seen
 
 
-def settled(how: TokenEffects, data: Opened) -> TokenEffects:
+def with_resolved_heads(how: TokenEffects, data: Opened) -> TokenEffects:
     """With the heads that are ranked or found in the model by name."""
     alone = _alone(how, HeadFinder(data.model, check_tokenizer(data.model)))
     together = groups_of(how, data.model)[len(alone) :]
@@ -161,7 +161,7 @@ def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str], *,
     return pd.DataFrame(table)
 
 
-def tables(how: TokenEffects, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: TokenEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The rows of all tokens, and the means of every edit."""
     means = [name for name in estimates if name not in SPLITS]
     parts = [estimates[name].wide(["edit", "heads", "layer", "index"], describe=("low", "high")) for name in means]

@@ -30,7 +30,15 @@ from streamscope.models.hooks.capture_and_edit import (
     not_finite,
     resolve,
 )
-from streamscope.models.hooks.points import ObservePoint, OnDemand, eager_when_hooked, observe, quiet, resid_point, tap
+from streamscope.models.hooks.points import (
+    ObservePoint,
+    OnDemand,
+    eager_when_hooked,
+    observe,
+    quiet,
+    read_point,
+    resid_point,
+)
 from streamscope.models.hooks.query import Captures, Query, batches, crop, pad, run, time_axes
 from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, row_of
 
@@ -63,10 +71,10 @@ __all__ = [
     "observe",
     "pad",
     "quiet",
+    "read_point",
     "resid_point",
     "resolve",
     "row_of",
     "run",
-    "tap",
     "time_axes",
 ]

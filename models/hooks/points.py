@@ -1,6 +1,6 @@
 """Hook points that behave differently from TransformerLens' plain `HookPoint`, so that no edit is lost in silence.
 
-- `tap`: what a reader takes from a stream. An edit changes that reader only, also when it is in place.
+- `read_point`: what a reader takes from a stream. An edit changes that reader only, also when it is in place.
 - `observe`: a sum of streams, or another value that nothing reads back. An edit raises and names what to edit instead.
 - `OnDemand`: computed only when somebody listens (scores, patterns, mixing matrices, norm statistics).
 """
@@ -134,7 +134,7 @@ def _any_hooks(model: torch.nn.Module) -> bool:
     return False
 
 
-def tap(point: HookPoint, x: Tensor) -> Tensor:
+def read_point(point: HookPoint, x: Tensor) -> Tensor:
     """`x` as one reader sees it: `x` itself when untouched, else the hook's value.
 
     Hooks get a copy, so an edit in place cannot reach the stream or a cached state.

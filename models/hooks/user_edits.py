@@ -25,7 +25,7 @@ ROUNDING = 1e-3
 """How far, as a share of the largest value, a row alone may differ from the same row in a batch."""
 
 
-def own_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
+def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     """Hook or pattern -> function, of every spec in order; two of one hook act one after the other.
 
     Raises `InputError` for a spec that is none, and where the file's function gives no edits.

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models.hooks import OnDemand, tap
+from streamscope.models.hooks import OnDemand, read_point
 from streamscope.models.layers.noise import dropout
 from streamscope.models.layers.projections import DenseProjection, Projected, Projection, linear, residual_scale
 from streamscope.models.layers.registry import module_for
@@ -147,7 +147,7 @@ class Attention(Projected):
         y = y.unflatten(-1, (-1, self.d_head))
         norm = self._modules.get(f"{name}_norm")
         y = y if norm is None else norm(y)
-        return tap(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
+        return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
     def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
         q, k = self.positions.rotate(q, at), self.positions.rotate(k)
@@ -180,7 +180,7 @@ class Attention(Projected):
         slopes = self.positions.slopes
         if slopes is None or not self.hook_slopes.listening:
             return self.positions.bias(n)
-        return self.positions.bias(n, tap(self.hook_slopes, slopes.expand(batch, -1)))
+        return self.positions.bias(n, read_point(self.hook_slopes, slopes.expand(batch, -1)))
 
     def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
         """`_attend` for the queries [B, P, H, K] of positions `at`, in evaluation and with nobody listening."""

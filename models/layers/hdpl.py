@@ -18,7 +18,7 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks import ObservePoint, OnDemand, observe, tap
+from streamscope.models.hooks import ObservePoint, OnDemand, observe, read_point
 from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection
 from streamscope.models.layers.registry import implements
@@ -95,7 +95,7 @@ class HdplProjection(Projection):
         else:
             observe(self.hook_logvar, lambda: self.logvar(x))
             z, self.penalty, self.kl = mu, None, None
-        z = tap(self.hook_latent, z)  # a hook in place must not reach μ
+        z = read_point(self.hook_latent, z)  # a hook in place must not reach μ
         return detail + self.hook_global(self.decoder(F.silu(z)))
 
     def _penalise(self, kl: Tensor) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.hooks import ObservePoint, observe, tap
+from streamscope.models.hooks import ObservePoint, observe, read_point
 from streamscope.models.layers.hyper_mixing import CONNECTIONS
 from streamscope.models.layers.registry import implements
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology
@@ -45,7 +45,7 @@ class HyperBlock(Block):
 
     def _shown(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
         """The streams after their hook; their readout is shown to `hook_resid_{place}`."""
-        X = tap(getattr(self, f"hook_streams_{place}"), X)
+        X = read_point(getattr(self, f"hook_streams_{place}"), X)
         observe(getattr(self, f"hook_resid_{place}"), lambda: reduced(self.spec, X))
         return X
 

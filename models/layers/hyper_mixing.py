@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models.hooks import tap
+from streamscope.models.hooks import read_point
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
@@ -147,7 +147,7 @@ class HyperConnection(nn.Module):
     def _shown(self, name: str, H: Tensor, X: Tensor) -> Tensor:
         n = self.spec.n
         full = H.to(X.dtype).expand(*X.shape[:2], n, *([n] if name == "res" else []))
-        return tap(getattr(self, f"hook_{name}"), full)
+        return read_point(getattr(self, f"hook_{name}"), full)
 
     def dynamic(self, X: Float[Tensor, "B T N D"], names: list[str] | None = None) -> dict[str, Tensor]:
         """norm(X) W of these coefficients (default: all), before their activation; empty without dynamic terms.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models.hooks import tap
+from streamscope.models.hooks import read_point
 from streamscope.models.layers.projections import Projected, Projection, residual_scale
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -44,7 +44,7 @@ class Mlp(Projected):
             gate, up = self.project("gate", x), self.project("up", x)
             if canon is not None:
                 gate, up = canon(torch.cat([gate, up], -1)).chunk(2, -1)
-            hidden = self.act(tap(self.hook_pre, gate)) * tap(self.hook_pre_linear, up)
+            hidden = self.act(read_point(self.hook_pre, gate)) * read_point(self.hook_pre_linear, up)
         else:
             up = self.project("up", x)
             hidden = self.act(self.hook_pre(up if canon is None else canon(up)))

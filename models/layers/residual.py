@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
-from streamscope.models.hooks import ObservePoint, observe, resid_point, tap
+from streamscope.models.hooks import ObservePoint, observe, read_point, resid_point
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.mlp import Mlp
@@ -105,7 +105,7 @@ class Block(nn.Module):
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
         """What the projections of Q and K, and of V, read."""
-        x_read, x_v_read = tap(self.hook_attn_in, x), tap(self.hook_attn_v_in, x_v)
+        x_read, x_v_read = read_point(self.hook_attn_in, x), read_point(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
         x_norm = self._canon("a", self.ln1(x_read))
         return x_norm, x_norm if v_norm is None else v_norm
@@ -126,7 +126,7 @@ class Block(nn.Module):
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The FFN branch; returns the FFN's update."""
-        x_norm = self._canon("c", self.ln2(tap(self.hook_mlp_in, x)))
+        x_norm = self._canon("c", self.ln2(read_point(self.hook_mlp_in, x)))
         return self.hook_mlp_out(self.dropout(self.mlp(x_norm, self._modules.get("canon_d"))))
 
     def around_attn(self, state: State, attn: AttentionBranch) -> State:
@@ -157,7 +157,7 @@ class SingleBlock(Block):
         self.parallel = isinstance(config.residual, c.Single) and config.residual.order == "parallel"
 
     def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor | MidStream:
-        x = tap(self.hook_resid_pre, x)
+        x = read_point(self.hook_resid_pre, x)
         mid = self.hook_resid_mid(x + attn(x, x))
         return MidStream(mid, x) if self.parallel else mid
 
@@ -226,8 +226,8 @@ class DualStreamBlock(Block):
 
     def _shown(self, x_t: Tensor, x_e: Tensor, place: str) -> tuple[Tensor, Tensor]:
         """The two streams after their hooks; their sum is shown to `hook_resid_{place}`."""
-        x_t = tap(getattr(self, f"hook_token_{place}"), x_t)
-        x_e = tap(getattr(self, f"hook_context_{place}"), x_e)
+        x_t = read_point(getattr(self, f"hook_token_{place}"), x_t)
+        x_e = read_point(getattr(self, f"hook_context_{place}"), x_e)
         observe(getattr(self, f"hook_resid_{place}"), lambda: x_t + x_e)
         return x_t, x_e
 

@@ -32,7 +32,16 @@ from streamscope.models.hooks import Edits, attached, check_fired, is_finite, ma
 from streamscope.models.layers.attention import pick
 from streamscope.models.layers.residual import Block, State, map_state
 from streamscope.models.sweep.copies import Copies, Copy, Keep
-from streamscope.models.sweep.grouping import Path, Task, Trail, grouped, joined, key, side_by_side, within
+from streamscope.models.sweep.grouping import (
+    CaptureChain,
+    LayerTask,
+    Trajectory,
+    grouped,
+    joined,
+    key,
+    side_by_side,
+    within,
+)
 from streamscope.models.sweep.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, stage_of
 from streamscope.models.transformer import StreamTransformer
 
@@ -95,7 +104,7 @@ class Trajectories:
         if not streams and all(map(row_of, self.names)) and not any(plan.anywhere for plan in self.plans):
             self.stop = max((stage_of(name, n) for name in self.names), default=EMBED)
         self.last = min(max(self.stop, 0) // STAGES, n - 1)
-        self._kept: dict[int, tuple[Task, Tensor, Trail]] = {}
+        self._kept: dict[int, tuple[LayerTask, Tensor, CaptureChain]] = {}
         """By layer, z of the last copy of a chunk: the next chunk may go on with it."""
 
     def _positions(self, at: Tensor) -> tuple[Tensor, int]:
@@ -116,8 +125,8 @@ class Trajectories:
         shows = any(self._stage(name) >= end for name in self.names)
         self._short = alone and not shows and self.at is not None and bool(self.model.blocks[self.last].positionwise)
         self._heads_only = alone and self.stop == end
-        queues: dict[tuple[int, str], deque[Task]] = {}
-        self._queue(queues, -1, Path(None, Trail()), list(range(len(self.plans))))
+        queues: dict[tuple[int, str], deque[LayerTask]] = {}
+        self._queue(queues, -1, Trajectory(None, CaptureChain()), list(range(len(self.plans))))
         while queues:
             layer, kind = place = max(queues)
             tasks = [queues[place].popleft() for _ in range(min(self.chunk, len(queues[place])))]
@@ -126,15 +135,15 @@ class Trajectories:
             trails, state, h = self._run(layer, kind, tasks)
             if layer == self.last:
                 self._check_finite(tasks, h)
-                yield Arrived([task.edits for task in tasks], h, [trail.captured() for trail in trails])
+                yield Arrived([task.edits for task in tasks], h, [chain.captured() for chain in trails])
                 continue
-            for i, (task, trail) in enumerate(zip(tasks, trails, strict=True)):
+            for i, (task, chain) in enumerate(zip(tasks, trails, strict=True)):
                 own = map_state(partial(self._rows, index=[i]), state)
-                self._queue(queues, layer + 1, Path(own, trail), task.edits)
+                self._queue(queues, layer + 1, Trajectory(own, chain), task.edits)
         reached = {name for plan in self.plans for name, stage in plan.stages.items() if stage <= self.stop}
         check_fired([name for name in self.points if name in reached - self.copies.fired])
 
-    def _check_finite(self, tasks: Sequence[Task], h: Tensor | None) -> None:
+    def _check_finite(self, tasks: Sequence[LayerTask], h: Tensor | None) -> None:
         """Raise `InputError` for final streams that are not finite, with the edits and the first hook that shows it."""
         if h is None or is_finite(h):
             return
@@ -147,7 +156,9 @@ class Trajectories:
 
     # ---- who goes together ---------------------------------------------------------------------
 
-    def _queue(self, queues: dict[tuple[int, str], deque[Task]], layer: int, path: Path, edits: list[int]) -> None:
+    def _queue(
+        self, queues: dict[tuple[int, str], deque[LayerTask]], layer: int, path: Trajectory, edits: list[int]
+    ) -> None:
         """Split a trajectory by what its edits do in a layer (−1: the embedding)."""
         stages = [EMBED] if layer < 0 else [layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)]
         if layer == self.last:
@@ -155,13 +166,13 @@ class Trajectories:
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         for e in edits:
             groups.setdefault(tuple(self.plans[e].keys.get(s) for s in stages), []).append(e)
-        tasks = [Task(path, groups[keys], keys) for keys in side_by_side(list(groups))]
+        tasks = [LayerTask(path, groups[keys], keys) for keys in side_by_side(list(groups))]
         kinds = [self._kind(layer, task) for task in tasks]
         for kind, task in zip(kinds, tasks, strict=True):
             kind = "z" if kind == "at" and "z" in kinds else kind
             queues.setdefault((layer, kind), deque()).append(task)
 
-    def _kind(self, layer: int, task: Task) -> str:
+    def _kind(self, layer: int, task: LayerTask) -> str:
         """What has to run: the "whole" layer, its "heads", all "at" positions, or "z" everywhere, the rest there."""
         if layer != self.last:
             return "whole"
@@ -176,7 +187,7 @@ class Trajectories:
     # ---- the passes ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _run(self, layer: int, kind: str, tasks: list[Task]) -> tuple[list[Trail], State, Tensor | None]:
+    def _run(self, layer: int, kind: str, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State, Tensor | None]:
         """The trajectories after a layer, and, after the last, their final streams."""
         ends = layer == self.last and kind != "heads" and self.stop == self.final
         stages = {EMBED} if layer < 0 else {layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)}
@@ -184,7 +195,7 @@ class Trajectories:
         here = [name for name in self.points if self._stage(name) in stages or row_of(name) is None]
         with attached(self.model, self.copies.hooks(here, [task.edits[0] for task in tasks])):
             if layer < 0:
-                trails = self._show([[task] for task in tasks], [Trail(task.path.trail) for task in tasks])
+                trails = self._show([[task] for task in tasks], [CaptureChain(task.path.chain) for task in tasks])
                 state = self.model.embed_tokens(self.tokens.repeat(len(tasks), 1))
             else:
                 run = self._whole if kind == "whole" else partial(self._partly, kind)
@@ -192,12 +203,12 @@ class Trajectories:
             h = self._final(kind, len(tasks), state) if ends else None
         return trails, state, h if self.streams else None
 
-    def _whole(self, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
+    def _whole(self, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
         """A layer at every position: each stage once for what is the same up to it."""
         written, fed = grouped(tasks, 2), grouped(tasks, 3)
         read, z, nodes = self._begin(block.layer, tasks)
         which = within([group[0] for group in written], read)
-        mids = [Trail(nodes[i]) for i in which]
+        mids = [CaptureChain(nodes[i]) for i in which]
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
             new = range(len(z), len(read))
@@ -213,8 +224,8 @@ class Trajectories:
         self._show(written, mids)
         state = block.around_attn(joined([group[0].path.state for group in written]), attend)
         copies, whose = within(tasks, written), within(tasks, fed)
-        inner = [Trail(mids[copies[whose.index(i)]]) for i in range(len(fed))]
-        ends = [Trail(inner[i]) for i in whose]
+        inner = [CaptureChain(mids[copies[whose.index(i)]]) for i in range(len(fed))]
+        ends = [CaptureChain(inner[i]) for i in whose]
 
         def feed_forward(x: Tensor) -> Tensor:
             self._show(fed, inner)
@@ -225,7 +236,7 @@ class Trajectories:
         self._show([[task] for task in tasks], ends)
         return ends, block.around_mlp(map_state(partial(self._rows, index=copies), state), feed_forward)
 
-    def _partly(self, kind: str, block: Block, tasks: list[Task]) -> tuple[list[Trail], State]:
+    def _partly(self, kind: str, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
         """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
         read, z, nodes = self._begin(block.layer, tasks, kept=kind == "z")
         new = slice(len(z), len(read))
@@ -239,7 +250,7 @@ class Trajectories:
             self._show(read[new], nodes[new])
             block.around_attn(joined([group[0].path.state for group in read[new]]), only_heads)
         which = within(tasks, read)
-        trails = self._show([[task] for task in tasks], [Trail(nodes[i]) for i in which])
+        trails = self._show([[task] for task in tasks], [CaptureChain(nodes[i]) for i in which])
         if kind == "heads":
             return trails, None
         if kind == "z":
@@ -261,19 +272,19 @@ class Trajectories:
         return h.unflatten(0, (n, -1))[:, :, : self.wanted]
 
     def _begin(
-        self, layer: int, tasks: list[Task], *, kept: bool = True
-    ) -> tuple[list[list[Task]], list[Tensor], list[Trail]]:
+        self, layer: int, tasks: list[LayerTask], *, kept: bool = True
+    ) -> tuple[list[list[LayerTask]], list[Tensor], list[CaptureChain]]:
         """Tasks by HEADS stage, z of the first at every position if the last chunk ended with it, and their trails."""
         read = grouped(tasks, 1)
-        z, nodes = [], [Trail(group[0].path.trail) for group in read]
+        z, nodes = [], [CaptureChain(group[0].path.chain) for group in read]
         before = self._kept.get(layer) if kept else None
         if before is not None and key(before[0], 1) == key(tasks[0], 1):
             z, nodes[0] = [before[1]], before[2]
         return read, z, nodes
 
-    def _show(self, groups: Sequence[Sequence[Task]], trails: list[Trail]) -> list[Trail]:
+    def _show(self, groups: Sequence[Sequence[LayerTask]], trails: list[CaptureChain]) -> list[CaptureChain]:
         """Say what the copies in the next tensors are: one per group, which its edits share; `trails` again."""
-        self.copies.rows = [Copy(group[0].edits, trail.found) for group, trail in zip(groups, trails, strict=True)]
+        self.copies.rows = [Copy(group[0].edits, chain.found) for group, chain in zip(groups, trails, strict=True)]
         return trails
 
     def _rows(self, x: Tensor, index: Sequence[int]) -> Tensor:

@@ -13,10 +13,10 @@ from streamscope.models.layers.residual import State
 
 
 @dataclass(eq=False)
-class Trail:
+class CaptureChain:
     """What was captured on the way of a trajectory since the trail `before`, which it may share."""
 
-    before: "Trail | None" = None
+    before: "CaptureChain | None" = None
     found: dict[str, Any] = field(default_factory=dict)
 
     def captured(self) -> dict[str, Any]:
@@ -25,33 +25,33 @@ class Trail:
 
 
 @dataclass(eq=False)
-class Path:
+class Trajectory:
     """A trajectory that has come to a layer: its state [B, …] there (None: before the embedding) and its trail."""
 
     state: State
-    trail: Trail
+    chain: CaptureChain
 
 
 @dataclass(eq=False)
-class Task:
+class LayerTask:
     """The next layer of a trajectory, for those of its edits that do the same in it: `keys`, stage by stage."""
 
-    path: Path
+    path: Trajectory
     edits: list[int]
     keys: tuple[Hashable, ...]
 
 
-def key(task: Task, depth: int) -> tuple[int, tuple[Hashable, ...]]:
+def key(task: LayerTask, depth: int) -> tuple[int, tuple[Hashable, ...]]:
     """Equal for tasks that do the same in the first `depth` stages of their layer."""
     return id(task.path), task.keys[:depth]
 
 
-def grouped(tasks: Sequence[Task], depth: int) -> list[list[Task]]:
+def grouped(tasks: Sequence[LayerTask], depth: int) -> list[list[LayerTask]]:
     """Neighbours that do the same in the first `depth` stages of their layer."""
     return [list(group) for _, group in groupby(tasks, partial(key, depth=depth))]
 
 
-def within(tasks: Sequence[Task], groups: Sequence[Sequence[Task]]) -> list[int]:
+def within(tasks: Sequence[LayerTask], groups: Sequence[Sequence[LayerTask]]) -> list[int]:
     """The group of each task."""
     place = {id(task): i for i, group in enumerate(groups) for task in group}
     return [place[id(task)] for task in tasks]

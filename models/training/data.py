@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Trained, Validated, read_json
+from streamscope.cli.disk import Trained, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import bundled_folder, run_label
 from streamscope.text import SplitAt
@@ -134,7 +134,7 @@ def evaluation_shards(
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
-    saved = read_json(folder / "config.json", Validated).get("data")
+    saved = read_json(folder / "config.json", ValidatedConfig).get("data")
     if saved is None:
         raise InputError(f"{run_label(folder)} does not say what it was trained on; give --data SOURCE")
     try:

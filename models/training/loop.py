@@ -22,7 +22,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import visible
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
-from streamscope.models.mixing import has_mixing, idle, measure, still
+from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
 from streamscope.models.readout import IGNORE
 from streamscope.models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
@@ -50,7 +50,7 @@ class Batches(Protocol):
         """Inputs and targets [B, T]; −100 where there is no target."""
 
 
-class Stretch(NamedTuple):
+class TrainingPhase(NamedTuple):
     """A phase of a run: from step `first`, `batch` windows of `n_ctx` tokens each, at `flops` per token of training."""
 
     first: int
@@ -117,12 +117,12 @@ class Trainer:
 
     # ---- one step ------------------------------------------------------------------------------
 
-    def _phases(self) -> list[Stretch]:
+    def _phases(self) -> list[TrainingPhase]:
         """The stretches of the run: one, unless phases are declared. Raises `InputError` for those that cannot be."""
         t, model, declared = self.training, self.model, phases_of(self.training.phases)
         if not declared:
             flops = sum(training_flops_per_token(model).values())
-            return [Stretch(0, self.batch, model.config.n_ctx, self.train, flops)]
+            return [TrainingPhase(0, self.batch, model.config.n_ctx, self.train, flops)]
         if not isinstance(self.train, Windows | MixedWindows):
             raise InputError("phases are for training on text: leave --phases out")
         found = []
@@ -141,7 +141,7 @@ class Trainer:
             if len(windows) < phase.batch_size:
                 raise InputError(f"the data has {len(windows)} windows, a phase's batch needs {phase.batch_size}")
             flops = sum(training_flops_per_token(model, phase.n_ctx).values())
-            found.append(Stretch(phase.first, phase.batch_size, phase.n_ctx, windows, flops))
+            found.append(TrainingPhase(phase.first, phase.batch_size, phase.n_ctx, windows, flops))
         return found
 
     def phase(self, step: int) -> int:
@@ -279,7 +279,7 @@ class Trainer:
         with self.autocast():
             rows = measure(self.model, *self._move(self.valid.batch(range(size))))
         self.run.log_rows(self.step, "mixing", rows)
-        warning = still(rows, idle(self.model))
+        warning = no_mixing_message(rows, inert_modules(self.model))
         if warning and not self._still:
             progress.say(f"step {self.step}: {warning}")
         self._still = bool(warning)

@@ -22,7 +22,7 @@ from streamscope.models.config import KromHC
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set, to_dict
 from streamscope.models.layers.hyper_mixing import DTYPES, KroneckerConnection
-from streamscope.models.mixing import connections, idle, measure
+from streamscope.models.mixing import connections, inert_modules, measure
 from streamscope.papers.comparison.losses import final_loss
 from streamscope.papers.comparison.runs import Run
 from streamscope.probes import mixing
@@ -87,7 +87,7 @@ def factors(run: Run) -> pd.DataFrame:
     model = load(run.folder, device="cpu")
     rest = without_gradient(run)
     static = {(r["module"], r["metric"], r["part"]): r["value"] for r in measure(model)}
-    without = idle(model)
+    without = inert_modules(model)
     rows = []
     for name, module in connections(model).items():
         assert isinstance(module, KroneckerConnection), f"{name} is {type(module).__name__}"
@@ -181,12 +181,12 @@ def arm(run: Run) -> dict[str, Any]:
 def mixing_row(run: Run, found: pd.DataFrame) -> dict[str, Any]:
     """One row of the mixing table: a run's arm, seed, loss, and its mixing, over the factors that can act."""
 
-    acts, idle = found[found["acts"]], found[~found["acts"]]
+    acts, inert = found[found["acts"]], found[~found["acts"]]
     rest = without_gradient(run)
     metrics = final(load(run.folder, device="cpu"), log(run.folder), kept_step(run.folder))
     gradient = metrics.loc[metrics["metric"] == "gradient", "value"].dropna()
     in_use = metrics[(metrics["metric"] == "swap_dynamic") & metrics["module"].isin(set(acts["module"]))]["value"]
-    why = {} if len(idle) else {"by_loss_controls": "every module can act"}
+    why = {} if len(inert) else {"by_loss_controls": "every module can act"}
     if acts["swap_best"].isna().all():
         why["swap_best"] = "no tanh bounds the dynamic term"
     if gradient.empty:
@@ -200,7 +200,7 @@ def mixing_row(run: Run, found: pd.DataFrame) -> dict[str, Any]:
         "gap": float(acts["gap"].mean()), "by_loss": float(acts["by_loss"].mean()),
         "by_loss_sd": float(acts["by_loss"].std(ddof=1)),
         "towards": int((acts["by_loss"] > 0).sum()), "by_loss_max": float(acts["by_loss"].max()),
-        "by_loss_controls": float(idle["by_loss"].mean()) if len(idle) else NAN,
+        "by_loss_controls": float(inert["by_loss"].mean()) if len(inert) else NAN,
         **stream_cosines(run),
         "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),
     }  # fmt: skip

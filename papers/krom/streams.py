@@ -91,22 +91,24 @@ def alphas(folder: Any) -> "pd.Series":
     import pandas as pd
 
     from streamscope.models.checkpoint import load
-    from streamscope.models.mixing import idle, measure
+    from streamscope.models.mixing import inert_modules, measure
 
     model = load(folder)
     found = {r["module"]: r["value"] for r in measure(model) if r["metric"] == "alpha_res"}
-    return pd.Series({name: float(x) for name, x in found.items() if name not in idle(model) and x is not None})
+    return pd.Series(
+        {name: float(x) for name, x in found.items() if name not in inert_modules(model) and x is not None}
+    )
 
 
 def added(run: "Run", model: Any) -> "pd.Series":
     """What the dynamic term adds to the swap, mean over a module's factors, at the kept weights, by module."""
-    from streamscope.models.mixing import idle
+    from streamscope.models.mixing import inert_modules
     from streamscope.probes.mixing import final, kept_step, log
 
     rows = final(model, log(run.folder), kept_step(run.folder))
     by = rows[rows["metric"].isin(("swap_static", "swap_dynamic"))].groupby(["module", "metric"])["value"].mean()
     wide = by.unstack()
-    return (wide["swap_dynamic"] - wide["swap_static"]).drop(index=list(idle(model)), errors="ignore")
+    return (wide["swap_dynamic"] - wide["swap_static"]).drop(index=list(inert_modules(model)), errors="ignore")
 
 
 def gained(model: Any, opened: Any, progress: Any) -> "pd.Series":

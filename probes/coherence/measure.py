@@ -8,7 +8,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned, align_once
@@ -78,7 +78,7 @@ def rows(
     return both.assign(due=both["log_odds"] - (both[AFTER[0]] - both[AFTER[1]]))
 
 
-def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: relation × (ln p of either word, after the own text and elsewhere), and whether the right one leads."""
     opened = data[Prompts]
     others = exchanged(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
@@ -90,7 +90,7 @@ def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> S
     return seen
 
 
-def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str) -> Seen:
+def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of `rows`, for all prompts and per relation."""
     if found.empty:
         raise InputError("no prompts to summarise: the table is empty")
@@ -130,10 +130,12 @@ def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str]
             ]
     shares = [Contrast(quantity="share", weights={i: 1.0}, labels={"relation": g}, null=None)
               for i, g in enumerate(groups)]  # fmt: skip
-    return Seen({"log_odds": odds, "share": share}, {"log_odds": contrasts, "share": shares}, {"title": "coherence"})
+    return InstrumentData(
+        {"log_odds": odds, "share": share}, {"log_odds": contrasts, "share": shares}, {"title": "coherence"}
+    )
 
 
-def tables(how: Coherence, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Coherence, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """coherence: a row for all prompts and one per relation."""
     found = estimates["log_odds"]
     frame, missing = found.wide(["relation"])

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Column, Table, counts, described, key
 from streamscope.models.hooks import capture, is_finite, not_finite
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
-from streamscope.models.mixing import Module, connections, idle, sigma2
+from streamscope.models.mixing import PlacedConnection, connections, inert_modules, sigma2
 from streamscope.models.readout import IGNORE
 from streamscope.probes.contraction import Contraction
 
@@ -29,10 +29,10 @@ UNBOUND = "H_res is not doubly stochastic: its σ₂ bounds nothing"
 APART = "nothing differs between the streams, with or without mixing"
 
 
-def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: modules in the order in which they write; units: documents."""
     opened, modules = data[Documents], list(connections(model))
-    read = dict.fromkeys(hook for one in map(Module.of, modules) for hook in (one.entry, one.exit))
+    read = dict.fromkeys(hook for one in map(PlacedConnection.of, modules) for hook in (one.entry, one.exit))
     documents, tokens_of = list[int](), list[np.ndarray]()
     sums: dict[str, list[np.ndarray]] = {name: [] for name in ("spread", "rank", "apart", "alone", "predicted")}
     for index, tokens, targets in progress(list(opened.batches())):
@@ -57,15 +57,15 @@ def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> S
 
 def seen_of(
     model: Any, title: str, units: pd.DataFrame, total: Mapping[str, np.ndarray], tokens: Float[np.ndarray, " docs"]
-) -> Seen:
+) -> InstrumentData:
     """The sums [modules, documents] as observations."""
-    mixing, still = connections(model), idle(model)
+    mixing, inert = connections(model), inert_modules(model)
     cells = pd.DataFrame([
-        {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in still else "yes"}
-        for one in map(Module.of, mixing)
+        {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in inert else "yes"}
+        for one in map(PlacedConnection.of, mixing)
     ])  # fmt: skip
     bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
-    seen = Seen({}, {}, {"title": f"{title_of(model)}: {title}, {int(tokens.sum()):,} tokens"})
+    seen = InstrumentData({}, {}, {"title": f"{title_of(model)}: {title}, {int(tokens.sum()):,} tokens"})
 
     def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, why: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)
@@ -84,7 +84,7 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
     """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position after each module."""
     rows: list[dict[str, Tensor]] = []
     written, kept = torch.zeros(()), None
-    for module in map(Module.of, modules):
+    for module in map(PlacedConnection.of, modules):
         before, after, H = (found[hook].double() for hook in (module.entry, module.exit, f"{module.path}.hook_res"))
         written = written + (after - mix(H, before))
         kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)
@@ -108,7 +108,7 @@ def _share(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return np.where(alone > 0, alone - apart, 0.0), alone
 
 
-def tables(how: Contraction, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Contraction, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: one row after each."""
     frame, missing = estimates["spread"].wide(list(KEYS))
     for name in ("rank", "contracted", "predicted"):

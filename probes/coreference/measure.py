@@ -9,7 +9,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned
@@ -89,7 +89,7 @@ def _others(at: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
 # ---- cells and contrasts -----------------------------------------------------------------------
 
 
-def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: heads (attention, hits, ties) over cases, and how far heads hit in both orders, over pairs."""
     opened = data[Prompts]
     query = plan(how, opened.aligned, opened.tokenizer)
@@ -100,7 +100,7 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     return seen
 
 
-def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) -> Seen:
+def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) -> InstrumentData:
     """Observations and contrasts of the rows of `read`: heads × cases, and readings and heads × minimal pairs."""
     if rows.empty:
         raise InputError("no cases to summarise: the table is empty")
@@ -122,7 +122,7 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
     labels = heads.to_dict("records")
     contrasts = {"attention": _each("attention", labels), "top1": _each("top1", labels)}
     contrasts["top1"] += _each("ties", labels, start=len(heads))
-    seen = Seen({"attention": attention, "top1": hits}, contrasts, {"title": "coreference"})
+    seen = InstrumentData({"attention": attention, "top1": hits}, contrasts, {"title": "coreference"})
     pairs = pairs_of(cases, values["hit"])
     if pairs is not None:
         ids, about, first, last = pairs
@@ -178,7 +178,7 @@ def by_pair(about: pd.DataFrame, stable: np.ndarray, either: np.ndarray, jaccard
 # ---- tables ------------------------------------------------------------------------------------
 
 
-def tables(how: Coreference, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: a row per head, best first; held-out: chosen heads against the rules; stability, pairs: LFA Eq. 6."""
     title = seen.about["title"]
     heads = table_of(seen, estimates)
@@ -196,7 +196,7 @@ def tables(how: Coreference, seen: Seen, estimates: Mapping[str, Estimates]) -> 
     return out
 
 
-def table_of(seen: Seen, estimates: Mapping[str, Estimates]) -> Table:
+def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates]) -> Table:
     """A row per head, best Top-1 first. The intervals are those of one head looked at alone: the best of many is
     judged by `held_out`."""
     frame, missing = estimates["attention"].wide(KEYS, describe=("sd", "low", "high"))
@@ -216,7 +216,7 @@ def table_of(seen: Seen, estimates: Mapping[str, Estimates]) -> Table:
     return Table(frame, HEADS, missing, seen.about["title"])
 
 
-def stability(seen: Seen, found: Estimates) -> Table:
+def stability(seen: InstrumentData, found: Estimates) -> Table:
     """The mean over pairs of both readings of Eq. 6 (SPEC §7.3), their intervals cut at 0 and 1.
 
     jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order: the reading of the
@@ -314,5 +314,5 @@ def pair_stability(rows: pd.DataFrame) -> pd.DataFrame:
     return pairs
 
 
-def _estimates(seen: Seen) -> dict[str, Estimates]:
+def _estimates(seen: InstrumentData) -> dict[str, Estimates]:
     return estimate_all(seen.blocks, seen.contrasts)

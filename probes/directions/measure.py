@@ -11,7 +11,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.result import Result
@@ -142,7 +142,7 @@ def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:
 # ---- the instrument ----------------------------------------------------------------------------
 
 
-def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: layer and stream; units: held-out prompts, 1 for one on its own set's side of the middle."""
     sets = data[Sets]
     a, b = (stream_states(model, rows.tokens, how.pool, progress=progress) for rows in (sets.a, sets.b))
@@ -159,7 +159,7 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> Se
                  missing="" if block.inside[i].any() else NO_DIFFERENCE)
         for i, labels in enumerate(block.cells.to_dict("records"))
     ]  # fmt: skip
-    return Seen({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
+    return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
 
 
 def hits(found: Found, a: Sequence[str], b: Sequence[str]) -> Observations:
@@ -177,7 +177,7 @@ def hits(found: Found, a: Sequence[str], b: Sequence[str]) -> Observations:
     )  # fmt: skip
 
 
-def tables(how: Directions, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Directions, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """Layers and streams; how alike the readout's directions of the layers are; how alike the streams'."""
     found, title = seen.extra, seen.about["title"]
     accuracy, missing = estimates["accuracy"].wide(["layer", "stream"])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenDocuments
@@ -36,7 +36,7 @@ def projections_of(model: Any) -> dict[str, HdplProjection]:
     return {name: named[name] for i in range(model.config.n_layers) for name in (f"blocks.{i}.{p}" for p in paths)}
 
 
-def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: projections, their dimensions, and losses at μ and of every draw; units: documents."""
     opened, projections = data[Documents], projections_of(model)
     sums, losses = Sums(projections), []
@@ -133,7 +133,7 @@ class Sums:
         return (self.second[name] / n - mean.square()).clamp(min=0.0).numpy()
 
 
-def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses: list[Any]) -> Seen:
+def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses: list[Any]) -> InstrumentData:
     """The sums as observations."""
     tokens = np.concatenate(sums.tokens)[sums.order].astype(float)
     some = tokens > 0
@@ -146,7 +146,9 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
         {**cell, "dimension": r}
         for cell, one in zip(cells.to_dict("records"), sums.projections.values(), strict=True) for r in range(one.rank)
     ])  # fmt: skip
-    seen = Seen({}, {}, {"title": f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"}, extra={})
+    seen = InstrumentData(
+        {}, {}, {"title": f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"}, extra={}
+    )
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)
@@ -179,7 +181,7 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
     return seen
 
 
-def tables(how: DualPath, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """projections; dimensions: of each, and whether it is active; loss: at z = μ and drawn."""
     title, keys = seen.about["title"], list(KEYS)
     dims, lost = estimates["dimensions"].wide([*keys, "dimension"])

@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned
@@ -61,7 +61,7 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> pd.DataFrame:
     return tidy(prompt_columns(aligned), layers, {name: np.stack(v) for name, v in values.items()})
 
 
-def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: head × class, and every head's score for its own class on the half that did not choose it."""
     opened = data[Prompts]
     check_heads(model.cfg.n_heads * (model.cfg.n_layers if how.layers == "all" else 1), how.k)
@@ -71,7 +71,7 @@ def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> 
     return seen
 
 
-def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = str) -> Seen:
+def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of the rows of `read`; `extra`: every head's group, and the class it is scored in.
 
     A head without a group is scored in the class that it scores the most in on the half that chooses.
@@ -101,10 +101,12 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
         for i, labels in enumerate(heads.to_dict("records"))
         for at, name in enumerate((*CLASSES, "held_out"))
     ]
-    return Seen({"score": block}, {"score": contrasts}, {"title": "groups"}, extra={"group": groups, "scored": scored})
+    return InstrumentData(
+        {"score": block}, {"score": contrasts}, {"title": "groups"}, extra={"group": groups, "scored": scored}
+    )
 
 
-def tables(how: HeadGroups, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: HeadGroups, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: a row per head; groups: those of a group."""
     found, title = estimates["score"], seen.about["title"]
     frame, missing = found.where(quantity="held_out").wide(KEYS)

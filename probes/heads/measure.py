@@ -11,7 +11,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.prompts.alignment import check_tokenizer
@@ -76,7 +76,7 @@ def _score(a: Tensor, score: str, n: int) -> Tensor:
     return a.diagonal(-back, -2, -1)[..., start - back :].mean(-1)  # entry j is A[j + back, j]
 
 
-def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: kind of prompt × score × head, and even attention; units: random sequences and texts."""
     n_ctx, tokenizer = model.cfg.n_ctx, check_tokenizer(model)
     how = replace(how, text_tokens=min(how.text_tokens, n_ctx))
@@ -99,7 +99,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Seen:
     return seen
 
 
-def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> Seen:
+def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
     """Observations and contrasts of the rows of `read`; `names` of the prompts, by default their places, and what each
     is a part of, by default nothing."""
     rows = rows.assign(head=[f"L{a}H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
@@ -124,10 +124,10 @@ def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[s
         contrasts.append(Contrast(quantity="mean", weights={i: 1.0}, labels=labels, null=None))
         even_at = at[labels["kind"], labels["score"]]
         contrasts.append(Contrast(quantity="uniform", weights={even_at: 1.0}, labels=labels, null=None))
-    return Seen({"scores": block}, {"scores": contrasts}, {"title": "scores by position"})
+    return InstrumentData({"scores": block}, {"scores": contrasts}, {"title": "scores by position"})
 
 
-def tables(how: Heads, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Heads, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """scores: a row per kind of prompt, score and head."""
     found = estimates["scores"]
     frame, missing = found.where(quantity="mean").wide(KEYS, describe=("sd", "low", "high"))

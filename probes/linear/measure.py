@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.prompts.labelled import Example
@@ -108,7 +108,7 @@ def features(hook: str, rows: Sequence[Any]) -> np.ndarray:
 # ---- cells and contrasts -----------------------------------------------------------------------
 
 
-def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: hooks, and their control tasks; units: labelled positions, hit or not when they were held out."""
     opened = data[Labels]
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
@@ -118,7 +118,7 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Seen:
     return seen
 
 
-def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> Seen:
+def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
     """Observations of `read`: hits of the task; hits of the task and of its control tasks, a mean over draws."""
     hooks = table.drop_duplicates("hook")[["hook", "layer"]].reset_index(drop=True)
     wide = table.pivot_table(index="example", columns=["task", "hook"], values="correct", aggfunc="mean", sort=False)
@@ -152,10 +152,10 @@ def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> Seen:
             )
         ],
     }
-    return Seen(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
+    return InstrumentData(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
 
 
-def tables(how: Linear, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Linear, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """A row for each hook."""
     frame, missing = estimates["accuracy"].wide(["hook", "layer"])
     gains, why = estimates["selectivity"].wide(["hook", "layer"])

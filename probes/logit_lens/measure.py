@@ -13,7 +13,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Text
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.instruments.table import Column, Table, counts, described, key
@@ -140,7 +140,7 @@ def candidates(
 # ---- cells and contrasts -----------------------------------------------------------------------
 
 
-def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: layers; units: prompts, with the loss of every position that has a next token."""
     opened = data[Text]
     found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer)
@@ -149,7 +149,7 @@ def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> S
     return seen
 
 
-def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Seen:
+def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> InstrumentData:
     """Observations of `read`: −ln p of the actual next token, and whether it is the most probable one."""
     actual = found[found["actual"]]
     if actual.empty:
@@ -160,7 +160,7 @@ def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Seen:
     prompts = wide["loss"].columns
     units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in prompts]})
     cells = pd.DataFrame({"layer": wide["loss"].index})
-    seen = Seen({}, {}, {"title": "logit lens"}, extra=found)
+    seen = InstrumentData({}, {}, {"title": "logit lens"}, extra=found)
     for name, unit in VALUES.items():
         measure = Measure(name=name, unit=unit, resolution=1e-6)
         seen.blocks[name] = Observations(
@@ -177,7 +177,7 @@ def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Seen:
 VALUES = {"loss": "nats/token", "hit": "share of positions"}
 
 
-def tables(how: LogitLens, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """layers: loss, accuracy and rank of the actual next token; lens: the most probable token; candidates: all kept."""
     title, found = seen.about["title"], seen.extra
     actual = found[found["actual"]]

@@ -10,13 +10,13 @@ import pandas as pd
 from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Column, Table, key
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import read_manifest
-from streamscope.models.mixing import METRICS, STILL, UNITS, idle
+from streamscope.models.mixing import METRICS, STILL, UNITS, inert_modules
 from streamscope.models.runs import evaluations
 from streamscope.probes.mixing import (
     AT_REST,
@@ -39,7 +39,7 @@ class Watched:
     log: pd.DataFrame
     final: pd.DataFrame
     about: dict[str, Any]
-    idle: Collection[str]
+    inert_modules: Collection[str]
     """Modules whose mixing cannot change an output."""
     rest: dict[str, float] | str
     """‖H_res − I‖_F of each module without any gradient, or why it is not known."""
@@ -62,7 +62,7 @@ def watch(model: Any) -> Watched:
         "bias": getattr(model.config.residual, "b_res", float("nan")),
         "loss": losses[-1] if losses else float("nan"),
     }
-    return Watched(logged, rows, about, idle(model), _rest(folder, model, manifest, step))
+    return Watched(logged, rows, about, inert_modules(model), _rest(folder, model, manifest, step))
 
 
 def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> dict[str, float] | str:
@@ -86,7 +86,7 @@ def overview(run: Watched) -> pd.DataFrame:
     why = {} if row["bias"] == row["bias"] else {"bias": "no initial bias of mixing"}
     if row["loss"] != row["loss"]:
         why["loss"] = "no evaluation of these weights"
-    can = run.final[~run.final["module"].isin(run.idle)]
+    can = run.final[~run.final["module"].isin(run.inert_modules)]
     for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
         of = can[can["metric"] == metric]
         row[metric] = float(of["value"].mean()) if of["value"].notna().any() else float("nan")
@@ -123,7 +123,7 @@ def kinds(run: Watched) -> list[str] | str:
 
 def _in_use(run: Watched) -> pd.DataFrame:
     """‖H_res − I‖_F of the modules that can act: distance_static and, where it was measured, distance_dynamic."""
-    can = run.final[~run.final["module"].isin(run.idle)]
+    can = run.final[~run.final["module"].isin(run.inert_modules)]
     found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
     return found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
 
@@ -133,12 +133,12 @@ def _unknown(used: pd.DataFrame) -> str:
     return AT_REST if bool((used.max(axis=1) < STILL).all()) else "not still; decay unknown"
 
 
-def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """What the run kept and logged; weights have no units, so that nothing is estimated."""
-    return Seen({}, {}, {"title": title_of(model)}, extra=watch(model))
+    return InstrumentData({}, {}, {"title": title_of(model)}, extra=watch(model))
 
 
-def tables(how: MixingMonitor, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: MixingMonitor, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
     run, title = seen.extra, seen.about["title"]
     modules = by_module(run.final)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.open_data import OpenPrompts, given_prompts
@@ -68,7 +68,7 @@ def read(captures: Captures, query: Query) -> pd.DataFrame:
     return tidy(pair_columns(query), list(by_layer(captures, "hook_pattern")), values)
 
 
-def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: every head, target first, target last, and how far the pair moves; units: pairs."""
     opened = data[Prompts]
     about: dict[str, Any] = {"rule": rule_of(how)}
@@ -108,7 +108,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Seen:
             Contrast(quantity="difference", weights={at + 1: 1.0, at: -1.0}, labels=labels),
         ]
     about["title"] = f"{title_of(model)} on {opened.title()}"
-    return Seen({"heads": observed}, {"heads": contrasts}, about)
+    return InstrumentData({"heads": observed}, {"heads": contrasts}, about)
 
 
 def rule_of(how: Pds) -> str:
@@ -117,7 +117,7 @@ def rule_of(how: Pds) -> str:
     return f"μ+σ of {how.reference or own}" if how.reference or own else "fixed"
 
 
-def tables(how: Pds, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: a row per head; layers: how many of a layer's heads are over the threshold (LFA Table 4, Figure 1)."""
     frame, missing = estimates["heads"].wide(KEYS)
     frame.insert(len(KEYS), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())

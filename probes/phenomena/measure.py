@@ -10,7 +10,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import OpenDocuments
@@ -42,7 +42,7 @@ OF_THE_WEIGHTS = "a property of the weights"
 
 
 @dataclass(frozen=True)
-class Look:
+class PhenomenonObservations:
     """What was seen of one phenomenon: totals of its cells (value, what is subtracted), the head, or why not."""
 
     total: Any
@@ -58,14 +58,14 @@ class Look:
     fixed: str = ""
 
     @classmethod
-    def nothing(cls, why: str) -> "Look":
+    def nothing(cls, why: str) -> "PhenomenonObservations":
         """There is no such thing in this model."""
         return cls(total=[0.0], size=0.0, missing=why)
 
 
-def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """A block for each phenomenon, of one cell over its own units, or of two whose difference it is."""
-    seen = Seen({}, {}, {"title": title_of(model)}, extra={})
+    seen = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
     shared = Shared(how, model, data)
     for phenomenon in progress([one for one in PHENOMENA if one.name in how.only]):
         found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
@@ -99,7 +99,7 @@ def verdict(value: float, low: float, high: float, limit: float | None) -> str:
     return PRESENT if low > limit else ABSENT if high <= limit else UNDECIDED
 
 
-def tables(how: Phenomena, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """phenomena: a row for each, with its limit and verdict."""
     rows: list[dict[str, Any]] = []
     missing = Reasons()
@@ -212,23 +212,25 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
     return predicted.shape[0] - agreed
 
 
-def _loss(of: Shared, name: str) -> Look:
+def _loss(of: Shared, name: str) -> PhenomenonObservations:
     units, losses, layers = of.documents()
     size = layers.sum(1)
     some = size > 0
-    return Look(losses[some], units["unit"][some], units["cluster"][some], size=size[some])
+    return PhenomenonObservations(losses[some], units["unit"][some], units["cluster"][some], size=size[some])
 
 
-def _depth(of: Shared, name: str) -> Look:
+def _depth(of: Shared, name: str) -> PhenomenonObservations:
     units, _, layers = of.documents()
     size, commonest = layers.sum(1), int(layers.sum(0).argmax())
     some = size > 0
     beyond = (size - layers[:, commonest])[some]
     names, clusters = units["unit"][some], units["cluster"][some]
-    return Look(beyond, names, clusters, size=size[some], resolution=0.0, head=f"commonest: L{commonest}")
+    return PhenomenonObservations(
+        beyond, names, clusters, size=size[some], resolution=0.0, head=f"commonest: L{commonest}"
+    )
 
 
-def _attention(of: Shared, name: str) -> Look:
+def _attention(of: Shared, name: str) -> PhenomenonObservations:
     """Per document: over heads and real positions from the ninth on, how many attend neither evenly nor to one key."""
     opened = of.data[Documents]
     units, chosen, size = opened.units(), [], []
@@ -243,10 +245,10 @@ def _attention(of: Shared, name: str) -> Look:
     order = np.concatenate([index for index, *_ in opened.batches()])
     long = np.array(size) > 0
     if not long.any():
-        return Look.nothing(f"no document has {FIRST + 1} tokens")
+        return PhenomenonObservations.nothing(f"no document has {FIRST + 1} tokens")
     units = units.iloc[order][long]
     total, of_all = np.array(chosen, float)[long], np.array(size, float)[long]
-    return Look(total, units["unit"], units["cluster"], size=of_all, resolution=0.0)
+    return PhenomenonObservations(total, units["unit"], units["cluster"], size=of_all, resolution=0.0)
 
 
 FIRST = 8
@@ -265,27 +267,27 @@ def chooses(patterns: torch.Tensor) -> torch.Tensor:
     return (share > NARROW) & (share < EVEN)
 
 
-def _copying(of: Shared, name: str) -> Look:
+def _copying(of: Shared, name: str) -> PhenomenonObservations:
     """Log-odds of the coherent word (`lift`: mean ln p of both words), minus those after another prompt's nouns."""
     both = of.pairs("reserved-words" if name == "reserved" else "stories")
     if both is None:
-        return Look.nothing("no prompt has nouns that can be exchanged")
+        return PhenomenonObservations.nothing("no prompt has nouns that can be exchanged")
     value = (both[[*WORDS]].mean(axis=1) - both[[*AFTER]].mean(axis=1)) if name == "lift" else both["due"]
-    return Look(value, both["id"], both["cluster"])
+    return PhenomenonObservations(value, both["id"], both["cluster"])
 
 
-def _induction(of: Shared, name: str) -> Look:
+def _induction(of: Shared, name: str) -> PhenomenonObservations:
     probe, query, captures = of.repeated()
     table = probe.read(captures, query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     chosen, head = on_the_other_half(table, "value", (table["prompt"] % 2).to_numpy())
-    return Look(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
+    return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
 
 
-def _repeats(of: Shared, name: str) -> Look:
+def _repeats(of: Shared, name: str) -> PhenomenonObservations:
     probe, query, captures = of.repeated()
-    return Look(cheaper(captures.logits, list(query.tokens), probe.length))
+    return PhenomenonObservations(cheaper(captures.logits, list(query.tokens), probe.length))
 
 
 def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
@@ -301,12 +303,14 @@ def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
     return np.array(found)
 
 
-def _position(of: Shared, name: str) -> Look:
+def _position(of: Shared, name: str) -> PhenomenonObservations:
     """PDS over generated pairs: by the thirty of `competing` most models are undecided (LFA's own set is as small)."""
     prompts = align(load_suite("stories", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
     chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
-    return Look(chosen["difference"], chosen["pair"], chosen["cluster"], resolution=RESOLUTION, head=head)
+    return PhenomenonObservations(
+        chosen["difference"], chosen["pair"], chosen["cluster"], resolution=RESOLUTION, head=head
+    )
 
 
 def on_the_other_half(
@@ -327,7 +331,7 @@ def on_the_other_half(
     return pd.concat(parts), " / ".join(heads)
 
 
-def _coreference(of: Shared, name: str) -> Look:
+def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     """Every case by the head that was chosen without it (`stats.held_out`), and the most recent candidate."""
     aligned = align(load_suite("reserved-words", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Coreference(), aligned, tokenizer=of.tokenizer)
@@ -338,10 +342,10 @@ def _coreference(of: Shared, name: str) -> Look:
         heads.append(best)
     one = pd.concat(parts)
     hits = np.stack([one["hit"].to_numpy(float), one["recency"].to_numpy(float)])
-    return Look(hits, one["id"], one["cluster"], resolution=0.0, head=" / ".join(heads))
+    return PhenomenonObservations(hits, one["id"], one["cluster"], resolution=0.0, head=" / ".join(heads))
 
 
-def _task(of: Shared, name: str) -> Look:
+def _task(of: Shared, name: str) -> PhenomenonObservations:
     task = load_task(name, of.tokenizer, of.model.config.n_ctx)
     reads = task.reads
     found = run(of.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
@@ -350,19 +354,19 @@ def _task(of: Shared, name: str) -> Look:
     odds = task.scores(log_p)["log_odds"]
     if not np.isfinite(odds).all():
         raise InputError(f"{title_of(of.model)}: log-odds of {name} are not finite")
-    return Look(odds, cluster=task.cases["cluster"])
+    return PhenomenonObservations(odds, cluster=task.cases["cluster"])
 
 
-def _mixing(of: Shared, name: str) -> Look:
+def _mixing(of: Shared, name: str) -> PhenomenonObservations:
     if not any("res" in module.b for module in connections(of.model).values()):
-        return Look.nothing("no hyper-connections")
+        return PhenomenonObservations.nothing("no hyper-connections")
     found = kinds(watch(of.model))
     if isinstance(found, str):
-        return Look.nothing(found)
-    return Look([kind == MIX for kind in found], resolution=0.0, fixed=OF_THE_WEIGHTS)
+        return PhenomenonObservations.nothing(found)
+    return PhenomenonObservations([kind == MIX for kind in found], resolution=0.0, fixed=OF_THE_WEIGHTS)
 
 
-LOOKS: dict[str, Callable[[Shared, str], Look]] = {
+LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
     "induction": _induction,
     "repeats": _repeats, "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,

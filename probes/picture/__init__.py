@@ -59,7 +59,7 @@ class Picture(Instrument):
             return {Text: "the prompt is of the suite, whole"}
         return {} if "pds" in score_names(self.heads) else {Prompts: "--text gives the prompt"}
 
-    def settled(self, data: Opened) -> "Picture":
+    def with_resolved_heads(self, data: Opened) -> "Picture":
         """There is nothing to compare with a control."""
         raise InputError("--control: one prompt is one observation; to see two models beside each other, name both")
 

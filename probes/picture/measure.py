@@ -10,7 +10,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Progress, Seen
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Prompts, Text
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer
@@ -150,7 +150,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 # ---- the instrument ----------------------------------------------------------------------------
 
 
-def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> Seen:
+def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """The attention of a prompt of the suite, or of the texts where any are given."""
     tokenizer, cfg = check_tokenizer(model), model.cfg
     spec = data.specs[Text]
@@ -168,7 +168,7 @@ def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> Seen:
         parts.append(attention(model, one, heads, queries, tokenizer).assign(prompt=i))
     said = " | ".join(repr(one.text if len(one.text) <= 100 else one.text[:99] + "…") for one in prompts)
     said += data[Text].title() if texts else ""
-    return Seen({}, {}, {"title": f"{title_of(model)}: {said}", "every": every}, extra=pd.concat(parts))
+    return InstrumentData({}, {}, {"title": f"{title_of(model)}: {said}", "every": every}, extra=pd.concat(parts))
 
 
 def _prompt(opened: Any, which: int | str | None) -> Aligned:
@@ -203,7 +203,7 @@ def axis_label(piece: str, position: int, role: str = "") -> str:
     return f"<b>{text}</b> ({role})" if role else text
 
 
-def tables(how: Picture, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Picture, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """Every weight; of each head and query the key with most attention."""
     title, frame = seen.about["title"], seen.extra.reset_index(drop=True)
     to = zip(frame["key_token"], frame["key"], frame["role"], strict=True)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.stats.corrections import correct
@@ -24,7 +24,7 @@ Matrices = Mapping[str, Mapping[int, np.ndarray]]
 GROWING = ("max", "off", "uneven")
 
 
-def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: projection × head; units: layers."""
     found = matrices(model)
     seen = seen_of(hubs(found))
@@ -34,7 +34,7 @@ def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> See
     return seen
 
 
-def seen_of(scores: pd.DataFrame) -> Seen:
+def seen_of(scores: pd.DataFrame) -> InstrumentData:
     """Observations of what `hubs` returned: every head's score beyond an even one, in every layer that has one."""
     n = round(1 / scores["even"].iloc[0])
     wide = scores.pivot_table(index=["projection", "index"], columns="layer", values="score", dropna=False, sort=False)
@@ -49,10 +49,10 @@ def seen_of(scores: pd.DataFrame) -> Seen:
         Contrast(quantity="over_even", weights={i: 1.0}, labels={"projection": one.projection, "head": one.head})
         for i, one in enumerate(cells.itertuples())
     ]
-    return Seen({"hub": block}, {"hub": contrasts}, {"title": "routing"}, extra={"hubs": scores})
+    return InstrumentData({"hub": block}, {"hub": contrasts}, {"title": "routing"}, extra={"hubs": scores})
 
 
-def tables(how: Routing, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Routing, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """layers; heads: hub scores over layers; growth with depth; hubs: of every layer; cells: the matrices."""
     title, scores, by_layer = seen.about["title"], seen.extra["hubs"], seen.extra["by layer"]
     heads = over_even(seen, estimates["hub"])
@@ -69,7 +69,7 @@ def tables(how: Routing, seen: Seen, estimates: Mapping[str, Estimates]) -> dict
     return parts
 
 
-def over_even(seen: Seen, found: Estimates) -> Table:
+def over_even(seen: InstrumentData, found: Estimates) -> Table:
     """One row per projection and head: the mean hub score over layers minus 1/H, and whether it differs from 0."""
     frame, missing = found.wide(["projection", "head"])
     frame.insert(2, "even", float(seen.extra["hubs"]["even"].iloc[0]))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.instruments.table import Column, Table, described, key
@@ -104,7 +104,7 @@ def stream(
     return sums
 
 
-def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: scopes; units: blocks of samples."""
     if how.length > model.cfg.n_ctx:
         raise InputError(f"--length {how.length} is longer than the context of {model.cfg.n_ctx}")
@@ -129,7 +129,7 @@ def consecutive(samples: Sequence[Any], blocks: int) -> list[Any]:
     return [samples[runs[j % blocks][j // blocks]] for j in range(len(samples))]
 
 
-def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> Seen:
+def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData:
     """The jackknife as observations: with θ of all blocks and θ_g without block g of G, the value of block g is
 
         θ + (G − 1)(θ̄ − θ_g)
@@ -143,7 +143,9 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> Seen:
     names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in used]
     units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(used, names, strict=True)]})
     units["cluster"] = units["unit"]
-    seen = Seen({}, {}, {"title": "specialization"}, extra={"samples": sum(sums.counts), "distances": every[0][0]})
+    seen = InstrumentData(
+        {}, {}, {"title": "specialization"}, extra={"samples": sum(sums.counts), "distances": every[0][0]}
+    )
     kinds: dict[str, tuple[str, list[tuple[tuple[str, int, int], list[float]]]]] = {
         "hss": ("1 − cosine", _hss(every, n_layers, n_heads)),
         "entropy": ("nats", _entropy(every, n_layers, n_heads)),
@@ -193,7 +195,7 @@ def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_he
     return [*found, (("all", -1, -1), [float(e.mean()) for _, e in every])]
 
 
-def tables(how: Specialization, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """hss: by layer, their mean, all; entropy: by layer and head; pairs: 1 − cosine of every two heads."""
     out, title = {}, seen.about["title"]
     for name, columns in (("hss", HSS), ("entropy", ENTROPY)):

@@ -8,7 +8,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.prompts.alignment import Aligned
@@ -55,7 +55,7 @@ def read(how: Sps, captures: Captures, query: Query) -> pd.DataFrame:
     return tidy(columns, list(by_layer(captures, "hook_pattern")), values)
 
 
-def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Seen:
+def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: attention of every head to target and competitor, and that of a head that looks everywhere alike."""
     opened = data[Prompts]
     if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
@@ -67,7 +67,7 @@ def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Seen:
     return seen
 
 
-def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> Seen:
+def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of the rows of `read`. Heads are averaged within a prompt: prompts are the units."""
     if rows.empty:
         raise InputError("no prompts to summarise: the table is empty")
@@ -98,10 +98,10 @@ def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> Seen:
             ),
             Contrast(quantity="even", weights={2 * n: 1.0}, labels=labels, null=None),
         ]
-    return Seen({"sps": block}, {"sps": contrasts}, {"title": "SPS"})
+    return InstrumentData({"sps": block}, {"sps": contrasts}, {"title": "SPS"})
 
 
-def tables(how: Sps, seen: Seen, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """all: SPS over all heads; layers: over those of each layer; heads: of each."""
     block, out = seen.blocks["sps"], {}
     for level, what in LEVELS.items():

@@ -120,7 +120,7 @@ class Config(TypedDict):
     data: NotRequired[dict[str, Any]]
 
 
-class Validated(Config):
+class ValidatedConfig(Config):
     """config.json of a run that says what it was validated on, if it does."""
 
     data: NotRequired[Sources]  # type: ignore[misc]

@@ -180,9 +180,9 @@ class Job:
     def edited(self, model: Any) -> Iterator[None]:
         """The model under the user's own edits; `InputError` where they are none, or none fires."""
         from streamscope.models.hooks import edit
-        from streamscope.models.hooks.user_edits import own_edits
+        from streamscope.models.hooks.user_edits import user_edits
 
-        with edit(model, own_edits(model, self.edits), must_fire=self.work is None):  # or all of it was done before
+        with edit(model, user_edits(model, self.edits), must_fire=self.work is None):  # or all of it was done before
             try:
                 yield
             except InputError as error:
@@ -214,7 +214,7 @@ class Job:
         how = self.instrument
         with self.edited(model):
             opened = self.open(model)
-            how = how if control is None else how.settled(opened)
+            how = how if control is None else how.with_resolved_heads(opened)
             result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
         if self.edits:
             result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
@@ -267,7 +267,7 @@ def _writing(options: Arguments, work: str) -> Iterator[None]:
 def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """`measure` once it is known that nobody else writes there."""
     from streamscope.cli.provenance import pick_device, provenance
-    from streamscope.instruments.pool_results import together
+    from streamscope.instruments.pool_results import pool_results
     from streamscope.models.checkpoint import run_folder, runs_of
 
     if data and all(one.alone for one in data) and not options.run and options.control is None:
@@ -301,7 +301,7 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         if found is None:
             return
         results = found
-    finish(together(results), options, {**provenance(device), "dtype": options.dtype, "run": list(names)})
+    finish(pool_results(results), options, {**provenance(device), "dtype": options.dtype, "run": list(names)})
 
 
 def check_read(how: "Instrument", data: Sequence[Any]) -> None:

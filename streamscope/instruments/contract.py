@@ -11,7 +11,7 @@
 
 Its body are two functions, in `<package>.measure` or, for an instrument of one file, two methods:
 
-    observe(self, model, data, progress) -> Seen        cells × units, and the contrasts wanted
+    observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
     tables(self, seen, estimates) -> {name: Table}      the estimates as tables
 
 All else is the same for all: estimates (`instruments.observations`), tables and files (`instruments.result`), figures
@@ -51,7 +51,7 @@ Progress = Callable[[Iterable], Iterable]
 
 
 @dataclass
-class Seen:
+class InstrumentData:
     """What an instrument saw: observations and the contrasts wanted of them, by the same names.
 
     `about` says what a reader must know (counts of what was left out), `extra` carries what the tables need besides.
@@ -176,15 +176,15 @@ class Instrument(ValidatedOptions):
         """
         return {}
 
-    def settled(self, data: Opened) -> "Instrument":
+    def with_resolved_heads(self, data: Opened) -> "Instrument":
         """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
         return self
 
-    def observe(self, model: Any, data: Opened, progress: Progress) -> Seen:
+    def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data; by default `observe` of the package's module measure."""
         return self._body().observe(self, model, data, progress)
 
-    def tables(self, seen: Seen, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
+    def tables(self, seen: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
         """The estimates as tables; by default `tables` of the package's module measure."""
         return self._body().tables(self, seen, estimates)
 
@@ -198,13 +198,13 @@ class Instrument(ValidatedOptions):
         return {} if own or not hasattr(cls._body(), "relate") else cls._body().relate(whole)
 
     @classmethod
-    def beside(cls, run: "Result", control: "Result") -> "dict[str, Table]":
+    def control_tables(cls, run: "Result", control: "Result") -> "dict[str, Table]":
         """What a control adds besides differences (ratios of spreads), as further tables.
 
         By default `beside` of the package's module measure, where there is one.
         """
         own = "observe" in vars(cls)
-        return {} if own or not hasattr(cls._body(), "beside") else cls._body().beside(run, control)
+        return {} if own or not hasattr(cls._body(), "control_tables") else cls._body().control_tables(run, control)
 
     @classmethod
     def _body(cls) -> Any:

@@ -91,14 +91,14 @@ def compare(run: Result, control: Result) -> Result:
             table = replace(table, by=f"{own.by}_difference", most=own.most, per=own.per)
         tables[f"{name}-control"] = table
     known = discover().get(str(run.about.get("instrument")))
-    tables |= {} if known is None else known.beside(run, control)
+    tables |= {} if known is None else known.control_tables(run, control)
     about = {**run.about, "control": dict(control.about)}
     blocks = {**run.blocks, **{f"control-{name}": block for name, block in control.blocks.items()}}
     made = {**run.contrasts, **{f"control-{name}": some for name, some in control.contrasts.items()}}
     return Result(tables, blocks, made, run.figures, run.arrays, about)
 
 
-def together(results: Sequence[Result]) -> Result:
+def pool_results(results: Sequence[Result]) -> Result:
     """The tables of several runs as one each, with the column `run` in front, and `seeds` below where rows agree.
 
     Snapshots of trainings (`runs/lfa@all`) have the columns `run`, `step` and, of trainings on text, `tokens`, and a

@@ -7,7 +7,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.features.compute.attention import AttentionStats
-from streamscope.features.compute.formulas import Seen, Shape, Trajectory, columns, compute, family
+from streamscope.features.compute.formulas import ForwardRecord, Shape, Trajectory, columns, compute, family
 from streamscope.features.extract import Extract
 
 
@@ -164,16 +164,18 @@ def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
         assert final == ({"confidence", "context_span"} if tier == "core" else {"attn_span_final", "local_mass_final"})
 
 
-def two_layers(n: int = 3) -> Seen:
+def two_layers(n: int = 3) -> ForwardRecord:
     """What one head of two layers showed at n positions: nothing."""
     nothing = torch.zeros(n, 1)
     predicted, p = torch.tensor([[5], [7]]).expand(2, n), torch.full((2, n), 0.25)
     trajectory = Trajectory(predicted, p, p, p[0])
-    return Seen(Shape(2, 1, Extract()), trajectory, predicted[1], [AttentionStats(nothing, nothing, nothing)] * 2)
+    return ForwardRecord(
+        Shape(2, 1, Extract()), trajectory, predicted[1], [AttentionStats(nothing, nothing, nothing)] * 2
+    )
 
 
 def test_a_family_names_what_its_function_gives() -> None:
-    def pairs(seen: Seen) -> torch.Tensor:
+    def pairs(seen: ForwardRecord) -> torch.Tensor:
         return torch.arange(12.0).reshape(3, 2, 2)
 
     axes = {"a": "xy", "layer": range(2)}

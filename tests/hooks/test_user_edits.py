@@ -8,7 +8,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks import capture, edit, edited_at
-from streamscope.models.hooks.user_edits import about_edits, own_edits
+from streamscope.models.hooks.user_edits import about_edits, user_edits
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 
@@ -102,7 +102,7 @@ def test_an_edit_of_a_file_does_what_weights_do(
     with torch.no_grad():
         for block, factor in zip(other.blocks, factors, strict=True):
             block.attn.o.weight *= factor  # type: ignore[union-attr, operator]
-    edited = logits(model, own_edits(model, [f"{file}:{name}" for name in names]))
+    edited = logits(model, user_edits(model, [f"{file}:{name}" for name in names]))
     torch.testing.assert_close(edited, other(TOKENS), rtol=0, atol=1e-5)
     assert not torch.allclose(edited, model(TOKENS), atol=1e-3)
 
@@ -122,7 +122,7 @@ def test_an_edit_of_a_file_does_what_weights_do(
 )
 def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
     with pytest.raises(InputError, match=line) as caught:
-        own_edits(model, [f"{file}:{name}"])
+        user_edits(model, [f"{file}:{name}"])
     assert "\n" not in str(caught.value)
 
 
@@ -142,7 +142,7 @@ def test_files_that_cannot_be_used_are_one_line(
     if code is not None:
         (tmp_path / spec.partition(":")[0]).write_text(code)
     with pytest.raises(InputError, match=line) as caught:
-        own_edits(model, [str(tmp_path / spec)])
+        user_edits(model, [str(tmp_path / spec)])
     assert "\n" not in str(caught.value)
 
 
@@ -160,17 +160,17 @@ def test_files_that_cannot_be_used_are_one_line(
 )
 def test_what_an_edit_must_not_do_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
     with pytest.raises(InputError, match=line) as caught:
-        logits(model, own_edits(model, [f"{file}:{name}@{Z}"]))
+        logits(model, user_edits(model, [f"{file}:{name}@{Z}"]))
     assert "\n" not in str(caught.value)
     assert not model._forward_hooks and edited_at(model) == ()
 
 
 def test_hooks_that_do_not_exist_or_do_not_fire(model: StreamTransformer, file: Path) -> None:
     with pytest.raises(InputError, match="unknown hook"):
-        logits(model, own_edits(model, [f"{file}:halve@blocks.9.attn.hook_z"]))
-    with pytest.raises(InputError, match="did not fire"), edit(model, own_edits(model, [f"{file}:halve@{Z}"])):
+        logits(model, user_edits(model, [f"{file}:halve@blocks.9.attn.hook_z"]))
+    with pytest.raises(InputError, match="did not fire"), edit(model, user_edits(model, [f"{file}:halve@{Z}"])):
         pass
-    with edit(model, own_edits(model, [f"{file}:halve@{Z}"]), must_fire=False):
+    with edit(model, user_edits(model, [f"{file}:halve@{Z}"]), must_fire=False):
         pass
 
 

@@ -75,7 +75,7 @@ def test_bad_values_of_every_option_are_one_line() -> None:
 
 MINE = (
     "import numpy as np\n"
-    "from streamscope.instruments.contract import Documents, Instrument, Seen, instrument\n"
+    "from streamscope.instruments.contract import Documents, Instrument, InstrumentData, instrument\n"
     "from streamscope.instruments.observations import Measure, Observations, each, head_cells\n"
     "from streamscope.instruments.result import HEAD, Table, counts, described\n"
     "@instrument('mine', Documents())\n"
@@ -88,7 +88,7 @@ MINE = (
     "        total = np.random.default_rng().normal(size=(len(cells), len(units)))\n"
     "        block = Observations(measure=Measure(name='x', unit='u', resolution=1e-6), cells=cells, units=units,\n"
     "                             total=total, size=1.0)\n"
-    "        return Seen({'x': block}, {'x': each('x', cells, tested=False)})\n"
+    "        return InstrumentData({'x': block}, {'x': each('x', cells, tested=False)})\n"
     "    def tables(self, seen, estimates):\n"
     "        frame, missing = estimates['x'].wide(['head', 'layer', 'index'])\n"
     "        columns = (*HEAD, *described('x', 'x', 'u', 'what is drawn', sd='units'), *counts('units', 'units'))\n"

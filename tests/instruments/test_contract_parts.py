@@ -18,7 +18,7 @@ import torch
 from streamscope.cli.bounds import Bounds, Names
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import checkpoint_of, need_parts, readable, recipe_of, title_of
-from streamscope.instruments.contract import Instrument, Seen, instrument, options_of
+from streamscope.instruments.contract import Instrument, InstrumentData, instrument, options_of
 from streamscope.instruments.data import (
     Data,
     Documents,
@@ -62,7 +62,7 @@ class Mine(Instrument):
     name_or_path: str | Path = "x"
     """Either."""
 
-    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+    def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
         heads: list[str] = ["a"]
         cells = pd.DataFrame({"head": heads})
         units = pd.DataFrame({"unit": list(progress("abc")), "cluster": list("abc")})
@@ -70,9 +70,9 @@ class Mine(Instrument):
                              total=np.array([[1.0, 2.0, 3.0]]), size=1.0)  # fmt: skip
         opened = data[Given]
         made = [Contrast(quantity="v", weights={0: 1.0}, labels={"head": "a"})]
-        return Seen({"v": block}, {"v": made}, {"left": opened.like, "model": "renamed"}, {"x": np.ones(2)})
+        return InstrumentData({"v": block}, {"v": made}, {"left": opened.like, "model": "renamed"}, {"x": np.ones(2)})
 
-    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
+    def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
         frame, missing = estimates["v"].wide(["head"])
         columns = (key("head", "head", "its name"), *quantity("v", "v", "nats", "a value"), *COUNTED)
         return {"main": Table(frame, columns, missing, "mine")}
@@ -170,7 +170,7 @@ class Half_Said(Instrument):
     in two lines."""
     d: int = 4
 
-    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+    def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
         """What is no option's."""
         raise NotImplementedError
 
@@ -299,9 +299,9 @@ def test_what_a_result_says_of_itself() -> None:
     assert control.about["left"] == "run"
 
     class Lost(MINE):  # type: ignore[misc, valid-type]
-        def observe(self, *given: Any) -> Seen:
+        def observe(self, *given: Any) -> InstrumentData:
             seen = super().observe(*given)
-            return Seen(seen.blocks, {"w": []})
+            return InstrumentData(seen.blocks, {"w": []})
 
     with pytest.raises(TypeError, match=r"^mine: blocks \['v'\], but contrasts of \['w'\]$"):
         Lost().measure(Plain())
@@ -361,7 +361,7 @@ def test_methods_may_lie_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None
     REGISTERED.pop("apart")
     data, seen, results = (
         Opened("m", []),
-        Seen({}, {}),
+        InstrumentData({}, {}),
         (Result({}, about={"of": "run"}), Result({}, about={"of": "control"})),
     )
     line = "^Apart needs the methods observe and tables, or a module apart.measure with both$"
@@ -373,17 +373,17 @@ def test_methods_may_lie_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None
     asked: list[Any] = []
     body = ModuleType("apart.measure")
     monkeypatch.setitem(sys.modules, "apart.measure", body)
-    assert cls.relate(results[0]) == cls.beside(*results) == {}
-    for name in ("observe", "tables", "share", "relate", "beside"):
+    assert cls.relate(results[0]) == cls.control_tables(*results) == {}
+    for name in ("observe", "tables", "share", "relate", "control_tables"):
         answer = {"observe": seen, "share": None}.get(name, {name: Table(pd.DataFrame(), ())})
         setattr(body, name, lambda *given, name=name, answer=answer: asked.append((name, *given)) or answer)
     made = cls()
     assert made.observe("m", data, iter) is seen and list(made.tables(seen, {})) == ["tables"]
     made.share(data, iter)
-    assert list(cls.relate(results[0])) == ["relate"] and list(cls.beside(*results)) == ["beside"]
+    assert list(cls.relate(results[0])) == ["relate"] and list(cls.control_tables(*results)) == ["control_tables"]
     assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}), ("share", made, "m", data, iter),
-                     ("relate", results[0]), ("beside", *results)]  # fmt: skip
-    assert MINE.relate(results[0]) == MINE.beside(*results) == {}
+                     ("relate", results[0]), ("control_tables", *results)]  # fmt: skip
+    assert MINE.relate(results[0]) == MINE.control_tables(*results) == {}
     for name in ("faiss", None):  # what the module itself imports
         missing = ModuleNotFoundError("No module named 'faiss'", name=name)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Instrument, Progress, Seen
+from streamscope.instruments.contract import Instrument, InstrumentData, Progress
 from streamscope.instruments.data import Data, Documents, Labels, Opened, Prompts, Sets, Tasks, Text, Tokens
 from streamscope.instruments.observations import Measure, Observations, each, head_cells
 from streamscope.instruments.open_data import OpenPrompts, OpenTasks, given_prompts, open_data, sides_of
@@ -183,7 +183,7 @@ class Noise(Instrument):
     name: ClassVar[str] = "noise"
     takes: ClassVar[tuple[Data, ...]] = (Text(),)
 
-    def observe(self, model: Any, data: Opened, progress: Progress) -> Seen:
+    def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         names, cells = data[Text].names, head_cells(model)
         texts = [name.split(":")[1] for name in names]
         seeds = [int(hashlib.sha1(f"{self.draw} {text}".encode()).hexdigest()[:8], 16) for text in texts]
@@ -192,9 +192,9 @@ class Noise(Instrument):
         units = pd.DataFrame({"unit": texts, "cluster": texts})
         measure = Measure(name="noise", unit="nothing", resolution=1e-9)
         block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
-        return Seen({"noise": block}, {"noise": each("noise", cells)})
+        return InstrumentData({"noise": block}, {"noise": each("noise", cells)})
 
-    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
+    def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
         frame, missing = estimates["noise"].wide(["head", "layer", "index"])
         return {
             "noise": Table(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.pool_results import together
+from streamscope.instruments.pool_results import pool_results
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import LONGEST, Column, LongTable, Table, key
 
@@ -151,7 +151,7 @@ def test_what_an_earlier_result_left_goes(tmp_path: Path) -> None:
 
 
 def test_several_runs_keep_a_long_table_each() -> None:
-    both = together([result(), result(2)])
+    both = pool_results([result(), result(2)])
     assert [len(both.tables[f"tokens-run{i}"]) for i in (0, 1)] == [30, 20]  # type: ignore[arg-type]
 
 

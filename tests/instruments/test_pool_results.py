@@ -10,7 +10,7 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.instruments import pool_results as module
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.pool_results import compare, together
+from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
 
@@ -65,7 +65,7 @@ def test_what_is_missing_in_the_run_or_its_control_is_missing_beside_it_and_in_t
     for run, control in ((result(2.0, lost=(1,)), whole), (result(2.0), result(1.0, "c", lost=(1,)))):
         table = compare(run, control).tables["size-control"]
         assert table.missing[1, "value_difference"] == "lost" and np.isfinite(table.frame["value_difference"][0])
-        several = together([compare(run, control), compare(result(3.0, "n"), whole)])
+        several = pool_results([compare(run, control), compare(result(3.0, "n"), whole)])
         assert list(several.tables) == ["size", "speed", "size-control", "speed-control", "size-runs", "speed-runs"]
         means = several.tables["size-runs"]
         assert np.isfinite(means.frame["value_difference"][0]) and np.isnan(means.frame["value_difference"][1])
@@ -77,9 +77,9 @@ def test_means_over_snapshots_are_of_what_every_step_has() -> None:
         made = {k: [replace(c, labels={**c.labels, "head": name}) for c in v] for k, v in one.contrasts.items()}
         return replace(one, contrasts={**one.contrasts, "size": made["size"]}) if ranked else one
 
-    whole = together([at(name, step, ranked=step == 8) for name in "ab" for step in (0, 8)])
+    whole = pool_results([at(name, step, ranked=step == 8) for name in "ab" for step in (0, 8)])
     assert whole.about["no_mean"] == "" and list(whole.tables) == ["size", "speed", "speed-runs"]
-    same = together([at(name, step) for name in "ab" for step in (0, 8)])
+    same = pool_results([at(name, step) for name in "ab" for step in (0, 8)])
     means = same.tables["speed-runs"]
     assert means.frame["step"].tolist() == [0, 0, 8, 8] and means.frame["value"].tolist() == [2.5, 7.5, 22.5, 67.5]
     assert means.title == "mean over 2 runs of speed of heads; runs are the units"
@@ -90,12 +90,12 @@ def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
     def at(name: str, step: int) -> Result:
         return result(1.0, f"{name} (runs/{name}@{step})", step=step, tokens=512 * step)
 
-    whole = together([at(name, step) for name in "ab" for step in (0, 8)])
+    whole = pool_results([at(name, step) for name in "ab" for step in (0, 8)])
     frame = whole.tables["size"].frame
     assert list(frame)[:3] == ["run", "step", "tokens"] and (frame["tokens"] == 512 * frame["step"]).all()
     assert whole.tables["size"].column("tokens").unit == "training tokens"
     assert whole.tables["size-runs"].frame["tokens"].tolist() == [0, 0, 4096, 4096]
-    mixed = together([at("a", 0), result(1.0, "b (runs/b@0)", step=0)])
+    mixed = pool_results([at("a", 0), result(1.0, "b (runs/b@0)", step=0)])
     assert "tokens" not in mixed.tables["size"].frame, "where one does not say it there is no column"
 
 
@@ -111,7 +111,7 @@ def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
     ],
 )
 def test_snapshots_are_of_their_training(snapshot: str, training: str) -> None:
-    whole = together(
+    whole = pool_results(
         [result(1.0, snapshot, step=8), result(1.0, snapshot.replace("@8", "@9").replace("@1", "@2"), step=9)]
     )
     assert set(whole.tables["size"].frame["run"]) == {training}
@@ -143,7 +143,7 @@ def test_a_quantity_that_no_table_describes_has_the_units_of_the_measure() -> No
 
 
 def test_reasons_stay_with_their_rows_in_three_runs() -> None:
-    whole = together([result(1.0, "a"), result(2.0, "b", lost=(1,)), result(3.0, "c", lost=(0,))])
+    whole = pool_results([result(1.0, "a"), result(2.0, "b", lost=(1,)), result(3.0, "c", lost=(0,))])
     table = whole.tables["size"]
     assert table.frame.index.tolist() == list(range(6)) and table.frame["run"].tolist() == list("aabbcc")
     assert {row for row, name in table.missing if name == "value"} == {3, 4}
@@ -166,7 +166,7 @@ def test_reasons_stay_with_their_rows_in_three_runs() -> None:
 
 
 def test_one_model_three_times_has_three_names() -> None:
-    assert together([result(float(i)) for i in range(1, 4)]).about["model"] == ["m", "m #2", "m #3"]
+    assert pool_results([result(float(i)) for i in range(1, 4)]).about["model"] == ["m", "m #2", "m #3"]
 
 
 def test_long_tables_stay_one_for_each_run_and_hide_nothing_else() -> None:
@@ -176,13 +176,13 @@ def test_long_tables_stay_one_for_each_run_and_hide_nothing_else() -> None:
         table = LongTable.of([pd.DataFrame({"token": [1, 2]})], tokens, "tokens")
         return replace(one, tables={"size": one.tables["size"], "tokens": table, "speed": one.tables["speed"]})
 
-    whole = together([long(result(1.0, "a")), long(result(2.0, "b"))])
+    whole = pool_results([long(result(1.0, "a")), long(result(2.0, "b"))])
     assert list(whole.tables)[:4] == ["size", "tokens-run0", "tokens-run1", "speed"]
 
 
 def test_why_there_is_no_mean() -> None:
     def said(*runs: Result) -> str:
-        whole = together(list(runs))
+        whole = pool_results(list(runs))
         assert bool(whole.about["no_mean"]) == ("size-runs" not in whole.tables)
         return whole.about["no_mean"]
 
@@ -196,13 +196,13 @@ def test_why_there_is_no_mean() -> None:
     assert said(first, fewer) == "no mean over runs: they were not measured in the same way"
     for wrong in (result(2.0, "b", options={"k": 2}), replace(other, about={**other.about, "instrument": "some"})):
         with pytest.raises(InputError, match="^several runs make one table where one instrument measured them with"):
-            together([first, wrong])
+            pool_results([first, wrong])
 
 
 def test_runs_with_other_rows_have_no_mean_where_they_differ_and_one_elsewhere() -> None:
     other = result(2.0, "b")
     ranked = [replace(c, labels={**c.labels, "head": "C"}) for c in other.contrasts["size"]]
-    found = together([result(1.0, "a"), replace(other, contrasts={**other.contrasts, "size": ranked})])
+    found = pool_results([result(1.0, "a"), replace(other, contrasts={**other.contrasts, "size": ranked})])
     assert "size-runs" not in found.tables and found.tables["speed-runs"].frame["value"].tolist() == [3.75, 11.25]
 
 
@@ -215,7 +215,7 @@ def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypat
         """What it adds are the levels it is told of."""
 
         @classmethod
-        def beside(cls, run: Result, control: Result) -> dict[str, Table]:
+        def control_tables(cls, run: Result, control: Result) -> dict[str, Table]:
             return {"ratio": one_row("ratio", run.table().frame["value"][0] / control.table().frame["value"][0])}
 
         @classmethod
@@ -226,6 +226,6 @@ def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypat
     a, b = result(6.0, "a"), result(2.0, "b")
     both = compare(a, b)
     assert both.tables["ratio"].frame["ratio"].tolist() == [3.0] and "size-control" in both.tables
-    whole = together([a, b])
+    whole = pool_results([a, b])
     assert whole.tables["rows"].frame["rows"].tolist() == [4.0] and list(whole.tables)[:2] == ["size", "speed"]
-    assert together([a]) is a
+    assert pool_results([a]) is a

@@ -16,12 +16,12 @@ from rich.console import Console
 from streamscope.cli.errors import InputError
 from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.command import finish, progress_bar
-from streamscope.instruments.contract import Instrument, Seen, instrument
+from streamscope.instruments.contract import Instrument, InstrumentData, instrument
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.parquet import print_table
-from streamscope.instruments.pool_results import compare, together
+from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.registry import REGISTERED
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import (
@@ -48,16 +48,16 @@ class Steps(Instrument):
     """Values grow."""
     figures = (HeadMap("value"),)
 
-    def observe(self, model: Any, data: Any, progress: Any) -> Seen:
+    def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
         cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1]})
         units = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
         total = model.level * np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
         block = Observations(measure=Measure(name="v", unit="steps", resolution=1e-9), cells=cells, units=units,
                              total=total * (2 if self.up else 1), size=np.ones(1))  # fmt: skip
         rows = [Contrast(quantity="value", weights={i: 1.0}, labels=dict(cells.iloc[i])) for i in range(2)]
-        return Seen({"v": block}, {"v": rows})
+        return InstrumentData({"v": block}, {"v": rows})
 
-    def tables(self, seen: Seen, estimates: Any) -> dict[str, Table]:
+    def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
         frame, missing = estimates["v"].wide(["head", "layer", "index"])
         columns = (
             key("head", "head", "its name"), key("layer", "layer", "its layer", "layer", "d"),
@@ -96,7 +96,7 @@ def test_what_was_planted_comes_out() -> None:
 def test_several_runs_are_one_table_with_seeds_as_units() -> None:
     other = Nobody()
     other.level = 2.0
-    both = together([Steps().measure(Nobody()), Steps().measure(other)])
+    both = pool_results([Steps().measure(Nobody()), Steps().measure(other)])
     assert both.table().frame["run"].tolist() == ["Nobody", "Nobody", "Nobody #2", "Nobody #2"]
     assert {row for row, _ in both.table().missing} == {1, 3}
     assert both.table().title == "main of 2 runs: Nobody, Nobody #2"
@@ -107,11 +107,11 @@ def test_several_runs_are_one_table_with_seeds_as_units() -> None:
 
 
 def test_a_mean_is_over_seeds_of_one_recipe_only() -> None:
-    found = together([Steps().measure(Nobody()), Steps().measure(Twice())])
+    found = pool_results([Steps().measure(Nobody()), Steps().measure(Twice())])
     assert list(found.tables) == ["main"]
     assert found.about["no_mean"] == "no mean over runs: they differ in preset, configuration or tokenizer"
     with pytest.raises(InputError, match="with the same options"):
-        together([Steps().measure(Nobody()), Steps(up=True).measure(Nobody())])
+        pool_results([Steps().measure(Nobody()), Steps(up=True).measure(Nobody())])
 
 
 def at_step(model: Any, run: str, step: int) -> Result:
@@ -127,7 +127,7 @@ def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: 
         for step in (0, 4, 300):
             model.level = 1.0 + step * (1 if run == "a" else 3)
             each.append(at_step(model, run, step))
-    whole = together(each)
+    whole = pool_results(each)
     frame = whole.table().frame
     assert frame.columns[:3].tolist() == ["run", "step", "head"] and len(frame) == 12
     assert frame["run"].unique().tolist() == ["lfa (runs/a)", "lfa (runs/b)"]
@@ -146,11 +146,11 @@ def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: 
     assert Result.load(tmp_path / "w.parquet").about["over_steps"]
 
     with pytest.raises(InputError, match="is there twice"):
-        together([each[0], each[0]])
-    some = together(each[:4])
+        pool_results([each[0], each[0]])
+    some = pool_results(each[:4])
     assert some.about["no_mean"] == "no mean over runs: they were not all measured at the same steps"
     assert "v-runs" not in some.tables
-    alone = together(each[:3])
+    alone = pool_results(each[:3])
     assert alone.about["no_mean"] == "" and alone.table().title == "main of lfa (runs/a), 3 snapshots"
 
 
@@ -187,7 +187,7 @@ def test_seeds_beside_controls_are_means_of_the_differences() -> None:
     for level in (3.0, 4.0, 8.0):
         model.level = level
         each.append(compare(Steps().measure(model), Steps().measure(control)))
-    found = together(each).tables["v-runs"].frame.set_index("head")
+    found = pool_results(each).tables["v-runs"].frame.set_index("head")
     assert found.loc["L0H0", "value_run"] == pytest.approx(2.5 * 5)
     assert found.loc["L0H0", "value_control"] == pytest.approx(2.5)
     differences = 2.5 * np.array([2.0, 3.0, 7.0])

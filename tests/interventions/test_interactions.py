@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.figures import Matrix
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import estimate
@@ -156,7 +156,7 @@ def test_small_interactions_of_many_documents_are_tested() -> None:
     sweep, names = Sweep([{}] * 3, [(pair, 0.0)], [0], [[]], known), [str(i) for i in range(400)]
     for spread, tested in ((1e-5, True), (1e-8, False)):
         effect = 4e-6 + spread * rng.standard_normal(400)
-        seen = Seen({}, {})
+        seen = InstrumentData({}, {})
         edited = np.stack([100 * effect, np.zeros(400), np.zeros(400)])
         none = np.zeros((3, 400))
         losses = Losses(np.zeros(400) + 1e-12, edited, none, none, np.full(400, 100))

@@ -28,7 +28,7 @@ from streamscope.interventions.mixing import Change, Mixing, main
 from streamscope.interventions.mixing.measure import cells_of, constants_of
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
-from streamscope.models.mixing import Module, connections
+from streamscope.models.mixing import PlacedConnection, connections
 from streamscope.papers.krom.contraction import set_bias
 from tests.tiny import some, untrained
 
@@ -100,7 +100,7 @@ def test_equal_streams_may_trade_places_and_be_averaged() -> None:
     acts = frame[frame["acts"] == "yes"]
     assert (acts[["delta", "kl"]] == 0).all(axis=None) and len(acts) == 6
     x = torch.rand(2, 5, 1, 8).expand(2, 5, 3, 8)
-    ((_, average),) = average_streams([Module(0, "attn")]).items()
+    ((_, average),) = average_streams([PlacedConnection(0, "attn")]).items()
     assert torch.equal(average(x, None), x)
 
 
@@ -115,7 +115,7 @@ def test_streams_may_trade_places_with_what_belongs_to_them(residual: str) -> No
     with capture(model, hooks) as seen:
         plain = model(tokens)
     belongs = {name: H[..., order] if H.ndim == 3 else H[..., order, :][..., order] for name, H in seen.items()}
-    moving = permute_streams([Module(0, "mlp")], order)
+    moving = permute_streams([PlacedConnection(0, "mlp")], order)
     with edit(model, {**moving, **{name: lambda _, hook, H=H: H for name, H in belongs.items()}}):
         torch.testing.assert_close(model(tokens), plain, rtol=0, atol=1e-10)
     with edit(model, moving):
@@ -298,7 +298,7 @@ def test_places_and_refusals() -> None:
         permutations(1, 1, 0)
     tokens = torch.tensor([[1, 2, 3]])
     for edits, message in (
-        (permute_streams([Module(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is no order of 4 streams"),
+        (permute_streams([PlacedConnection(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is no order of 4 streams"),
         (
             constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}),
             r"of shape \[3\] where the model has \[4\]",

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
@@ -32,7 +32,7 @@ def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> Swept:
 
 def table_of(one: Swept, pairs: list[PatchPair], threshold: float) -> Table:
     """The table of a sweep that was made by hand."""
-    seen = Seen({}, {}, {"title": "by hand"}, extra=[one])
+    seen = InstrumentData({}, {}, {"title": "by hand"}, extra=[one])
     add(seen, "effect", "recovery", [one], pairs, threshold, "hook")
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     return tables(Patch(threshold=threshold), seen, found)["patches"]

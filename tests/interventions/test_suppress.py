@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
@@ -106,7 +106,7 @@ def found(net: Any, aligned: Aligned) -> tuple[Protocol, Result, dict]:
     selections = {"top1": ranked(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
     protocol = design(scores, selections, GATES, draws=20)
     observed = observe_prompts(net, ("sps", "coherence"), protocol.edits, aligned, net.tokenizer)
-    seen = Seen({}, {}, {"title": "planted"}, extra=(protocol, ranking))
+    seen = InstrumentData({}, {}, {"title": "planted"}, extra=(protocol, ranking))
     for one in observed.values():
         add(seen, protocol, one, 2)
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from streamscope.models import mixing
 from streamscope.models.make import build
-from streamscope.models.mixing import best_swap, distance, factor_swaps, has_mixing, idle, measure, sigma2, still
+from streamscope.models.mixing import (
+    best_swap,
+    distance,
+    factor_swaps,
+    has_mixing,
+    inert_modules,
+    measure,
+    no_mixing_message,
+    sigma2,
+)
 
 TOKENS = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(0))
 TARGETS = TOKENS.roll(-1, 1)
@@ -192,7 +201,7 @@ def test_models_without_any_have_no_rows() -> None:
 
 def warned(model: Any, *tokens: Tensor) -> str:
     """The warning of a model, as training gives it."""
-    return still(measure(model, *tokens), idle(model))
+    return no_mixing_message(measure(model, *tokens), inert_modules(model))
 
 
 def test_the_warning_holds_at_minus_eight_and_for_no_module_that_mixes() -> None:
@@ -241,12 +250,12 @@ def test_modules_that_cannot_act_do_not_count(post_input: str, dynamic: bool, wi
         logits.zero_()
         changes[name] = float((model(TOKENS) - before).abs().max())
         logits.copy_(kept)
-    assert [n for n in names if changes[n] < 1e-4] == without == list(idle(model))
+    assert [n for n in names if changes[n] < 1e-4] == without == list(inert_modules(model))
     assert all(changes[n] > 1e-2 for n in names if n not in without)
     planted = krom(-8.0, **own)
     for name in without:
         dict(planted.named_modules())[name].b["res"].zero_()
-    assert "not mixing" in warned(planted, TOKENS) and still(measure(planted, TOKENS), ()) == ""
+    assert "not mixing" in warned(planted, TOKENS) and no_mixing_message(measure(planted, TOKENS), ()) == ""
 
 
 def test_shapes_are_what_they_say() -> None:

@@ -13,7 +13,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import edit
-from streamscope.models.mixing import connections, idle
+from streamscope.models.mixing import connections, inert_modules
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.krom.streams import FEW, NO_SLOPE, SAME, UNIT, alphas, claims, gained, main, rho, slope
@@ -59,7 +59,7 @@ def test_what_mixing_gains_is_the_loss_without_it(runs: list[Path]) -> None:
     shards = evaluation_shards(runs[0], net._text(), None)
     opened = OpenDocuments(Documents(max_documents=DOCUMENTS), shards, net.config.n_ctx, net.tokenizer)
     found = gained(net, opened, lambda rows: rows)
-    assert set(found.index) == set(connections(net)) - set(idle(net))
+    assert set(found.index) == set(connections(net)) - set(inert_modules(net))
 
     def loss(edits: dict[str, Any]) -> float:
         total, n = 0.0, 0
@@ -80,7 +80,9 @@ def test_what_mixing_gains_is_the_loss_without_it(runs: list[Path]) -> None:
 def test_the_alphas_are_those_of_the_modules_that_can_act(runs: list[Path]) -> None:
     net = load(runs[0])
     found = alphas(runs[0])
-    assert list(found.index) == [name for name in connections(net) if name not in idle(net)] and len(found) >= 3
+    assert (
+        list(found.index) == [name for name in connections(net) if name not in inert_modules(net)] and len(found) >= 3
+    )
     for name, value in found.items():
         assert value == pytest.approx(connections(net)[str(name)].alpha["res"].item())
 

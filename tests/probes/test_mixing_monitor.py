@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
 from streamscope.models.make import build
-from streamscope.models.mixing import idle
+from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
 from streamscope.probes.mixing import by_module, final, log, short, without_gradient
 from streamscope.probes.mixing_monitor import main
@@ -78,7 +78,7 @@ def watched(swaps: dict[str, float], rest: float | str) -> Watched:
     if not isinstance(rest, str):
         rest = {f"blocks.{n}.{part}_hc": apart(rest) for n in (0, 1) for part in ("attn", "mlp")}
     about = {"preset": "kromhc", "seed": "0", "step": 0, "bias": -8.0, "loss": 1.0}
-    return Watched(NO_LOG, final(model, NO_LOG, 0), about, idle(model), rest)
+    return Watched(NO_LOG, final(model, NO_LOG, 0), about, inert_modules(model), rest)
 
 
 def apart(s: float) -> float:
@@ -134,7 +134,7 @@ def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
     """
     for name, logits in (("kromcanon", 0.0025), ("kromcanon-b2", 0.0015)):
         run = watch(load(name))
-        (first,) = run.idle
+        (first,) = run.inert_modules
         own = run.final[(run.final["metric"] == "distance_static") & (run.final["module"] == first)]["value"]
         slope = 3**-0.5  # of ‖H − I‖ by the gap of both factors, largest at p = ½
         assert isinstance(run.rest, dict) and own.item() == pytest.approx(run.rest[first], abs=slope * logits)

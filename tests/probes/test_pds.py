@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
@@ -70,7 +70,7 @@ def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> N
     turned[:, :2, 1::2] = turned[:, 1::-1, 1::2]  # in every other pair the two orders trade places
     for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):
         found = estimate(replace(block, total=turned.reshape(15, 12)), result.contrasts["heads"])
-        seen = Seen({"heads": block}, {}, {"title": "", "rule": ""})
+        seen = InstrumentData({"heads": block}, {}, {"title": "", "rule": ""})
         np.testing.assert_allclose(how.tables(seen, {"heads": found})["heads"].frame["pds"], expected, atol=2e-6)
 
 

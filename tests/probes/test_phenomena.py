@@ -9,7 +9,7 @@ import torch
 
 import streamscope.instruments.command
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Seen
+from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.result import Result
@@ -19,7 +19,7 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.probes import coherence
 from streamscope.probes.phenomena import NAMES, Phenomena, main
 from streamscope.probes.phenomena.measure import (
-    Look,
+    PhenomenonObservations,
     _when,
     cheaper,
     chooses,
@@ -366,11 +366,11 @@ def test_every_phenomenon_has_a_line(one: object) -> None:
     from streamscope.probes.phenomena import measure
 
     how = Phenomena(only=NAMES)
-    fake = dict.fromkeys(NAMES, lambda of, name: Look([1.0, 1.1, 1.2], head="L0H0"))
+    fake = dict.fromkeys(NAMES, lambda of, name: PhenomenonObservations([1.0, 1.1, 1.2], head="L0H0"))
     before = dict(measure.LOOKS)
     measure.LOOKS.update(fake)
     try:
-        seen: Seen = measure.observe(how, one, how.open(one))
+        seen: InstrumentData = measure.observe(how, one, how.open(one))
     finally:
         measure.LOOKS.clear()
         measure.LOOKS.update(before)
