@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.probes.coherence import Coherence as Coherence
     from streamscope.probes.contraction import Contraction as Contraction
     from streamscope.probes.coreference import Coreference as Coreference
+    from streamscope.probes.direct_logit_attribution import DirectLogitAttribution as DirectLogitAttribution
     from streamscope.probes.directions import Directions as Directions
     from streamscope.probes.dual_path import DualPath as DualPath
     from streamscope.probes.head_groups import HeadGroups as HeadGroups

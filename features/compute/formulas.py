@@ -4,8 +4,8 @@
     compute(seen, columns(6, 6, …))                 [n, features], by the same definitions
 
 A family of features, as p of every layer, is one function of what a forward pass showed (`ForwardRecord`): its name,
-unit, formula and axes stand on top of it. Its values are [n, *axes], and each goes to the column that its place on the axes
-names; the order of columns is that of `TIERS`, whatever is computed first.
+unit, formula and axes stand on top of it. Its values are [n, *axes], and each goes to the column that its place on the
+axes names; the order of columns is that of `TIERS`, whatever is computed first.
 
 Ã_h[q, k] = ḡ_h[q] A_h[q, k] is attention times the head's gate (1 where there is none), over keys k < q; L layers, H
 heads. "stable" features hold the values of layer s = min(k*, L−1) and 0 in all other layers, "final" ones those of

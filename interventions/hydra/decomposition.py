@@ -1,7 +1,7 @@
 """Direct and total effects of ablating heads, and what later layers make up for, case by case.
 
-With c(v; s) of `interventions.contributions`, s the norm's scale as it is and s' under the ablation, v' the updates
-under the ablation, the change of answer − foil (log-odds, nats) is exactly
+With c(v; s) of `probes.direct_logit_attribution.contributions`, s the norm's scale as it is and s' under the ablation,
+v' the updates under the ablation, the change of answer − foil (log-odds, nats) is exactly
 
     total = direct + Σ compensation + mixing + norm
 
@@ -23,11 +23,11 @@ import numpy as np
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.hydra.contributions import check_heads, contributions, directions, observe
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.observe.answers import answer_log_probs
 from streamscope.interventions.selection import Group
 from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.direct_logit_attribution.contributions import check_heads, contributions, directions, observe
 
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 

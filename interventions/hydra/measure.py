@@ -23,10 +23,10 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio, read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.contributions import check_heads
 from streamscope.interventions.hydra.decomposition import PARTS, Decomposition, decompose, layer_values, part_values
 from streamscope.interventions.observe import SMALLEST, UNIT
 from streamscope.interventions.selection import Group, HeadFinder
+from streamscope.probes.direct_logit_attribution.contributions import check_heads
 
 __all__ = ["check_heads", "control_tables", "observe", "tables", "with_resolved_heads"]
 KEYS = ("task", "group")

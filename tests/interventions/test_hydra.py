@@ -12,11 +12,11 @@ from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
 from streamscope.instruments.prompts.tasks import Task, sentence_task, token_task
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.contributions import contributions, directions, observe
 from streamscope.interventions.hydra.decomposition import decompose
 from streamscope.interventions.selection import Group
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
+from streamscope.probes.direct_logit_attribution.contributions import contributions, directions, observe
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
 

@@ -1,0 +1,47 @@
+"""Direct logit attribution: which heads and FFNs write the answer into the residual stream.
+
+    python -m probes.direct_logit_attribution
+    python -m probes.direct_logit_attribution runs/pls --tasks gender --out attribution.parquet
+
+The logit of the answer minus that of the foil is a sum over what was written into the residual stream, once the final
+norm's scale s is held at its value:
+
+    logit(answer) − logit(foil) = Σ_i (W_answer − W_foil) · (γ ⊙ (v_i − mean v_i) / s) + constant        (nats)
+
+v_i is the embedding, the output of each head and FFN, and the biases of attention (one part for all layers). The
+constant comes from the final norm's bias and the head's. The parts are direct effects only: what a head changes in
+later layers counts as theirs (`interventions.hydra` separates the two). With hyper-connections v_i is weighted by its
+way through the streams.
+Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
+"""
+
+from typing import Any, ClassVar
+
+from streamscope.instruments.about_model import need_parts
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.data import Tasks
+from streamscope.instruments.figures import HeadMap, Intervals
+
+
+@instrument("direct_logit_attribution", Tasks(tasks=("capitalization", "gender")))
+class DirectLogitAttribution(Instrument):
+    """Which heads and FFNs write the answer: the logit difference of answer and foil as a sum over parts of the model.
+
+    Σ over embedding, heads, attention's biases, FFNs and the final norm's bias, with the final norm's scale as it is.
+    """
+
+    figures: ClassVar = (
+        HeadMap("contribution", table="heads", each=("task",)),
+        Intervals("contribution", table="parts", label="part", each=("task",)),
+    )
+    planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
+
+    def check(self, model: Any) -> None:
+        """The parts of the model must be there, and its heads must add up."""
+        need_parts(model, self.name)
+        self._body().check_heads(model)
+
+
+main = main_of(DirectLogitAttribution, __doc__)
+"""`python -m probes.direct_logit_attribution`."""

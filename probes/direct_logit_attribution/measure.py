@@ -1,0 +1,117 @@
+"""Direct logit attribution: parts of answer − foil as cells, cases of all tasks as units."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.data import Opened, Tasks
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.prompts.tasks import Task
+from streamscope.instruments.table import HEAD, Column, Table, counts, key, quantity
+from streamscope.models.hooks import Query, run
+from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
+from streamscope.probes.direct_logit_attribution.contributions import (
+    Contributions,
+    check_heads,
+    contributions,
+    directions,
+)
+from streamscope.probes.direct_logit_attribution.contributions import observe as one_pass
+
+__all__ = ["check_heads", "observe", "tables"]
+UNIT = "nats, answer − foil"
+LOGITS = Measure(name="logit difference", unit=UNIT, resolution=1e-6)
+
+
+def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+    """Cells: every part and their sum, of each task; units: cases. `unexplained` is what the sum leaves of a case."""
+    opened = data[Tasks]
+    units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
+    units["unit"] = units["task"] + ":" + units["unit"]
+    rows: list[tuple[dict[str, Any], np.ndarray]] = []
+    unexplained = dict[str, float]()
+    for task in progress(opened.tasks):
+        parts, whole = attribute(model, task)
+        rows += [({"task": task.name, **labels}, x) for labels, x in parts]
+        rows.append(({"task": task.name, "part": "sum", "kind": "sum", "layer": -1, "index": -1}, whole))
+        unexplained[task.name] = float(np.abs(sum(x for _, x in parts) - whole).max())
+    total, size = np.zeros((2, len(rows), len(units)))
+    for i, (labels, x) in enumerate(rows):
+        here = np.flatnonzero(units["task"] == labels["task"])
+        total[i, here], size[i, here] = x, 1.0
+    cells = pd.DataFrame([labels for labels, _ in rows])
+    contrasts = [
+        Contrast(quantity="contribution", weights={i: 1.0}, labels=labels, family=f"{labels['kind']}, {labels['task']}")
+        for i, (labels, _) in enumerate(rows)
+    ]
+    block = Observations(measure=LOGITS, cells=cells, units=units, total=total, size=size)
+    worst = max(unexplained.values())
+    title = f"{title_of(model)}; {opened.title()}; the parts miss the logit difference of a case by {worst:.0e} at most"
+    return InstrumentData({"parts": block}, {"parts": contrasts}, {"title": title, "unexplained": unexplained})
+
+
+def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.ndarray]], np.ndarray]:
+    """(part, its nats in every case [N]) of a task, and the model's own logit differences [N].
+
+    Raises `InputError` for tasks of whole sentences, whose score is no one logit difference.
+    """
+    if task.rule != "token":
+        raise InputError(f"task {task.name!r} scores whole sentences, which is no one logit difference; use another")
+    reads = task.reads
+    seen = one_pass(model, reads.tokens, reads.positions)
+    c: Contributions = contributions(model, seen, directions(model, reads.ids, seen.scale))
+    bias = model.logit_bias.detach().double().cpu().numpy()
+    ids = np.asarray(reads.ids)
+    parts = [({"part": "embedding", "kind": "embedding", "layer": -1, "index": -1}, c.embed)]
+    for layer, (heads, mlp) in enumerate(zip(c.heads, c.mlp, strict=True)):
+        for h, x in enumerate(heads):
+            parts.append(({"part": f"L{layer}H{h}", "kind": "head", "layer": layer, "index": h}, x))
+        parts.append(({"part": f"L{layer} FFN", "kind": "FFN", "layer": layer, "index": -1}, mlp))
+    for part, x in (
+        ("attention biases", (c.attn - c.heads.sum(1)).sum(0)),
+        ("final bias", bias[ids[:, 0]] - bias[ids[:, 1]]),
+    ):
+        parts.append(({"part": part, "kind": part, "layer": -1, "index": -1}, x))
+    query = Query(tokens=list(reads.tokens), logits=[[p] for p in reads.positions])
+    logits = run(model, query).logits
+    assert logits is not None
+    both = np.stack([x[0].double().cpu().numpy()[pair] for x, pair in zip(logits, ids, strict=True)])
+    return parts, both[:, 0] - both[:, 1]
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """parts: embedding, attention and FFN of each layer, final bias and the sum; heads: every head."""
+    frame, missing = estimates["parts"].wide(("task", "part", "kind", "layer", "index"))
+    out = {}
+    for name, is_head, columns, most in (("heads", True, HEADS, 10), ("parts", False, PARTS, 40)):
+        rows = np.flatnonzero((frame["kind"] == "head") == is_head)
+        at = {old: new for new, old in enumerate(rows)}
+        some = frame.iloc[rows].reset_index(drop=True).rename(columns={"part": "head"} if is_head else {})
+        lost = {(at[row], column): why for (row, column), why in missing.items() if row in at}
+        some = some[[column.name for column in columns]]
+        what = "every head" if is_head else "every other part, and their sum with the heads'"
+        out[name] = Table(some, columns, lost, f"{seen.about['title']}; {what}", by="contribution", most=most,
+                          per=("task",))  # fmt: skip
+    return out
+
+
+CONTRIBUTION = quantity(
+    "contribution", "contribution", UNIT, "mean of what the part adds to the logit of the answer minus the foil's",
+    sd="independent cases", source="Elhage et al. 2021",
+)  # fmt: skip
+TASK = key("task", "task", "whose answers are scored")
+CASES = counts("cases", "independent cases, or the fewest words of a kind where cases share words")
+HEADS = (TASK, *HEAD, *CONTRIBUTION, *CASES)
+PARTS = (
+    TASK, key("part", "part", "what writes into the residual stream"),
+    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1: of none"),
+    *CONTRIBUTION, *CASES,
+)  # fmt: skip

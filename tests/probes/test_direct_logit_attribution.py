@@ -1,0 +1,71 @@
+"""Direct logit attribution: a planted copier, sums on every preset with random weights, and trained models."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import streamscope.models
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Tasks
+from streamscope.instruments.open_data import OpenTasks
+from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
+from streamscope.instruments.prompts.tasks import sentence_task, token_task
+from streamscope.models import load
+from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
+from streamscope.probes.direct_logit_attribution.measure import attribute
+from tests.interventions import copiers
+from tests.interventions.copiers import DELTA, A
+from tests.interventions.test_hydra import PRESETS, awake, random_task
+
+
+def test_a_planted_copier_writes_what_it_is_set_to() -> None:
+    net = copiers.model()
+    task = token_task(copiers.suite(), net.tokenizer)
+    result = DirectLogitAttribution().measure(net, OpenTasks([task], net.tokenizer))
+    heads = result.table("heads").frame.set_index("head")["contribution"]
+    c = np.where(task.cases["relation"] == "capital", 1, -1)
+    own = 2 * A * DELTA / np.array([copiers.scale(x) for x in c * DELTA])  # log-odds of the right form, by hand
+    assert heads["L0H1"] == pytest.approx(own.mean(), abs=1e-5)
+    assert heads.drop("L0H1").abs().max() < 1e-5
+    parts = result.table("parts").frame.set_index("part")["contribution"]
+    assert parts["sum"] == pytest.approx(own.mean(), abs=1e-5)
+    assert parts.drop("sum").abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, "canon", "dst-ind", "kromhc", "hc", "mhc"])
+def test_parts_add_up_to_the_logit_difference(preset: str) -> None:
+    """With random gains and biases of every norm, and a bias of the head where there is one."""
+    model: Any = awake("kromhc", residual=preset) if preset in ("hc", "mhc") else awake(preset)
+    task = random_task()
+    parts, whole = attribute(model, task)
+    assert np.abs(sum(x for _, x in parts) - whole).max() < 1e-9
+    with torch.no_grad():
+        for i, (row, (a, b)) in enumerate(zip(task.reads.tokens, task.reads.ids, strict=True)):
+            logits = model(torch.tensor([row]))[0, -1]
+            assert whole[i] == pytest.approx(float(logits[a] - logits[b]), abs=1e-9)
+    sizes = {labels["kind"]: np.abs(x).max() for labels, x in parts}
+    assert min(sizes[kind] for kind in ("embedding", "head", "FFN")) > 1e-3
+
+
+def test_a_trained_model_and_its_title() -> None:
+    result = DirectLogitAttribution().measure(load("stories/pls"), Tasks(("capitalization-8", "gender-16")))
+    assert max(result.about.get("unexplained", {"": 0.0}).values()) < 1e-4
+    parts, heads = (result.table(name).frame for name in ("parts", "heads"))
+    for task in ("capitalization-8", "gender-16"):
+        some = parts[parts["task"] == task].set_index("part")["contribution"]
+        total = some.drop("sum").sum() + heads.loc[heads["task"] == task, "contribution"].sum()
+        assert total == pytest.approx(some["sum"], abs=1e-4)
+    assert result.figure().data
+
+
+def test_what_is_no_logit_difference_is_refused() -> None:
+    model = load("stories/lfa")
+    pair = SentencePair(id="p", good="The dog ran.", bad="The dog run.", category="c")
+    task = sentence_task(SentencePairs("s", (pair,), "here"), model.tokenizer)
+    with pytest.raises(InputError, match="scores whole sentences, which is no one logit difference"):
+        DirectLogitAttribution().measure(model, OpenTasks([task], model.tokenizer))
+    nonlinear = streamscope.models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
+    with pytest.raises(InputError, match="output projection of layer 0 is not linear"):
+        DirectLogitAttribution().check(nonlinear)
