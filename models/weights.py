@@ -1,16 +1,18 @@
 """TransformerLens' names for the weights of a whole model, and what is read from them: QK, OV, labels, biases."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import FactoredMatrix
-from transformer_lens.model_bridge.composition_scores import CompositionScores
 from transformer_lens.utilities.matrix import composition_scores
 
 from streamscope.cli.errors import InputError, Undefined, unknown
 from streamscope.models.config import FrozenToken, Hyper, ModelConfig
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge.composition_scores import CompositionScores
 
 
 class WeightsMixin:
@@ -164,7 +166,7 @@ class WeightsMixin:
         if "b" in self.config.canon_widths():
             raise Undefined(f"{what} is not defined: Canon-B mixes positions after the projections; read {instead}")
 
-    def all_composition_scores(self, mode: str) -> CompositionScores:
+    def all_composition_scores(self, mode: str) -> "CompositionScores":
         """How much each head's output weights meet what each later head reads: ‖A B‖ / (‖A‖ ‖B‖), [L, H, L, H].
 
         A is OV of the earlier head, B is QK (mode "Q"), QK^T ("K") or OV ("V") of the later one; Frobenius norms, 0
@@ -173,6 +175,8 @@ class WeightsMixin:
         TransformerLens after `fold_ln`. Raises `InputError` where QK or OV is not defined, where something besides a
         norm stands between the stream and the heads, and for values that read what no head writes.
         """
+        from transformer_lens.model_bridge.composition_scores import CompositionScores  # half a second, with all bridges
+
         if mode not in ("Q", "K", "V"):
             raise unknown("mode", str(mode), ["Q", "K", "V"])
         residual = self.config.residual

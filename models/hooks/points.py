@@ -5,6 +5,7 @@
 - `OnDemand`: computed only when somebody listens (scores, patterns, mixing matrices, norm statistics).
 """
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -108,19 +109,25 @@ def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
     Compiled code keeps the hooks of its first call: those added later would never fire, those removed would go on.
     """
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def eagerly(self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.compiler.set_stance("force_eager"):
             return forward(self, *args, **kwargs)
 
     @wraps(forward)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (eagerly if _any_hooks(self) else forward)(self, *args, **kwargs)
+        return (eagerly if _compiler() and _any_hooks(self) else forward)(self, *args, **kwargs)
 
     return call
 
 
-@torch.compiler.disable
+def _compiler() -> bool:
+    """Whether this process has torch's compiler, which takes more than a second to import; without, nothing is
+    compiled."""
+    return torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
+
+
+@torch._disable_dynamo
 def _any_hooks(model: torch.nn.Module) -> bool:
     """Whether a module inside has hooks; not compiled, for compiled code would keep the first answer."""
     rest = list(model._modules.values())

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def test_weights_are_mapped_and_not_copied(folder: Path) -> None:
     assert size > 40e6
     assert taken < size / 4, f"{taken / 1e6:.0f} MB of memory for {size / 1e6:.0f} MB of weights"
     assert model.n_params() * 4 <= size
+
+
+def test_loading_imports_neither_torchs_compiler_nor_the_bridges() -> None:
+    """Each takes a second or so of every command; a forward pass needs none of them either."""
+    code = (
+        "import sys, torch; from streamscope.models import load; load('stories/gpt2')(torch.arange(5)[None]); "
+        "print([m for m in ('torch._dynamo', 'transformer_lens.model_bridge') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
 
 
 def test_changes_in_place_do_not_reach_the_file(folder: Path) -> None:
