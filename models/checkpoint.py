@@ -32,7 +32,16 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.interop.huggingface.convert import cached_run, foreign, read_eos, source_name
 from streamscope.models.interop.huggingface.families import FAMILIES
-from streamscope.models.tensors import DIGEST, FORMAT, TOKENIZER, read_tensors, sha256, write_tensors
+from streamscope.models.tensors import (
+    CONFIG,
+    DIGEST,
+    FORMAT,
+    TOKENIZER,
+    config_digest,
+    read_tensors,
+    sha256,
+    write_tensors,
+)
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.cache import cache_root
 from streamscope.text.tokenizer import Tokenizer
@@ -269,12 +278,14 @@ def load(
     and less than three digits. What has that dtype in the file already stays mapped to it.
 
     Raises `InputError` for a dtype that is neither, for a missing or damaged file, for weights of another
-    configuration, for other weights than those with which the run completed, and for another tokenizer than its own.
+    configuration, for other weights than those with which the run completed, and for another configuration or
+    tokenizer than its own.
     """
     named, folder = named_dtype(dtype), run_folder(run_or_path)
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
     tensors, metadata = read_tensors(weights)
+    _check_config(folder, metadata)
     for row in snapshots(folder) if step is not None else ():
         if row["step"] == step and row["sha256"] != sha256(weights):
             raise InputError(f"{weights} is damaged: it has another hash than snapshots.json says; train the run again")
@@ -330,6 +341,19 @@ def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:
         raise InputError(
             f"{folder / 'model.safetensors'} holds other weights (sha256 {metadata.get(DIGEST, 'unknown')[:12]}…) than "
             f"the run completed with ({final[:12]}…): restore it, or --resume the run, which writes it again"
+        )
+
+
+def _check_config(folder: Path, metadata: Mapping[str, str]) -> None:
+    """Raise `InputError` for another configuration than manifest.json, or metadata of the weights, say; older runs say
+    nothing."""
+    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
+    was = metadata.get(CONFIG) or manifest.get(CONFIG)
+    found = config_digest(read_json(folder / "config.json", Config)["model"])
+    if was not in (None, found):
+        raise InputError(
+            f"{folder / 'config.json'} is not the configuration of these weights (its model has sha256 {found[:12]}… "
+            f"where {was[:12]}… was written): restore it; for another architecture train a run with --set"
         )
 
 

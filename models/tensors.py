@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -44,6 +44,13 @@ DIGEST = "sha256"
 """Metadata of a file of tensors: `digest` of what it holds."""
 TOKENIZER = "tokenizer"
 """Metadata of weights that no training wrote: sha256 of the tokenizer whose ids they know."""
+CONFIG = "config_sha256"
+"""`config_digest` of the configuration that weights belong to: in manifest.json of a run, else in their metadata."""
+
+
+def config_digest(model: Mapping[str, Any]) -> str:
+    """sha256 of a model's part of config.json, whatever the layout of the file and the order of its fields."""
+    return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -93,11 +100,11 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot create {folder}: {error.strerror}") from None
     write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
-    metadata: dict[str, str] = {}
+    metadata = {CONFIG: config_digest(model.to_dict())}
     default: tuple[int, ...] = ()
     if model.tokenizer is not None:
         model.tokenizer.save(folder / "tokenizer.json")
-        metadata, default = {TOKENIZER: model.tokenizer.sha256}, (model.tokenizer.bos_id,)
+        metadata[TOKENIZER], default = model.tokenizer.sha256, (model.tokenizer.bos_id,)
     if model.eos_ids == default:
         (folder / GENERATION).unlink(missing_ok=True)
     else:

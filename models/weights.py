@@ -175,7 +175,9 @@ class WeightsMixin:
         TransformerLens after `fold_ln`. Raises `InputError` where QK or OV is not defined, where something besides a
         norm stands between the stream and the heads, and for values that read what no head writes.
         """
-        from transformer_lens.model_bridge.composition_scores import CompositionScores  # half a second, with all bridges
+        from transformer_lens.model_bridge.composition_scores import (
+            CompositionScores,
+        )  # half a second, with all bridges
 
         if mode not in ("Q", "K", "V"):
             raise unknown("mode", str(mode), ["Q", "K", "V"])

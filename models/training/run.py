@@ -12,7 +12,7 @@ from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import now
 from streamscope.models.checkpoint import snapshot_step, write_snapshot
-from streamscope.models.tensors import DIGEST, FORMAT, digest, read_tensors, write_tensors
+from streamscope.models.tensors import CONFIG, DIGEST, FORMAT, config_digest, digest, read_tensors, write_tensors
 from streamscope.models.training.lock import NAME, Lock
 from streamscope.text.tokenizer import Tokenizer
 
@@ -44,6 +44,7 @@ class Run:
             check_startable(folder)
             write_text(folder / "config.json", json.dumps({"format": FORMAT, **config}, indent=1))
             tokenizer.save(folder / "tokenizer.json")
+            manifest = {**manifest, CONFIG: config_digest(config["model"])}
             write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
         return run
 

@@ -82,6 +82,7 @@ class Manifest(TypedDict, total=False):
     outcome: str
     wall_seconds: float
     weights: str
+    config_sha256: str
 
 
 class Listed(Manifest):

@@ -12,10 +12,10 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.registry import discover
-from streamscope.models.checkpoint import ZOO, load
+from streamscope.models.checkpoint import ZOO, bundled, load, run_folder
 from streamscope.models.interop.export.write import export
 from streamscope.models.make import build
-from streamscope.models.tensors import save
+from streamscope.models.tensors import config_digest, save
 
 INSTRUMENTS = discover()
 
@@ -72,16 +72,8 @@ def test_loaded_weights_train_like_built_ones(folder: Path) -> None:
         assert (a.grad is None) == (b.grad is None) and (a.grad is None or torch.equal(a.grad, b.grad)), name
 
 
-def permuted(path: Path) -> str:
-    """The tokenizer of a file with the ids of two frequent tokens exchanged: as many entries, other ids."""
-    found = json.loads(path.read_text())
-    vocab = found["model"]["vocab"]
-    vocab["Ġthe"], vocab["Ġand"] = vocab["Ġand"], vocab["Ġthe"]
-    return json.dumps(found)
-
-
-@pytest.mark.parametrize("how", ["run", "snapshot", "saved", "hf"])
-def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def copied(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """(the name of a model, its folder): a run, a snapshot of one, a saved model, one from a Hugging Face folder."""
     run = tmp_path / "run"
     name = str(run)
     if how == "run":
@@ -96,6 +88,45 @@ def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monk
         export("stories/llama", tmp_path / "theirs", native=True)
         name = f"hf:{tmp_path / 'theirs'}"
         run = load(name).run
+    return name, run
+
+
+def permuted(path: Path) -> str:
+    """The tokenizer of a file with the ids of two frequent tokens exchanged: as many entries, other ids."""
+    found = json.loads(path.read_text())
+    vocab = found["model"]["vocab"]
+    vocab["Ġthe"], vocab["Ġand"] = vocab["Ġand"], vocab["Ġthe"]
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize("how", ["run", "snapshot", "saved", "hf"])
+def test_a_configuration_edited_by_hand_is_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, run = copied(how, tmp_path, monkeypatch)
+    path = run / "config.json"
+    text = path.read_text()
+    changed = json.loads(text)
+    path.write_text(json.dumps(dict(reversed(changed.items())), indent=3))  # another layout, the same configuration
+    logits = load(name)(torch.arange(3, 40)[None])
+    changed["model"]["norm"]["eps"] = 0.5
+    path.write_text(json.dumps(changed))
+    with pytest.raises(
+        InputError, match=r"config\.json is not the configuration of these weights .*: restore it"
+    ) as error:
+        load(name)
+    assert "\n" not in str(error.value)
+    path.write_text(text)
+    assert torch.equal(load(name)(torch.arange(3, 40)[None]), logits)
+
+
+def test_every_bundled_model_and_every_training_names_its_configuration(tiny_run: Path) -> None:
+    for folder in (*(run_folder(name) for name in bundled()), tiny_run):
+        model = json.loads((folder / "config.json").read_text())["model"]
+        assert json.loads((folder / "manifest.json").read_text())["config_sha256"] == config_digest(model), folder
+
+
+@pytest.mark.parametrize("how", ["run", "snapshot", "saved", "hf"])
+def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, run = copied(how, tmp_path, monkeypatch)
     text, path = (run / "tokenizer.json").read_text(), run / "tokenizer.json"
     path.write_text(json.dumps(json.loads(text), indent=3))
     assert load(name).to_tokens(" the").tolist() != load(name).to_tokens(" and").tolist(), (

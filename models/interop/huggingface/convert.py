@@ -21,7 +21,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import Decoder
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, Weight, Whole
-from streamscope.models.tensors import FORMAT, GENERATION, TOKENIZER, sha256, write_tensors
+from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, sha256, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.tokenizer import PAIRS, Tokenizer
 
@@ -284,8 +284,10 @@ def fill(
         tokenizer.save(out / "tokenizer.json")
     if eos:
         write_text(out / GENERATION, json.dumps({"eos_token_id": list(eos)}))
-    write_text(out / "config.json", json.dumps({"format": FORMAT, "model": to_dict(config)}, indent=1))
+    model = to_dict(config)
+    write_text(out / "config.json", json.dumps({"format": FORMAT, "model": model}, indent=1))
     manifest = {
+        CONFIG: config_digest(model),
         "preset": config.name, "scale": None, "seed": None, "outcome": "completed", "weights": digest,
         "parameters": sum(x.numel() for x in tensors.values()), **about,
     }  # fmt: skip
