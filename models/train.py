@@ -169,11 +169,13 @@ def _trainer(
 
 
 def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
-    """The model of --start. Raises `InputError` if it has another configuration than asked for, or other tokens."""
+    """The model of --start. Raises `InputError` for another configuration than asked for, other tokens, and NaN."""
     from streamscope.models.checkpoint import load
+    from streamscope.models.hooks import check_weights
     from streamscope.models.runs import flatten
 
     model = load(start)
+    check_weights(model)
     mine, theirs = (flatten(to_dict(one)) for one in (config, model.config))
     names = [name for name in {**mine, **theirs} if "init" not in name]  # how weights would be drawn
     if other := [name for name in names if mine.get(name) != theirs.get(name)]:

@@ -16,6 +16,7 @@ from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.derived import inherited, parent_of
+from streamscope.models.hooks import check_weights
 from streamscope.models.training.checkpoints import none_yet
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
@@ -103,6 +104,7 @@ def _trainer(
         model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"))
     else:
         model = load(start)
+        check_weights(model)
     tokenizer, n_ctx = model._text(), model.config.n_ctx
     windows: dict[str, PairWindows] = {}
     counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}

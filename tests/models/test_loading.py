@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from streamscope.instruments.registry import discover
 from streamscope.models.checkpoint import ZOO, bundled, load, run_folder
 from streamscope.models.interop.export.write import export
 from streamscope.models.make import build
+from streamscope.models.sft import main as sft
 from streamscope.models.tensors import config_digest, save
+from streamscope.models.train import main as train
 
 INSTRUMENTS = discover()
 
@@ -138,6 +141,25 @@ def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monk
     assert "\n" not in str(error.value)
     path.write_text(text)
     load(name)
+
+
+@pytest.mark.parametrize("what", ["export", "sft", "train"])
+def test_nan_weights_are_named_before_they_are_exported_or_trained_on(what: str, tmp_path: Path) -> None:
+    model, run, out = load("stories/gpt2"), tmp_path / "run", tmp_path / "out"
+    with torch.no_grad():
+        model.blocks[2].mlp.up.weight[3, 4] = torch.nan
+    model.save(run)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps({"prompt": f"Tom {i}", "response": "ran home."}) + "\n" for i in range(40)))
+    call: Any = {
+        "export": lambda: export(str(run), out),
+        "sft": lambda: sft([str(run), "--data", str(pairs), "--out", str(out)]),
+        "train": lambda: train(["gpt2", "--scale", "zoo", "--start", str(run), "--data", "stories:1:300",
+                                "--steps", "2", "--batch-size", "2", "--out", str(out)]),
+    }[what]  # fmt: skip
+    with pytest.raises(InputError, match=r"the weights blocks\.2\.mlp\.up\.weight are NaN: 1 of .*; load a checkpoint"):
+        call()
+    assert not out.exists()
 
 
 def test_a_dtype_is_one_that_is_known() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
+from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.export.code import files
 from streamscope.models.interop.huggingface.convert import their_weights
@@ -26,8 +27,8 @@ def export(
 ) -> list[tuple[Path, str]]:
     """(folder, what lies there) of everything that was written; all of it, or nothing.
 
-    Raises `InputError` for an `out` that is there, for a run without snapshots where they are asked for, and with
-    `native` for a model that no class of the library computes.
+    Raises `InputError` for an `out` that is there, for a run without snapshots where they are asked for, for weights
+    that are NaN, and with `native` for a model that no class of the library computes.
     """
     if out.exists():
         raise InputError(f"{out} is there already; give a new folder")
@@ -55,6 +56,7 @@ def _steps(run: str) -> list[int]:
 def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     """Fill a new folder with one model; what it is, in a few words."""
     model = load(run)
+    check_weights(model)
     source = run_folder(run)
     config = model.config
     tensors = read_tensors(source / "model.safetensors")[0]
