@@ -229,6 +229,24 @@ class Cache(NormedCache):
                 )
         return super()._scale(layer, mlp_input, pos_slice, batch_slice)
 
+    def accumulated_resid(
+        self, layer: int | None = None, incl_mid: bool = False, apply_ln: bool = False, pos_slice: Any = None,
+        mlp_input: bool = False, return_labels: bool = False,
+    ) -> Any:  # fmt: skip
+        """As there; where every layer's readout has its own norm, that norm reads the states in and after the layer.
+
+        So a state times W_U is `model.layer_logits`. The embedding, which no readout reads, goes through the final one.
+        """
+        n = self.model.cfg.n_layers
+        own = apply_ln and len(self.model.layer_norms) > 0 and layer in (None, -1, n)
+        normed = apply_ln and not own
+        stack, labels = super().accumulated_resid(layer, incl_mid, normed, pos_slice, mlp_input, return_labels=True)
+        if own:
+            at = [n if label == "final_post" else int(label.split("_")[0]) + label.endswith("mid") for label in labels]
+            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in at]
+            stack = torch.stack([norm(x) for norm, x in zip(norms, stack, strict=True)])
+        return (stack, labels) if return_labels else stack
+
     def logit_lens(self, **kwargs: Any) -> Any:
         """Raises `InputError`: TransformerLens' own reads bridges only."""
         raise InputError(

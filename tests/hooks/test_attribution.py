@@ -143,6 +143,21 @@ def test_parts_before_a_middle_layer_add_up_to_what_it_reads(name: str, mlp_inpu
 
 
 @torch.no_grad()
+def test_states_go_through_the_norm_of_their_own_layer() -> None:
+    """Where every layer's readout has a norm of its own, a state times W_U is the layer's logits."""
+    model = randomise(build("pls", "tiny", n_layers=3, **{"readout.layer_norms": "own"}).double())
+    _, cache = model.run_with_cache(TOKENS)
+    expected = model.layer_logits(TOKENS).movedim(2, 0)
+    stack, labels = cache.accumulated_resid(apply_ln=True, incl_mid=True, return_labels=True)
+    assert labels == ["0_pre", "0_mid", "1_pre", "1_mid", "2_pre", "2_mid", "final_post"]
+    torch.testing.assert_close(stack[2::2] @ model.W_U, expected, **CLOSE)
+    middle = model.layer_norm(1)(cache["resid_mid", 1])
+    torch.testing.assert_close(stack[3], middle, **CLOSE)
+    cut = cache.accumulated_resid(apply_ln=True, pos_slice=[1, 3])
+    torch.testing.assert_close(cut[1:] @ model.W_U, expected[..., [1, 3], :], **CLOSE)
+
+
+@torch.no_grad()
 def test_updates_of_streams_are_no_shares() -> None:
     """With hyper-connections the states are normed, and what would take updates for shares refuses in one line."""
     model = make("kromcanon")
