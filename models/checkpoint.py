@@ -18,6 +18,8 @@ Nothing is unpickled here (see `models.training.parallel` for sharded checkpoint
 """
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,18 @@ def load(
     tokenizer than its own.
     """
     named, folder = named_dtype(dtype), run_folder(run_or_path)
+    if not folder.is_relative_to(cache_root()):
+        return _load(folder, named, device)
+    try:
+        return _load(folder, named, device)
+    except InputError as error:  # the cache is a copy: it can be made again
+        print(f"{folder} in the cache is damaged ({error}); it is made again", file=sys.stderr)
+        shutil.rmtree(folder)
+        return _load(run_folder(run_or_path), named, device)
+
+
+def _load(folder: Path, named: str, device: str | torch.device) -> StreamTransformer:
+    """`load` of a run folder."""
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
     tensors, metadata = read_tensors(weights)

@@ -134,6 +134,9 @@ def evaluation_shards(
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
+    for name, given, usual in (("text-field", text_field, "text"), ("split-at", split_at, "separator")):
+        if given != usual:
+            raise InputError(f"--{name} {given} is for --data SOURCE; the run's own data are read as in its training")
     saved = read_json(folder / "config.json", ValidatedConfig).get("data")
     if saved is None:
         raise InputError(f"{run_label(folder)} does not say what it was trained on; give --data SOURCE")

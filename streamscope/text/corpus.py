@@ -104,6 +104,11 @@ class Corpus(ABC):
         if n == 0:
             raise InputError(f"{self.source}: no document in it, only empty text; give a source with text")
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The options among `text_field` and `split_at` that change how this source is read."""
+        return frozenset()
+
     def fingerprint(self) -> str:
         """Hexadecimal sha256 of what is read: two sources with one fingerprint give the same documents.
 
@@ -141,6 +146,12 @@ class FileCorpus(Corpus):
     root: Path
     files: tuple[Path, ...]
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Text files are split into documents; records have a field that holds the text."""
+        texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
+        return frozenset("split_at" if one else "text_field" for one in texts)
+
     def _texts(self) -> Iterator[str]:
         for path in self.files:
             yield from read_file(path, self.text_field, self.split_at)
@@ -159,6 +170,11 @@ class HubCorpus(Corpus):
     name: str
     config: str | None = None
     split: str = "train"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Every row has a field that holds the text."""
+        return frozenset({"text_field"})
 
     def _texts(self) -> Iterator[str]:
         for path in visible_files(Path(self.name)) if self._local else ():
@@ -293,6 +309,11 @@ class MixtureCorpus(Corpus):
     weights: tuple[float, ...]
 
     @property
+    def reads(self) -> frozenset[str]:
+        """What any part reads."""
+        return frozenset().union(*(part.reads for part in self.parts))
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """The weights, with sum 1."""
         return tuple(weight / sum(self.weights) for weight in self.weights)
@@ -335,8 +356,20 @@ def open_corpus(
     Raises:
         InputError: a path that does not exist, a file of another kind, a folder with no usable
             file, a malformed `hf:` or `stories:` source, a mixture with a part without a weight above 0,
-            `max_documents` below 1.
+            `max_documents` below 1, a `text_field` or `split_at` that this source does not use.
     """
+    corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
+    for name, given, usual, needs in (
+        ("text_field", text_field, "text", "records: JSON lines, CSV, parquet or a dataset"),
+        ("split_at", split_at, "separator", "text files, .txt or .md"),
+    ):
+        if given != usual and name not in corpus.reads:
+            raise InputError(f"--{name.replace('_', '-')} {given} is for {needs}; {source} has none, so leave it out")
+    return corpus
+
+
+def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:
+    """`open_corpus` of a source or of a part of a mixture."""
     if max_documents is not None and max_documents < 1:
         raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
     common: dict[str, Any] = {
@@ -422,7 +455,7 @@ def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
     for name, weight in zip(names, numbers, strict=True):
         if not 0 < weight < math.inf:
             raise InputError(f"{source}: the weight of {name} is {weight:g}; it must be a number above 0")
-    parts = tuple(open_corpus(**common | {"source": name}) for name in names)
+    parts = tuple(_open(**common | {"source": name}) for name in names)
     return MixtureCorpus(**common, parts=parts, weights=tuple(numbers))
 
 

@@ -37,6 +37,14 @@ PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary 
 NOT_TEXT = "a text to encode is not a str, or holds lone surrogates, which UTF-8 cannot; fix the text"
 
 
+def _unreadable(error: Exception) -> InputError:
+    """Why the library could not turn a text into tokens."""
+    if isinstance(error, TypeError):
+        return InputError(NOT_TEXT)
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"the tokenizer has no token for a part of a text ({reason}); its vocabulary lacks the unk_token")
+
+
 class Tokenizer:
     """A subword tokenizer: text <-> ids in [0, d_vocab), BOS first.
 
@@ -204,8 +212,8 @@ class Tokenizer:
         """
         try:
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=bos)
-        except TypeError as error:
-            raise InputError(NOT_TEXT) from error
+        except Exception as error:  # the library raises Exception itself where a word has no token
+            raise _unreadable(error) from error
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
@@ -238,8 +246,8 @@ class Tokenizer:
         """
         try:
             encoding = self._backend.encode(text, add_special_tokens=bos)
-        except TypeError as error:
-            raise InputError(NOT_TEXT) from error
+        except Exception as error:
+            raise _unreadable(error) from error
         return encoding.ids, encoding.offsets
 
     def align(self, text: str, start: int, end: int, *, bos: bool = True) -> list[int]:
@@ -306,7 +314,10 @@ def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
 
 def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str]:
     """(BOS, EOS or None, what was taken instead of what the files say)."""
-    encoding = backend.encode("a", add_special_tokens=True)
+    try:
+        encoding = backend.encode("a", add_special_tokens=True)
+    except Exception as error:
+        raise _unreadable(error) from error
     plain = next((i for i, added in enumerate(encoding.special_tokens_mask) if not added), len(encoding.ids))
     front, rest = encoding.ids[:plain], encoding.ids[plain:]
     behind = rest[len(backend.encode("a", add_special_tokens=False).ids) :]

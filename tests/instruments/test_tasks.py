@@ -15,6 +15,7 @@ import torch
 import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Tasks
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.prompts import TASKS, load_suite
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
 from streamscope.instruments.prompts.sentence_pairs import winobias_pairs, wsc273_pairs
@@ -293,11 +294,11 @@ def test_names_are_checked(tmp_path: Path, bpe: Tokenizer) -> None:
 
 def test_tasks_are_opened_for_a_model_and_cases_have_names_that_models_share() -> None:
     spec = Tasks(tasks=("capitalization-8", "gender-16"))
-    one = spec.of(load("lfa"))
+    one = open_data(spec, load("lfa"))
     assert [len(task.cases) for task in one.tasks] == [8, 16]
     assert one.about()["gender-16"][1] in one.title()
     first = one.units(one.tasks[0])
     assert first["unit"].is_unique and set(first["cluster"]) == set(one.tasks[0].cases["cluster"])
-    assert first["unit"].tolist() == one.units(spec.of(load("hdpl")).tasks[0])["unit"].tolist()
+    assert first["unit"].tolist() == one.units(open_data(spec, load("hdpl")).tasks[0])["unit"].tolist()
     with pytest.raises(InputError, match="at least one task"):
-        Tasks(tasks=()).of(load("lfa"))
+        open_data(Tasks(tasks=()), load("lfa"))

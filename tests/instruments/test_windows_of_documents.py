@@ -14,6 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features.extract import Extract
 from streamscope.features.store import raw_of, read_features, read_raw
 from streamscope.instruments.data import Documents, Tokens
+from streamscope.instruments.open_data import open_data
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe.documents import document_losses
@@ -57,7 +58,7 @@ def plainly(model: Any, ids: list[int], stride: int) -> list[float]:
 
 @pytest.mark.parametrize("stride", [1, 7, 16, 32])
 def test_every_token_is_scored_once_from_enough(model: Any, text: Path, stride: int) -> None:
-    opened = Documents(str(text), stride=stride).of(model)
+    opened = open_data(Documents(str(text), stride=stride), model)
     shards, n_ctx = opened.shards, model.config.n_ctx
     assert n_ctx == 32 and isinstance(shards, WindowedShards)
     seen: dict[tuple[int, int], int] = {}
@@ -77,7 +78,7 @@ def test_every_token_is_scored_once_from_enough(model: Any, text: Path, stride: 
 
 @pytest.mark.parametrize("stride", [20, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 32))])
 def test_strided_losses_are_those_of_a_pass_per_token(model: Any, text: Path, stride: int) -> None:
-    opened = Documents(str(text), stride=stride, batch_size=3).of(model)
+    opened = open_data(Documents(str(text), stride=stride, batch_size=3), model)
     edits = scale_heads([Head(1, 0)], 0.0)
     found = document_losses(model, opened.shards, [edits], **opened.limits)
     units = opened.units()
@@ -100,7 +101,7 @@ def test_a_cue_just_outside_of_a_window_counts_with_a_stride(tmp_path: Path) -> 
     assert n_ctx == 32
 
     def loss(stride: int) -> float:
-        opened = Documents(str(tmp_path / "a.txt"), stride=stride).of(model)
+        opened = open_data(Documents(str(tmp_path / "a.txt"), stride=stride), model)
         found = document_losses(model, opened.shards, [], **opened.limits)
         assert found.tokens.sum() == 50
         return float(found.baseline.sum())
@@ -128,39 +129,39 @@ def test_windows_of_a_document_are_one_cluster(model: Any, text: Path) -> None:
     assert (
         f"3 documents in {len(units)}" in result.about["title"]["loss"] and "stride 16" in result.about["title"]["loss"]
     )
-    halves = [Documents(str(text), stride=16).half(side).of(model).units() for side in (0, 1)]
+    halves = [open_data(Documents(str(text), stride=16).half(side), model).units() for side in (0, 1)]
     assert not set(halves[0]["document"]) & set(halves[1]["document"])
     assert set(pd.concat(halves)["unit"]) == set(units["unit"])
 
 
 def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -> None:
     """Enough documents are cut; too few are read whole, in no more windows than documents were wanted."""
-    cut = Documents(str(text), max_documents=3).of(model)
+    cut = open_data(Documents(str(text), max_documents=3), model)
     lost = sum(max(len(cut.shards.document(i)) - 33, 0) for i in range(3))
     assert cut.title() == f"3 documents, 2 cut at 32 tokens ({lost:,} tokens not read: --stride)" and lost > 150
     assert not isinstance(cut.shards, WindowedShards) and len(list(cut.rows())) == 3
-    assert cut.units().equals(Documents(str(text), max_documents=None, stride=0).of(model).units())
-    few = Documents(str(text), max_documents=9).of(model)
+    assert cut.units().equals(open_data(Documents(str(text), max_documents=None, stride=0), model).units())
+    few = open_data(Documents(str(text), max_documents=9), model)
     assert isinstance(few.shards, WindowedShards) and few.shards.stride == 16 and len(few.units()) == 9
     assert "windows not read" in few.title()
     assert few.units()["document"].nunique() == 3  # spread over all of the text
-    every = Documents(str(text), stride=16).of(model)
+    every = open_data(Documents(str(text), stride=16), model)
     assert len(every.units()) == every.shards.possible > 9 and "not read" not in every.title()
     short = tmp_path / "short.txt"
     short.write_text("the cat sat\n<|endoftext|>\non the tree")
-    assert Documents(str(short)).of(model).title() == "2 documents, 0 cut at 32 tokens"
+    assert open_data(Documents(str(short)), model).title() == "2 documents, 0 cut at 32 tokens"
 
 
 def test_a_stride_beyond_the_context_is_one_line(model: Any, text: Path) -> None:
     with pytest.raises(InputError, match="stride 33: 1 to 32, the context"):
-        Documents(str(text), stride=33).of(model)
+        open_data(Documents(str(text), stride=33), model)
     with pytest.raises(InputError, match="max_windows"):
         Documents(str(text), max_windows=0)
 
 
 def test_documents_that_fit_are_themselves(model: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat sat\n<|endoftext|>\non the big tree")
-    shards = Documents(str(tmp_path / "a.txt")).of(model).shards
+    shards = open_data(Documents(str(tmp_path / "a.txt")), model).shards
     same = windowed(shards, 32, 16)
     assert [same.document(i).tolist() for i in range(2)] == [shards.document(i).tolist() for i in range(2)]
     assert same.n_documents == 2 and not same.unscored.any()
@@ -169,7 +170,7 @@ def test_documents_that_fit_are_themselves(model: Any, tmp_path: Path) -> None:
 def test_rows_of_tokens_cover_the_document(model: Any, text: Path, tmp_path: Path) -> None:
     """Features and effects have a row per token, at its position in the document; losses are those of a plain pass."""
     data = Tokens(str(text), stride=8)
-    shards = data.of(model).shards.documents
+    shards = open_data(data, model).shards.documents
     effects = TokenEffects(heads=("L1.H0",)).measure(model, data)
     rows = effects.table("token_effects").frame
     features = Extract(**HEADS, tier="core").measure(model, data).table("features").frame
@@ -193,7 +194,7 @@ def test_rows_of_tokens_cover_the_document(model: Any, text: Path, tmp_path: Pat
 
 def test_features_of_the_next_position_lose_one_row_per_document_only(model: Any, text: Path) -> None:
     data = Tokens(str(text), stride=8)
-    shards = data.of(model).shards.documents
+    shards = open_data(data, model).shards.documents
     found = Extract(**HEADS, tier="core", logits_row="next").measure(model, data).table("features").frame
     for d, some in found.groupby("document"):
         assert some["position"].tolist() == list(range(len(shards.document(int(d))) - 2))

@@ -158,6 +158,28 @@ def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_label(load("hf:./model").run) == "hf:model"
 
 
+def test_a_damaged_copy_in_the_cache_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the copy: the folder that a user names is never touched."""
+    folder, tokens = tmp_path / "model", torch.arange(12)[None]
+    theirs("gpt2").save_pretrained(folder)
+    letters = {"<s>": 0, "a": 1}
+    (folder / "vocab.json").write_text(json.dumps(letters))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    first = load(f"hf:{folder}")
+    before, copy = first(tokens).detach().clone(), first.run / "model.safetensors"
+    whole = copy.read_bytes()
+    del first
+    copy.unlink()
+    copy.write_bytes(whole[: len(whole) // 2])
+    assert torch.equal(load(f"hf:{folder}")(tokens), before)
+    assert "in the cache is damaged" in capsys.readouterr().err
+    shutil.rmtree(copy.parent)
+    (folder / "model.safetensors").write_bytes(b"none")
+    with pytest.raises(InputError):
+        load(f"hf:{folder}")
+    assert folder.is_dir()
+
+
 def test_what_is_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
     """A pair of vocabulary and merges, and weights that keep their size and time, as `cp -p` and rsync leave them."""
     folder = tmp_path / "model"

@@ -12,7 +12,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Labels
 from streamscope.instruments.observations import estimate
-from streamscope.instruments.open_data import OpenLabels
+from streamscope.instruments.open_data import OpenLabels, open_data
 from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
@@ -240,7 +240,7 @@ def test_a_planted_position_is_read_where_it_is_added_and_not_before() -> None:
         for at in range(model.config.n_ctx):
             model.pos_embed.weight[at, at * 8 // model.config.n_ctx] = 20
     probe = Linear(hooks=("hook_embed", "blocks.0.hook_resid_pre"))
-    data = Labels(task="position", stories=100).of(model)
+    data = open_data(Labels(task="position", stories=100), model)
     found = probe.measure(model, data).table().frame.set_index("hook")
     assert found.loc["blocks.0.hook_resid_pre", "accuracy"] > 0.99 and found.loc["hook_embed", "accuracy"] < 0.2
     assert found.loc["blocks.0.hook_resid_pre", "selectivity"] > 0.5
@@ -276,4 +276,4 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     kept, beyond = int(said[1]), int(said[2])
     two = [case for one in labelled(2, 150, held_out=True) for case in one.cases if len(case.candidates) == 2]
     assert 2 <= kept < beyond and kept + beyond == sum(case.cue_before for case in two)
-    assert len(Labels(stories=150).of(load(tiny_run)).examples) == kept + beyond
+    assert len(open_data(Labels(stories=150), load(tiny_run)).examples) == kept + beyond

@@ -12,6 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.train import main as train
@@ -221,7 +222,7 @@ def test_loss_and_depth_are_those_of_the_documents(one: object, run: Path) -> No
     share = max(depths.count(layer) for layer in set(depths)) / len(depths)
     found = look(one, "depth")
     assert found["value"] == pytest.approx(1 - share) and found["n"] == 5
-    opened = Documents(max_documents=5).of(one)
+    opened = open_data(Documents(max_documents=5), one)
     assert sum(int(real.sum()) for real, *_ in over_documents(one, opened)) == len(depths)
 
 

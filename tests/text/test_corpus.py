@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -349,3 +350,21 @@ def test_importing_the_corpus_is_light():
 @pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not on this machine")
 def test_tinystories():
     assert sum(1 for _ in open_corpus(str(DATA / "tinystories" / "valid.txt")).documents()) == 700
+
+
+@pytest.mark.parametrize(
+    ("source", "option"),
+    [("stories:0:3", {"text_field": "story"}), ("stories:0:3", {"split_at": "blank"}),
+     ("a.txt", {"text_field": "story"}), ("a.jsonl", {"split_at": "file"}),
+     ("a.txt*1 + stories:0:3*1", {"text_field": "story"})],
+)  # fmt: skip
+def test_an_option_that_the_source_does_not_use_is_refused(
+    source: str, option: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("One.\n\nTwo.\n")
+    Path("a.jsonl").write_text('{"story": "One."}\n')
+    name = next(iter(option)).replace("_", "-")
+    with pytest.raises(InputError, match=f"^--{name} .* is for .*; .* has none, so leave it out$"):
+        open_corpus(source, **option)
+    assert list(open_corpus("a.jsonl*1 + a.txt*1", text_field="story", split_at="blank").documents())

@@ -306,3 +306,17 @@ def test_smollm2_file():
         *(" ", "1", "9", "8", "4"),
     ]
     assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
+
+
+def test_a_word_without_a_token_is_one_line() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 0, "cat": 1}, unk_token="<unk>"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    with pytest.raises(InputError, match=r"^the tokenizer has no token for a part of a text \(.*UNK.*\); its voc"):
+        Tokenizer(backend)
+    words = tokenizers.models.WordLevel({"<s>": 0, "cat": 1, "a": 2}, unk_token="<unk>")  # "a" is there: it opens
+    backend = tokenizers.Tokenizer(words)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    one = Tokenizer(backend)
+    for read in (one.encode, one.spans):
+        with pytest.raises(InputError, match=r"no token for a part of a text"):
+            read("cat dog")
