@@ -233,6 +233,8 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
         check_out(options.out, how.name, _inputs(how, data, options))
     if options.figure is not None:
         check_figure(options.figure)
+        if options.figure.resolve() in [one.resolve() for one in _inputs(how, data, options)]:
+            raise InputError(f"--figure {options.figure} is an input, which would be lost; name another file")
     check_read(how, data)
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder beside it")

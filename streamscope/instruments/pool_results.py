@@ -76,6 +76,12 @@ def compare(run: Result, control: Result) -> Result:
     """
     if any(run.about.get(k) != control.about.get(k) for k in ("instrument", "options")):
         raise InputError("a run and its control must be measured by one instrument with the same options")
+    for what in ("dtype", "autocast"):
+        if run.about.get(what) != control.about.get(what):
+            raise InputError(
+                f"{what} is {run.about.get(what)} of the run and {control.about.get(what)} of its control: "
+                "measure both alike"
+            )
     names = [str(one.about.get("model")) for one in (run, control)]
     if names[0] == names[1]:
         names[1] += ", control"
@@ -187,6 +193,11 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
         return "no mean over runs: they differ in preset, configuration or tokenizer"
     if any(one.about.get("data") != first.about.get("data") for one in results):
         return "no mean over runs: they were measured on other data; name it, as --data SOURCE"
+    for what, words in (("dtype", "weights of"), ("autocast", "autocast to"), ("edited_at", "edits at"),
+                        ("hooked_at", "hooks of yours at")):  # fmt: skip
+        found = list(dict.fromkeys(str(one.about.get(what)) for one in results))
+        if len(found) > 1:
+            return f"no mean over runs: they were measured with {words} {' and '.join(found)}"
     if any({*map(_training, group)} != {*map(_training, groups[0])} for group in groups):
         return "no mean over runs: they were not all measured at the same steps"
     if any(list(one.blocks) != list(first.blocks) for one in results):

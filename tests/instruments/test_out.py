@@ -35,6 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data").mkdir()
     shutil.copy(folder / "t.parquet", folder / "data" / "train.parquet")
     shutil.copytree(run_folder("stories/gpt2"), folder / "run")
+    (folder / "page.html").write_text("text")
     return folder
 
 
@@ -50,6 +51,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str, str]] = {
     "another instrument's": (heads, " ".join(HEADS) + " --out {}/f.parquet", "holds a table of extract"),
     "text": (ablate, "stories/gpt2 --heads L0.H0 --draws 0 --data {}/t.parquet --out {}/t.parquet", "is an input"),
     "text with a weight": (ablate, "stories/gpt2 --draws 0 --data {}/t.parquet*2 --out {}/t.parquet", "is an input"),
+    "a figure": (heads, "stories/gpt2 --data {}/page.html --figure {}/page.html", "is an input"),
     "a file of a folder of text": (ablate, "stories/gpt2 --data {}/data --out {}/data/train.parquet", "is an input"),
     "the weights of a run": (directions, "{}/run --out {}/run/model.parquet", "model.safetensors"),
     "weights that are no input": (directions, "stories/gpt2 --out {}/run/model.parquet", "model.safetensors"),

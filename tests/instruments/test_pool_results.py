@@ -229,3 +229,19 @@ def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypat
     whole = pool_results([a, b])
     assert whole.tables["rows"].frame["rows"].tolist() == [4.0] and list(whole.tables)[:2] == ["size", "speed"]
     assert pool_results([a]) is a
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [({"dtype": "bfloat16"}, "weights of float32 and bfloat16"), ({"hooked_at": ["blocks.0"]}, "hooks of yours at"),
+     ({"edited_at": ["blocks.0"]}, "edits at"), ({"autocast": "bfloat16"}, "autocast to None and bfloat16")],
+)  # fmt: skip
+def test_runs_that_were_not_measured_alike_have_no_mean(about: dict[str, Any], said: str) -> None:
+    usual = {"dtype": "float32", "autocast": None, "hooked_at": [], "edited_at": []}
+    both = [result(1.0, "a", **usual), result(2.0, "b", **{**usual, **about})]
+    whole = pool_results(both)
+    assert "size-runs" not in whole.tables and said in whole.about["no_mean"]
+    assert "size-runs" in pool_results([result(1.0, "a", **usual), result(2.0, "b", **usual)]).tables
+    if "dtype" in about or "autocast" in about:
+        with pytest.raises(InputError, match="measure both alike"):
+            compare(*both)
