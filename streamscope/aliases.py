@@ -137,7 +137,7 @@ def instrument_of(room: str, name: str) -> Any:
 
 def instruments_of(room: str) -> dict[str, Any]:
     """The instrument classes of a room by name."""
-    from streamscope.probes.contract import discover
+    from streamscope.instruments.registry import discover
 
     return {one.__name__: one for one in discover().values() if one.__module__.startswith(f"{room}.")}
 

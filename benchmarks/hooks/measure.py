@@ -41,7 +41,7 @@ def without_hooks(model: StreamTransformer) -> StreamTransformer:
 def no_taps() -> Iterator[None]:
     """`read_point` and `observe` do nothing at all inside, as if no hook had ever been thought of."""
 
-    nothing = {"tap": (read_point, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
+    nothing = {"read_point": (read_point, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
     rooms = [module for name, module in sys.modules.items() if name.startswith("streamscope.models.")]
     with ExitStack() as stack:
         for module in rooms:

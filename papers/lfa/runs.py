@@ -46,7 +46,7 @@ ARCHITECTURE = ("residual", "attention", "mlp")
 TABLES = ("quantities", "heads", "rules", "suppression", "controls", "suppress")
 LATER = ("suppress",)
 """Those of them that comparisons of before have not."""
-MEASURED_BY = ("models", "probes", "interventions")
+MEASURED_BY = ("streamscope", "models", "probes", "interventions")
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:

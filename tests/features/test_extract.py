@@ -20,6 +20,7 @@ from streamscope.features.extract.measure import stream_names
 from streamscope.features.extract.parts import Parts
 from streamscope.features.store import read_features, read_raw
 from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.parquet import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
@@ -167,7 +168,7 @@ def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
 
 def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     """Another tier, or another device, whose half of a table would not be the same numbers."""
-    opened = Opened(load(run), [Tokens(data=str(corpus[1]), max_tokens=9)])
+    opened = Opened(load(run), [Tokens(data=str(corpus[1]), max_tokens=9)], opener=open_data)
     opened.work = tmp_path
     folders = set()
     for how in (Extract(), Extract(tier="topk"), Extract(raw=())):

@@ -66,7 +66,7 @@ def test_bad_values_of_every_option_are_one_line() -> None:
     said = outside(
         "from dataclasses import fields\n"
         "from streamscope.probes.check.declared import values\n"
-        "from streamscope.instruments.contract import discover\n"
+        "from streamscope.instruments.registry import discover\n"
         "for cls in discover().values():\n"
         "    print(len(fields(cls)), *values(cls, None))\n"
     )
@@ -75,9 +75,10 @@ def test_bad_values_of_every_option_are_one_line() -> None:
 
 MINE = (
     "import numpy as np\n"
-    "from streamscope.instruments.contract import Documents, Instrument, InstrumentData, instrument\n"
+    "from streamscope.instruments.contract import Instrument, InstrumentData, instrument\n"
+    "from streamscope import Documents\n"
     "from streamscope.instruments.observations import Measure, Observations, each, head_cells\n"
-    "from streamscope.instruments.result import HEAD, Table, counts, described\n"
+    "from streamscope.instruments.table import HEAD, Table, counts, described\n"
     "@instrument('mine', Documents())\n"
     "class Mine(Instrument):\n"
     "    'What is drawn.'\n"
@@ -113,11 +114,11 @@ def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("old", "new", "said"),
     [
         ("{'x': each", "{'z': each", "TypeError: mine: blocks ['x'], but contrasts of ['z']"),
-        (".wide(['head', 'layer'", ".wide(['head', 'lair'", "KeyError: 'lair', line 17"),
+        (".wide(['head', 'layer'", ".wide(['head', 'lair'", "KeyError: 'lair', line 18"),
         (
             "'mine', Documents()",
             "'mine'",
-            "KeyError: 'Documents are not among the data of this instrument; name them in @instrument', line 10",
+            "KeyError: 'Documents are not among the data of this instrument; name them in @instrument', line 11",
         ),
     ],
 )
@@ -132,7 +133,7 @@ def test_what_cannot_be_measured_is_one_line(
 
 
 def test_data_come_with_their_defaults(tmp_path: Path) -> None:
-    text = MINE.replace("import Documents,", "import Documents, Prompts,")
+    text = MINE.replace("import Documents", "import Documents, Prompts")
     (tmp_path / "mine.py").write_text(text.replace("Documents())", "Documents, Prompts)"))
     said = outside(
         "from streamscope.cli.errors import InputError\n"
@@ -140,7 +141,7 @@ def test_data_come_with_their_defaults(tmp_path: Path) -> None:
         f"try:\n    instrument_in({str(tmp_path / 'mine.py')!r})\n"
         "except InputError as error:\n    print(error)\n"
     )
-    assert said.endswith("instrument 'mine' takes data with their defaults: Documents(), not Documents, line 5\n")
+    assert said.endswith("instrument 'mine' takes data with their defaults: Documents(), not Documents, line 6\n")
 
 
 def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

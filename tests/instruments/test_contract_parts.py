@@ -546,16 +546,16 @@ def test_the_rooms_are_read_for_instruments(monkeypatch: pytest.MonkeyPatch, tmp
     for name, text in {
         "probes/one.py": "\n@instrument('one')\nclass One: 'ŷ'\n",
         "probes/two/__init__.py": "'2'\n@instrument('two')\n",
-        "probes/two/__main__.py": "", "streamscope/instruments/contract.py": "    @instrument('an example')\n",
+        "probes/two/__main__.py": "", "probes/contract.py": "    @instrument('an example')\n",
         "interventions/deep/er/__init__.py": "\n@instrument('deep')\n", "features/four.py": "\n@instrument('four')\n",
         "features/four.txt": "\n@instrument('text')\n", "papers/five.py": "\n@instrument('five')\n",
     }.items():  # fmt: skip
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
-    monkeypatch.setattr("streamscope.instruments.contract.__file__", str(root / "probes" / "contract.py"))
-    monkeypatch.setattr("streamscope.instruments.contract.import_module", asked.append)
+    monkeypatch.setattr("streamscope.instruments.registry.folder_of", lambda room: root / room)
+    monkeypatch.setattr("streamscope.instruments.registry.import_module", asked.append)
     known = {"b": MINE, "a": MINE}
-    monkeypatch.setattr("streamscope.instruments.contract.REGISTERED", known)
+    monkeypatch.setattr("streamscope.instruments.registry.REGISTERED", known)
     assert list(discover().items()) == [("a", MINE), ("b", MINE)]
     assert asked == ["streamscope.probes.one", "streamscope.probes.two", "streamscope.interventions.deep.er",
                      "streamscope.features.four"]  # fmt: skip

@@ -362,7 +362,7 @@ def test_a_result_shows_all_that_it_has() -> None:
     assert not repr(result.table()).endswith("\n")
 
 
-def test_figures_that_are_not_there_are_said_to_be_missing() -> None:
+def test_figures_that_are_not_there_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     result = whole()
     with pytest.raises(InputError, match="^instrument 'nobody' declares no figure here; import its module, then load$"):
         replace(result, figures=()).figure()
@@ -372,18 +372,18 @@ def test_figures_that_are_not_there_are_said_to_be_missing() -> None:
         result.figure("w")
     asked: list[Any] = []
 
-    class Drawn(HeadMap):
-        def draw(self, result: Any, **how: Any) -> Any:
-            asked.append((result, how))
-            return None if self.y == "none" else self.y
+    def draw(figure: HeadMap, result: Any, **how: Any) -> Any:
+        asked.append((result, how))
+        return None if figure.y == "none" else figure.y
 
-    drawn = replace(result, figures=(Drawn("none"), Drawn("v")))
+    monkeypatch.setattr("streamscope.instruments.figures.drawing.draw", draw)
+    drawn = replace(result, figures=(HeadMap("none"), HeadMap("v")))
     assert drawn.figure(dark=True) == "v" == drawn.figure("v", paper=True)
     assert asked == [(drawn, {"dark": True})] * 2 + [(drawn, {"paper": True})]
     with pytest.raises(InputError, match="^figure 'none' has no values to show in this result$"):
         drawn.figure("none")
     with pytest.raises(InputError, match="^no figure has values to show in this result$"):
-        replace(result, figures=(Drawn("none"),)).figure()
+        replace(result, figures=(HeadMap("none"),)).figure()
 
 
 def test_damage_is_one_line_that_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
