@@ -75,24 +75,37 @@ def stack(found: Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]) -> dict[
 def reopen(folder: Path, module: str) -> tuple[list[Run], dict[str, pd.DataFrame], dict[str, Any]]:
     """The runs, tables and `about` of a comparison that `module` wrote, to be judged again without a model.
 
-    `about` says who measured; `judged` in it says which command judges now. Raises `InputError` for a folder that holds
-    no comparison of that module.
+    A folder without tables of its own may hold a folder for each run, measured when its training ended: their rows are
+    pooled. `about` says who measured; `judged` in it says which command judges now. Raises `InputError` for a folder
+    that holds no comparison of that module, and for runs measured with other settings or on other documents.
     """
 
-    if not (folder / TRAINED).is_file() or not (tables := sorted(folder.glob("*.parquet"))):
+    parts = [folder] if (folder / TRAINED).is_file() else sorted(path.parent for path in folder.glob(f"*/{TRAINED}"))
+    tables = [path for part in parts for path in sorted(part.glob("*.parquet"))]
+    if not tables:
         raise InputError(f"--tables {folder} is no folder of a comparison: it needs tables (.parquet) and {TRAINED}")
     abouts = [read_about(path)["about"] for path in tables]
     about = max(abouts, key=lambda one: str(one["started"]))
-    if f"python -m {module} " not in str(about["argv"]):
-        raise InputError(f"--tables {folder} was made by `{about['argv']}`, not by {module}")
+    for path, one in zip(tables, abouts, strict=True):
+        if f"python -m {module} " not in str(one["argv"]):
+            raise InputError(f"--tables {path.parent} was made by `{one['argv']}`, not by {module}")
+        for name in ("settings", "data"):
+            if one.get(name) != about.get(name):
+                raise InputError(
+                    f"--tables {path.parent}: {name} {one.get(name)}, others {about.get(name)}: measure it again"
+                )
     runs = [
         Run(Path(one["folder"]), one["preset"], one["seed"], one["manifest"], one["config"])
-        for one in read_json(folder / TRAINED)["runs"]
+        for part in parts
+        for one in read_json(part / TRAINED)["runs"]
     ]
     now = provenance("cpu")
     argv = f"python -m {module} --tables {folder.name if folder.is_absolute() else folder}"
     about["judged"] = {"argv": argv, "commit": now["commit"], "started": now["started"]}
-    return runs, {path.stem: read_parquet(path).to_pandas() for path in tables}, about
+    rows: dict[str, list[pd.DataFrame]] = {}
+    for path in tables:
+        rows.setdefault(path.stem, []).append(read_parquet(path).to_pandas())
+    return runs, {name: pd.concat(some, ignore_index=True) for name, some in rows.items()}, about
 
 
 def trained(runs: Sequence[Run]) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Rows of single runs, each measured when its training ended, are pooled as if they had been measured together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.parquet import read_about, read_parquet, write_table
+from streamscope.papers.comparison.report import reopen
+
+LONG = Path(__file__).resolve().parents[2] / "results" / "lfa_long"
+
+
+def copied(folder: Path, run: str, **changes: Any) -> None:
+    """The tables of one run, under another seed or settings."""
+    folder.mkdir(parents=True)
+    trained = json.loads((LONG / run / "trained.json").read_text())
+    trained["runs"][0]["seed"] = changes.get("seed", 0)
+    (folder / "trained.json").write_text(json.dumps(trained))
+    for path in (LONG / run).glob("*.parquet"):
+        about = read_about(path)
+        table = read_parquet(path).to_pandas()
+        if "seed" in changes and "seed" in table:
+            table["seed"] = changes["seed"]
+        told = about["about"] | {name: value for name, value in changes.items() if name != "seed"}
+        write_table(table, folder / path.name, units=about["units"], about=told)
+
+
+def test_folders_of_single_runs_are_one_comparison(tmp_path: Path) -> None:
+    run = "lfa-std-t-rope-s0"
+    copied(tmp_path / "both" / "a", run)
+    copied(tmp_path / "both" / "b", run, seed=1)
+    runs, tables, about = reopen(tmp_path / "both", "papers.lfa")
+    alone, once, _ = reopen(LONG / run, "papers.lfa")
+    assert [one.seed for one in runs] == [0, 1] and len(alone) == 1 and about["settings"]
+    for name, table in tables.items():
+        assert len(table) == 2 * len(once[name]), name
+        first = table.iloc[: len(once[name])]
+        pd.testing.assert_frame_equal(first, once[name], check_dtype=False)
+    assert set(tables["runs"]["seed"]) == {0, 1}
+
+
+def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
+    run = "lfa-std-t-rope-s0"
+    copied(tmp_path / "both" / "a", run)
+    copied(tmp_path / "both" / "b", run, seed=1, settings={"k": [1]})
+    with pytest.raises(InputError, match=r"both/[ab]: settings .* measure it again"):
+        reopen(tmp_path / "both", "papers.lfa")
+    with pytest.raises(InputError, match="is no folder of a comparison"):
+        reopen(tmp_path, "papers.lfa")
