@@ -5,6 +5,7 @@ streamscope pds --help
 streamscope my.py:MyProbe stories/lfa        an instrument of your own (`instruments.user_instrument`)
 streamscope papers lfa                       with its room, as well
 streamscope papers                           the commands of a room
+streamscope papers --out site                what a room does by itself, where it has a command of its own
 streamscope --help                           what there is, a line each
 """
 
@@ -46,14 +47,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         for room in ROOMS:
             listed(room, known)
         return
-    if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]) and words[0] not in known:
+    if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]):
         listed(words[0], known)
         return
     if (module := f"streamscope.{'.'.join(words[:2])}") in known.values() and words[0] in ROOMS:
         known = {" ".join(words[:2]): module}
         words[:2] = known
-    elif words[0] in ROOMS and words[0] not in known:
-        raise unknown(f"command of {words[0]}", words[1], [m.split(".", 2)[2] for m in known.values() if words[0] in m])
+    elif words[0] in ROOMS and not (words[0] in known and words[1].startswith("-")):
+        own = f"streamscope.{words[0]}."
+        raise unknown(f"command of {words[0]}", words[1], [m.removeprefix(own) for m in known.values() if own in m])
     called = words[0]
     if is_own(called):
         words.insert(0, "user_instrument")

@@ -15,7 +15,7 @@ from streamscope.instruments.parquet import read_about, read_parquet
 from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
-from streamscope.papers.claims.words import Word
+from streamscope.papers.claims.words import Word, word_of
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.printed import SMALLEST, number
 from streamscope.papers.comparison.seeds import FLAT
@@ -25,46 +25,19 @@ from streamscope.papers.lfa.competence import needs_copying
 NAN = float("nan")
 WITH_CI = ("difference", "mean", "value", "share", "area", "delta", "ratio", "slope")
 """Measured columns whose interval is ci_low, ci_high; another column's are NAME_low, NAME_high."""
-WORDS: tuple[tuple[str, Word], ...] = (
-    ("holds", "holds"),
-    ("opposite", "opposite"),
-    ("negligible", "negligible"),
-    ("not resolved", "not resolved"),
-    ("confounded: ", "not resolved"),
-    ("the model cannot do the task", "cannot do the task"),
-    ("no such head", "phenomenon absent"),
-    ("undefined by construction", "undefined by construction"),
-    ("no claim", "contradicts itself"),
-    ("withdrawn: ", "not measured yet"),
-)
-"""How a verdict of a result table begins -> the ledger's word."""
-DENIED: dict[Word, Word] = {"holds": "opposite", "opposite": "holds"}
+DENIED: dict[Word, Word] = {"reproduced": "contradicted", "contradicted": "reproduced"}
 """The word of a claim -> that of its denial, where they differ."""
 DECIDES: tuple[Word, ...] = (
-    "opposite", "cannot do the task", "phenomenon absent", "undefined by construction", "contradicts itself",
-    "not measurable here", "not measured yet", "other value", "not resolved", "negligible", "holds",
+    "contradicted", "model too weak to test", "not a test (true by construction)", "paper inconsistent",
+    "not testable here", "not measured yet", "different value", "inconclusive", "no effect", "reproduced",
 )  # fmt: skip
 """Which verdict of a part is that of a claim of several parts, the first that is among them."""
 FOUND: dict[str, tuple[Word, Word]] = {
-    "present": ("holds", "opposite"),
-    "absent": ("phenomenon absent", "holds"),
-    "undecided": ("not resolved", "not resolved"),
+    "present": ("reproduced", "contradicted"),
+    "absent": ("model too weak to test", "reproduced"),
+    "undecided": ("inconclusive", "inconclusive"),
 }
 """Verdict of `probes.phenomena` -> the word of the claim that there is one, and of its denial."""
-UNDEFINED: tuple[tuple[str, Word], ...] = (
-    ("none to suppress", "phenomenon absent"),
-    ("no head hits", "phenomenon absent"),
-    ("one seed", "not resolved"),
-    ("one pair of seeds", "not resolved"),
-    ("fewer than three seeds", "not resolved"),
-    ("no evaluation there in all seeds", "not measured yet"),
-    ("seeds without spread", "not resolved"),
-    ("not kept when these tables were made", "not measured yet"),
-    ("not measured", "not measured yet"),
-    ("no run of", "not measured yet"),
-    ("no seed in which both are defined", "phenomenon absent"),
-)
-"""What is in the reason of an undefined one -> the ledger's word."""
 NOT_GATED = "these models were not gated"
 LOSS = "nats/token"
 """Unit of a loss. Two losses compare on one text and by one tokenizer; no model here has a paper's."""
@@ -159,7 +132,7 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
 def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word, str]:
     """Of the rows of a claim the one that decides, with its verdict: the first that comes first in `DECIDES`.
 
-    A claim of several parts, as a < b < c, holds where all hold, and is opposite where one is, whatever the others are.
+    A claim of several parts, as a < b < c, is reproduced where all are, and contradicted where one is.
     Over two to four seeds an interval on one side of 0 has every seed on that side, for t > n − 1; so what is said of
     each seed needs no other rule.
     """
@@ -167,7 +140,7 @@ def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word
     parts = [(found, tables.row(found, where)) for found in keys(claim.row["result"], where)]
     judged_parts = [(found, one, *verdict(claim, found, one, tables)) for found, one in parts]
     found, one, word, said = min(judged_parts, key=lambda part: DECIDES.index(part[2]))
-    several = len(parts) > 1 and word != "holds"
+    several = len(parts) > 1 and word != "reproduced"
     return found, one, word, f"{one.get('claim', found.value)}: {said}" if several else said
 
 
@@ -226,31 +199,31 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     value = float(one[found.value])
     if value != value:
         why = reasons(str(one.get("undefined", ""))).get(found.value, "undefined")
-        return _undefined(why, where), f"undefined: {why}"
+        return _word(f"undefined: {why}", where), f"undefined: {why}"
     if cannot := tables.cannot(found.file, one, row["instrument"]):
-        return ("not resolved" if cannot.endswith(NOT_GATED) else "cannot do the task"), cannot
+        return ("inconclusive" if cannot.endswith(NOT_GATED) else "model too weak to test"), cannot
     try:
         printed = number(row["printed"].replace("−", "-").replace(",", ""))
     except ValueError as error:
         raise InputError(f"{where}: printed: {error}, to compare with {found.file}") from None
     if row["unit"] == LOSS and not found.value.endswith("_sd"):
-        return "not measurable here", OTHER_TEXT
+        return "not testable here", OTHER_TEXT
     low, high = interval(found.value, one)
     if low == low and high == high:
         return _near(printed, low, high, SMALLEST.get(str(one.get("unit", row["unit"])), 0.0))
     if tables.trained(found.file) and FLAT not in reasons(str(one.get("undefined", ""))).values():
-        return "not resolved", NO_INTERVAL
+        return "inconclusive", NO_INTERVAL
     same = abs(value - printed) <= _half_a_digit(row["printed"])
-    return ("holds", "the same as printed") if same else ("other value", "another number, no interval")
+    return ("reproduced", "the same as printed") if same else ("different value", "another number, no interval")
 
 
 def _near(printed: float, low: float, high: float, least: float) -> tuple[Word, str]:
     """A printed number and an interval: outside it, all of it within ± the smallest effect of interest, or neither."""
     if not low <= printed <= high:
-        return "other value", "printed value outside"
+        return "different value", "printed value outside"
     if printed - least <= low and high <= printed + least:
-        return "holds", f"all of the interval within ±{least:g}"
-    return "not resolved", "printed value inside" + (f", but not all of it within ±{least:g}" if least else "")
+        return "reproduced", f"all of the interval within ±{least:g}"
+    return "inconclusive", "printed value inside" + (f", but not all of it within ±{least:g}" if least else "")
 
 
 def _half_a_digit(printed: str) -> float:
@@ -261,21 +234,9 @@ def _half_a_digit(printed: str) -> float:
 
 
 def _word(text: str, where: str) -> Word:
-    for begin, word in WORDS:
-        if text.startswith(begin):
-            return word
-    if text.startswith("undefined: "):
-        return _undefined(text.removeprefix("undefined: "), where)
-    raise InputError(
-        f"{where}: result: its verdict {text!r} is none that the ledger has a word for (WORDS in {__name__})"
-    )
-
-
-def _undefined(why: str, where: str) -> Word:
-    for part, word in UNDEFINED:
-        if part in why:
-            return word
-    raise InputError(f"{where}: result: undefined ({why}) is no reason that the ledger has a word for")
+    if (word := word_of(text)) is None:
+        raise InputError(f"{where}: result: no word for its verdict {text!r} (papers.claims.words)")
+    return word
 
 
 # ---- result tables -----------------------------------------------------------------------------
@@ -301,15 +262,19 @@ class Tables:
             self._frames[file] = read_parquet(path).to_pandas()
         return self._frames[file]
 
-    def row(self, found: Key, where: str) -> dict[str, Any]:
-        """The one row that a key selects."""
+    def rows(self, found: Key, where: str) -> pd.DataFrame:
+        """The rows that a key selects."""
         frame = self.frame(found.file, where)
         for name in (*(column for column, _ in found.pairs), found.value):
             if name not in frame:
                 raise InputError(f"{where}: result: {found.file} has no column {name!r}; it has {', '.join(frame)}")
-        kept = frame
         for column, text in found.pairs:
-            kept = kept[[_is(cell, text) for cell in kept[column]]]
+            frame = frame[[_is(cell, text) for cell in frame[column]]]
+        return frame
+
+    def row(self, found: Key, where: str) -> dict[str, Any]:
+        """The one row that a key selects."""
+        kept = self.rows(found, where)
         if len(kept) != 1:
             chosen = "; ".join(f"{column}={text}" for column, text in found.pairs)
             raise InputError(f"{where}: result: {len(kept)} rows of {found.file} have {chosen}; a key selects one row")

@@ -4,19 +4,23 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, NamedTuple, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import parse, read_bytes
 from streamscope.cli.errors import InputError
-from streamscope.papers.claims.words import Kind, Paper
+from streamscope.papers.claims.words import Kind, Paper, Written, word_of
 
 PAPERS: tuple[str, ...] = get_args(Paper)
 REMEDY = "correct the row"
 Text = Annotated[str, Field(min_length=1)]
 Module = Annotated[str, Field(pattern=r"^((models|probes|interventions|features|papers|benchmarks)(\.\w+)+)?$")]
+
+
+def _today(text: str) -> str:
+    return str(word_of(text) or text)
 
 
 class Row(TypedDict):
@@ -40,8 +44,8 @@ class Row(TypedDict):
     result: str
     """FILE; column=value; …; measured column: one row of a result table (`keys`). "not FILE" where the claim of that
     row is the denial of this one; several rows, with " & " between, where the claim holds if all of them do."""
-    verdict: Literal["", "undefined by construction", "contradicts itself", "not measurable here"]
-    """Only where no measurement decides."""
+    verdict: Annotated[Written, BeforeValidator(_today)]
+    """Only where no measurement decides. Words of older ledgers are read as those of today."""
     why: str
     """The reason of such a verdict, or a remark."""
 

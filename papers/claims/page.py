@@ -11,7 +11,7 @@ from streamscope.cli.provenance import provenance
 from streamscope.cli.terminal import LINE_ENDS, code, visible
 from streamscope.instruments.parquet import write_table
 from streamscope.papers.claims.table import counts, measured
-from streamscope.papers.claims.words import MEANINGS
+from streamscope.papers.claims.words import MEANINGS, reason
 from streamscope.papers.comparison.markdown import table
 from streamscope.papers.demo.html import Page, Section, Table, Text, Verdict, write_page
 from streamscope.papers.dst.printed import CARD as DST
@@ -105,7 +105,7 @@ def _unit(r: Any) -> str:
 
 def _verdict(r: Any) -> str:
     """The word, what was said in full where that adds to it, and the ledger's remark."""
-    said = r.said.removeprefix(r.verdict).removeprefix(": ").strip()
+    said = reason(r.said)
     remark = f" ({r.why})" if r.why and r.why != r.said else ""
     return f"{r.verdict}{f': {said}' if said else ''}{remark}"
 

@@ -14,9 +14,9 @@ from streamscope.papers.claims.words import MEANINGS
 FILE = Path(__file__).with_name("layouts.toml")
 WRITTEN = tuple(MEANINGS)[-3:]
 """Verdicts that no measurement gives."""
-SIGNS = {"holds": "=", "other value": "≠", "opposite": "≠", "negligible": "≈ 0", "not resolved": "?"}
+SIGNS = {"reproduced": "=", "different value": "≠", "contradicted": "≠", "no effect": "≈ 0", "inconclusive": "?"}
 """Behind a measured value; other verdicts stand there in words."""
-KEY = "= holds, ≠ another value or the opposite, ≈ 0 negligible, ? not resolved; in brackets 95 % intervals"
+KEY = "= reproduced, ≠ contradicted or different, ≈ 0 no effect, ? inconclusive; in brackets 95 % intervals"
 ROW, PAPER, HERE = "", "printed", "here"
 
 

@@ -21,8 +21,8 @@ def commands() -> dict[str, str]:
                     continue
                 parts = file.relative_to(path).with_suffix("").parts
                 parts = parts[:-1] if parts[-1] == "__main__" else parts
-                short = parts[1:] if parts[0] == "interop" else parts
-                found.setdefault(".".join(short), []).append(f"streamscope.{room}.{'.'.join(parts)}")
+                short = parts[1:] if parts[:1] == ("interop",) else parts
+                found.setdefault(".".join(short) or room, []).append(".".join(("streamscope", room, *parts)))
             break
     named = {name: modules[0] for name, modules in found.items() if len(modules) == 1}
     named |= {m.removeprefix("streamscope."): m for modules in found.values() if len(modules) > 1 for m in modules}

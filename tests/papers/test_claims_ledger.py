@@ -74,7 +74,7 @@ def test_every_result_selects_one_row_and_what_is_measured_has_one(shipped: pd.D
     has = shipped["result"] != ""
     assert not has[shipped["measured"] != ""].eq(False).any()
     assert shipped.loc[~has, "value"].isna().all() and shipped.loc[~has, "commit"].eq("").all()
-    written = ("undefined by construction", "contradicts itself", "not measurable here", "not measured yet")
+    written = ("not a test (true by construction)", "paper inconsistent", "not testable here", "not measured yet")
     assert set(shipped.loc[~has, "verdict"]) <= set(written)
     assert shipped.loc[shipped["verdict"].isin(written[:3]), "said"].ne("").all()
 
@@ -82,8 +82,8 @@ def test_every_result_selects_one_row_and_what_is_measured_has_one(shipped: pd.D
 def test_no_printed_loss_is_another_value(shipped: pd.DataFrame) -> None:
     losses = shipped[shipped["unit"].eq("nats/token") & shipped["kind"].eq("number") & shipped["measured"].ne("")]
     losses = losses[~losses["result"].str.endswith("loss_sd")]
-    assert len(losses) > 50 and set(losses["verdict"]) == {"not measurable here"}
-    assert not shipped["verdict"].eq("other value")[shipped["unit"].eq("nats/token")].any()
+    assert len(losses) > 50 and set(losses["verdict"]) == {"not testable here"}
+    assert not shipped["verdict"].eq("different value")[shipped["unit"].eq("nats/token")].any()
 
 
 def test_an_order_of_three_is_no_order_of_two(shipped: pd.DataFrame) -> None:
@@ -91,7 +91,7 @@ def test_an_order_of_three_is_no_order_of_two(shipped: pd.DataFrame) -> None:
     found = shipped.set_index("id").loc["krom-order-all-seeds"]
     order = pd.read_parquet(RESULTS / "krom_eighth" / "order.parquet").set_index("claim")
     assert order.loc["canon < gpt2", "against"] == "0, 1, 2"
-    assert (found["verdict"], found["said"]) == ("opposite", "canon < gpt2: opposite")
+    assert (found["verdict"], found["said"]) == ("contradicted", "canon < gpt2: opposite")
     assert found["value"] == order.loc["canon < gpt2", "difference"]
     for claim in CLAIMS:
         if claim.row["kind"] == "direction" and re.search(r"\w+ < \w+ < \w+", claim.row["quote"]):
@@ -105,7 +105,7 @@ def test_neighbouring_biases_are_judged_by_one_rule(shipped: pd.DataFrame) -> No
         assert said[[f"krom-sweep-{what}-b{bias}" for bias in (8, 2, 1, 0)]].nunique() == 1, what
     by_definition = [f"krom-sweep-{what}-b{bias}" for what in ("swap", "gradient") for bias in (8, 2, 1, 0)]
     by_definition += ["krom-static-swap-8", "krom-static-swap-2", "krom-p-at-8", "krom-p-at-2", "krom-ratio-313"]
-    assert set(said[by_definition]) == {"undefined by construction"}
+    assert set(said[by_definition]) == {"not a test (true by construction)"}
 
 
 def scales_of(text: str) -> set[str]:
@@ -190,11 +190,11 @@ def test_no_number_of_a_task_is_a_plain_value_of_models_that_cannot_do_it(shippe
         if folder in ("bundled", "bundled_claims") and value == value:
             assert name in GATED, f"{claim.where}: say whether {where.file} is of a task"
             run = row.get("run", f"stories/{row['preset']}" if "preset" in row else f"stories/{name.split('-')[-1]}")
-            assert run in copies or name == "pds" or word == "cannot do the task", claim.where
+            assert run in copies or name == "pds" or word == "model too weak to test", claim.where
             of_tasks += run not in copies
         elif value == value and row["quantity"].split(".")[0] not in PLAIN:
             assert "cannot" in row, f"{claim.where}: {where.file} does not say whether its models can do the task"
-            assert word == ("cannot do the task" if row["cannot"] else word) and text.startswith(row["cannot"])
+            assert word == ("model too weak to test" if row["cannot"] else word) and text.startswith(row["cannot"])
             of_tasks += row["cannot"] != ""
     assert of_tasks > 30
 
@@ -212,13 +212,13 @@ def test_one_run_is_no_verdict(shipped: pd.DataFrame) -> None:
             continue
         without += 1
         same = int(row.get("n", 0)) >= 2 and "seeds without spread" in row.get("undefined", "")
-        plain = said[claim.row["id"]] in ("holds", "opposite", "other value", "negligible")
+        plain = said[claim.row["id"]] in ("reproduced", "contradicted", "different value", "no effect")
         assert not plain or same, f"{claim.where}: a verdict on one run, or on no interval"
     assert counted >= 5 and without >= 10
 
 
 def test_a_verdict_over_seeds_has_two(shipped: pd.DataFrame) -> None:
-    judged_here = shipped[shipped["verdict"].isin(["holds", "opposite", "negligible"]) & shipped["n"].ne("")]
+    judged_here = shipped[shipped["verdict"].isin(["reproduced", "contradicted", "no effect"]) & shipped["n"].ne("")]
     assert len(judged_here) > 15 and (judged_here["n"].str.split("/").str[-1].astype(int) >= 2).all()
 
 
@@ -251,7 +251,7 @@ def test_sizes_that_would_be_needed_follow_from_the_printed_spread() -> None:
     assert f"p of 1/{math.comb(6, 3)};" in rows["krom-sft-threshold"]["why"] and 1 / math.comb(5, 2) > 0.05
     assert f"p 1/{math.comb(4, 2)} by chance" in rows["krom-sft-first-seed"]["why"]
     assert rows["krom-sft-first-seed"]["why"].endswith(f"1/{math.comb(8, 4)}")
-    told = [row for row in rows.values() if row["verdict"] == "not measurable here"]
+    told = [row for row in rows.values() if row["verdict"] == "not testable here"]
     sized = [
         row
         for row in told
@@ -354,14 +354,14 @@ def test_the_commands_that_measure_take_their_arguments(monkeypatch: pytest.Monk
 
 def test_the_runs_that_commands_read_are_trained_by_a_grid(tmp_path: Path) -> None:
     """By name: of papers and specimens in runs/zoo, of papers in runs/eighth, of KROM's biases in runs/biases, of what
-    HDPL overfits in runs/overfit; or by a command of the remark, or of a page of results."""
+    HDPL overfits in runs/overfit; or by a command of the remark; or it is among the runs behind a table."""
     zoo = [cells_of(read_grid(RESULTS / "specimens" / "zoo.toml")), all_cells(ORDER, "zoo")]
     trained = [f"runs/zoo/{cell.name}" for some in zoo for cell in begin(some, tmp_path)]
     trained += [f"runs/biases/{cell.name}" for cell in cells_of(read_grid(RESULTS / "specimens" / "biases.toml"))]
     trained += [f"runs/eighth/{cell.name}" for cell in all_cells(ORDER, "eighth")]
     trained += [f"runs/overfit/{cell.name}" for cell in cells_of(read_grid(ROOT / "papers" / "hdpl" / "overfit.toml"))]
-    pages = [path.read_text(encoding="utf-8") for path in RESULTS.glob("*/README.md")]
-    trained += [run for page in pages for run in re.findall(r"python -m models.train .*--out (runs/\S+)", page)]
+    for path in RESULTS.glob("*/trained.json"):
+        trained += [run["folder"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
     read_runs = 0
     for claim in CLAIMS:
         if claim.row["instrument"] == "models.train":
@@ -482,7 +482,7 @@ def one(folder: Path, *given: Any, **changes: Any) -> Any:
 
 def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Path) -> None:
     found = one(tmp_path)
-    assert (found["verdict"], found["measured"], found["value"], found["n"]) == ("holds", "1.5", 1.5, "3")
+    assert (found["verdict"], found["measured"], found["value"], found["n"]) == ("reproduced", "1.5", 1.5, "3")
     assert (found["ci_low"], found["ci_high"], found["size"]) == (1.0, 2.0, "printed value inside")
     assert (found["scale"], found["tokens"]) == ("tiny", "160")
 
@@ -490,18 +490,18 @@ def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Pa
 @pytest.mark.parametrize(
     ("said", "word"),
     [
-        ("opposite", "opposite"),
-        ("holds: the same at n=3 seeds", "holds"),
-        ("negligible: within ±0.01", "negligible"),
-        ("not resolved at n=3 seeds, corrected", "not resolved"),
-        ("confounded: a has RoPE, b not", "not resolved"),
-        ("the model cannot do the task: winograd", "cannot do the task"),
-        ("no such head: entity heads of a", "phenomenon absent"),
-        ("undefined: 0 of 36 heads have PDS over 0.075, none to suppress", "phenomenon absent"),
-        ("undefined: no head hits the target in any pair", "phenomenon absent"),
-        ("undefined: one seed of a", "not resolved"),
-        ("undefined by construction: always 0", "undefined by construction"),
-        ("no claim: printed twice", "contradicts itself"),
+        ("opposite", "contradicted"),
+        ("holds: the same at n=3 seeds", "reproduced"),
+        ("negligible: within ±0.01", "no effect"),
+        ("not resolved at n=3 seeds, corrected", "inconclusive"),
+        ("confounded: a has RoPE, b not", "inconclusive"),
+        ("the model cannot do the task: winograd", "model too weak to test"),
+        ("no such head: entity heads of a", "model too weak to test"),
+        ("undefined: 0 of 36 heads have PDS over 0.075, none to suppress", "model too weak to test"),
+        ("undefined: no head hits the target in any pair", "model too weak to test"),
+        ("undefined: one seed of a", "inconclusive"),
+        ("undefined by construction: always 0", "not a test (true by construction)"),
+        ("no claim: printed twice", "paper inconsistent"),
         ("withdrawn: the old equation", "not measured yet"),
     ],
 )
@@ -513,17 +513,24 @@ def test_a_verdict_turns_with_the_row_of_its_table(tmp_path: Path, said: str, wo
 
 
 def test_the_row_of_a_denial_turns_the_verdict_round(tmp_path: Path) -> None:
-    for said, word in (("holds", "opposite"), ("opposite", "holds"), ("not resolved at n=3 seeds", "not resolved")):
+    for said, word in (
+        ("holds", "contradicted"),
+        ("opposite", "reproduced"),
+        ("not resolved at n=3 seeds", "inconclusive"),
+    ):
         found = one(tmp_path, {**JUDGED, "direction": said}, result=f"not {ROW['result']}")
         assert (found["verdict"], found["said"]) == (word, f"of its denial: {said}")
-    for said, word in (("present", "opposite"), ("absent", "holds"), ("undecided", "not resolved")):
+    for said, word in (("present", "contradicted"), ("absent", "reproduced"), ("undecided", "inconclusive")):
         table = {"claim": "a > b", "quantity": "q", "difference": 0.5, "verdict": said, "unit": "heads"}
         found = one(tmp_path, table, result=f"not {ROW['result']}")
         assert (found["verdict"], found["said"]) == (word, f"{said}: 0.5 heads")
-        assert one(tmp_path, table)["verdict"] == {"opposite": "holds", "holds": "phenomenon absent"}.get(word, word)
+        assert one(tmp_path, table)["verdict"] == {
+            "contradicted": "reproduced",
+            "reproduced": "model too weak to test",
+        }.get(word, word)
     table = {"claim": "a > b", "quantity": "q", "difference": "as text", "holds": True}
-    assert one(tmp_path, table)["verdict"] == "holds" and one(tmp_path, table)["measured"] == "as text"
-    assert one(tmp_path, {**table, "holds": False})["verdict"] == "opposite"
+    assert one(tmp_path, table)["verdict"] == "reproduced" and one(tmp_path, table)["measured"] == "as text"
+    assert one(tmp_path, {**table, "holds": False})["verdict"] == "contradicted"
 
 
 NUMBER = {"quantity": "q", "preset": "a", "unit": "heads", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6, "n": 3,
@@ -535,16 +542,16 @@ OF_NUMBER = {"kind": "number", "result": "r/means.parquet; quantity=q; preset=a;
 @pytest.mark.parametrize(
     ("printed", "row", "word"),
     [
-        ("0.55", NUMBER, "holds"),
-        ("55%", NUMBER, "holds"),
-        ("0.61", NUMBER, "other value"),
-        ("0.55", {**NUMBER, "unit": "attention"}, "not resolved"),
-        ("0.55", {**NUMBER, "unit": "sparks"}, "not resolved"),
-        ("0.5", {**NUMBER, "ci_high": 1.1}, "not resolved"),
-        ("0.5", {**SAME, "mean": 0.549}, "holds"),
-        ("0.5", {**SAME, "mean": 0.551}, "other value"),
-        ("1.5M", {**SAME, "mean": 1_549_000.0}, "holds"),
-        ("0.5", {**SAME, "undefined": "ci_low, ci_high: one seed"}, "not resolved"),
+        ("0.55", NUMBER, "reproduced"),
+        ("55%", NUMBER, "reproduced"),
+        ("0.61", NUMBER, "different value"),
+        ("0.55", {**NUMBER, "unit": "attention"}, "inconclusive"),
+        ("0.55", {**NUMBER, "unit": "sparks"}, "inconclusive"),
+        ("0.5", {**NUMBER, "ci_high": 1.1}, "inconclusive"),
+        ("0.5", {**SAME, "mean": 0.549}, "reproduced"),
+        ("0.5", {**SAME, "mean": 0.551}, "different value"),
+        ("1.5M", {**SAME, "mean": 1_549_000.0}, "reproduced"),
+        ("0.5", {**SAME, "undefined": "ci_low, ci_high: one seed"}, "inconclusive"),
     ],
 )
 def test_a_bare_number_is_looked_for_in_the_interval(tmp_path: Path, printed: str, row: dict, word: str) -> None:
@@ -579,14 +586,14 @@ CHAIN = "r/claims.parquet; claim=a < b; difference & r/claims.parquet; claim=b <
 @pytest.mark.parametrize(
     ("first", "second", "word", "decides"),
     [
-        ("holds", "holds", "holds", ""),
-        ("holds", "opposite", "opposite", "b < c"),
-        ("opposite", "holds", "opposite", "a < b"),
-        ("holds", "not resolved at n=3 seeds", "not resolved", "b < c"),
-        ("not resolved at n=3 seeds", "opposite", "opposite", "b < c"),
-        ("negligible: within ±0.01", "holds", "negligible", "a < b"),
-        ("negligible: within ±0.01", "not resolved at n=3 seeds", "not resolved", "b < c"),
-        ("the model cannot do the task: copying", "holds", "cannot do the task", "a < b"),
+        ("holds", "holds", "reproduced", ""),
+        ("holds", "opposite", "contradicted", "b < c"),
+        ("opposite", "holds", "contradicted", "a < b"),
+        ("holds", "not resolved at n=3 seeds", "inconclusive", "b < c"),
+        ("not resolved at n=3 seeds", "opposite", "contradicted", "b < c"),
+        ("negligible: within ±0.01", "holds", "no effect", "a < b"),
+        ("negligible: within ±0.01", "not resolved at n=3 seeds", "inconclusive", "b < c"),
+        ("the model cannot do the task: copying", "holds", "model too weak to test", "a < b"),
         ("withdrawn: the old equation", "holds", "not measured yet", "a < b"),
     ],
 )
@@ -605,8 +612,8 @@ def test_a_part_of_a_claim_is_denied_by_itself(tmp_path: Path) -> None:
     """a < b and not b < c."""
     links = [{**JUDGED, "claim": "a < b"}, {**JUDGED, "claim": "b < c", "direction": "opposite"}]
     first, second = CHAIN.split(" & ")
-    assert one(tmp_path, links, result=f"{first} & not {second}")["verdict"] == "holds"
-    assert one(tmp_path, links, result=f"not {first} & not {second}")["verdict"] == "opposite"
+    assert one(tmp_path, links, result=f"{first} & not {second}")["verdict"] == "reproduced"
+    assert one(tmp_path, links, result=f"not {first} & not {second}")["verdict"] == "contradicted"
 
 
 def test_a_number_has_one_row(tmp_path: Path) -> None:
@@ -622,43 +629,43 @@ OF_LOSS = {"kind": "number", "unit": "nats/token", "result": "r/means.parquet; q
 def test_a_loss_on_other_text_is_no_value_to_compare(tmp_path: Path, printed: str) -> None:
     """Nats per token are of one text and one tokenizer: neither another value nor, by accident, the same."""
     found = one(tmp_path, LOSS, "means", **OF_LOSS, printed=printed)
-    assert found["verdict"] == "not measurable here" and found["measured"] == "2.05"
+    assert found["verdict"] == "not testable here" and found["measured"] == "2.05"
     assert "other text" in found["said"] and "tokenizer" in found["said"]
     share = {**LOSS, "quantity": "cost", "unit": "share of the loss"}
     of_share = {**OF_LOSS, "unit": "share of the loss", "result": "r/means.parquet; quantity=cost; preset=a; mean"}
-    assert one(tmp_path, share, "means", **of_share, printed="2.5")["verdict"] == "other value"
+    assert one(tmp_path, share, "means", **of_share, printed="2.5")["verdict"] == "different value"
 
 
 def test_the_spread_of_a_loss_over_seeds_is_no_loss(tmp_path: Path) -> None:
     row = {"preset": "a", "loss": 2.0, "loss_sd": 0.1, "loss_sd_low": 0.05, "loss_sd_high": 0.2, "cannot": ""}
     result = "r/means.parquet; preset=a; loss_sd"
     found = one(tmp_path, row, "means", kind="number", unit="nats/token", printed="0.3", result=result)
-    assert found["verdict"] == "other value"
+    assert found["verdict"] == "different value"
 
 
 def test_a_number_of_what_is_counted_or_computed_needs_no_interval(tmp_path: Path) -> None:
     exact = {**SAME, "undefined": ""}
     assert one(tmp_path, exact, "means", **OF_NUMBER, printed="0.5")["said"] == "of trained models, and no interval"
     (tmp_path / "results" / "r" / "trained.json").unlink()
-    assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "holds"
+    assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "reproduced"
     about = {"run": "none", "argv": ["python", "-m", "papers.claims.count", "--out", "/elsewhere/r/means.parquet"]}
     write_table(pd.DataFrame([exact]), tmp_path / "results" / "r" / "means.parquet", units={}, about=about)
     found = judged(tmp_path, tmp_path / "results").iloc[0]
-    assert (found["verdict"], found["command"]) == ("holds", "python -m papers.claims.count --out means.parquet")
+    assert (found["verdict"], found["command"]) == ("reproduced", "python -m papers.claims.count --out means.parquet")
     write_table(
         pd.DataFrame([exact]),
         tmp_path / "results" / "r" / "means.parquet",
         units={},
         about={**about, "run": ["stories/a"]},
     )
-    assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "not resolved"
+    assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "inconclusive"
 
 
 def test_a_bare_number_of_a_task_that_the_model_cannot_do(tmp_path: Path) -> None:
     found = one(tmp_path, {**NUMBER, "cannot": "gender: at chance"}, "means", **OF_NUMBER, printed="0.5")
-    assert (found["verdict"], found["said"]) == ("cannot do the task", "gender: at chance")
+    assert (found["verdict"], found["said"]) == ("model too weak to test", "gender: at chance")
     lost = {**NUMBER, "cannot": "gender: at chance", "mean": NAN, "undefined": "mean: none to suppress"}
-    assert one(tmp_path, lost, "means", **OF_NUMBER, printed="0.5")["verdict"] == "phenomenon absent"
+    assert one(tmp_path, lost, "means", **OF_NUMBER, printed="0.5")["verdict"] == "model too weak to test"
 
 
 def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
@@ -666,7 +673,7 @@ def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
     changes = {"kind": "number", "printed": "0.5", "result": "r/means.parquet; head=L0H0; mean"}
     changes["instrument"] = "probes.coreference"
     found = one(tmp_path, row, "means", **changes)
-    assert (found["verdict"], found["said"]) == ("not resolved", "copying: these models were not gated")
+    assert (found["verdict"], found["said"]) == ("inconclusive", "copying: these models were not gated")
     line = {
         "run": "stories/a",
         "phenomenon": "copying",
@@ -682,9 +689,9 @@ def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
     gate = tmp_path / "results" / "specimens"
     gate.mkdir()
     for seen, word in (
-        ("present", "holds"),
-        ("undecided", "cannot do the task"),
-        ("absent", "cannot do the task"),
+        ("present", "reproduced"),
+        ("undecided", "model too weak to test"),
+        ("absent", "model too weak to test"),
     ):
         pd.DataFrame([*others, {**line, "verdict": seen}]).to_parquet(gate / "phenomena.parquet")
         found = judged(tmp_path, tmp_path / "results").iloc[0]
@@ -712,14 +719,14 @@ def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
         (JUDGED, {"result": "r/claims.parquet; difference"}, "result: .* is not FILE.parquet; column=value"),
         (JUDGED, {"result": "", "instrument": ""}, "instrument: a claim that can be measured names what measures it"),
         (JUDGED, {"verdict": "contradicts itself", "why": "x"}, "verdict: what has a result is judged by it"),
-        (JUDGED, {"verdict": "undefined by construction", "result": ""}, "why: undefined by construction needs"),
+        (JUDGED, {"verdict": "undefined by construction", "result": ""}, r"why: not a test \(true by .*\) needs"),
         (JUDGED, {"verdict": "holds", "result": ""}, "verdict: Input should be"),
         (JUDGED, {"kind": "hunch"}, "kind: Input should be 'number'"),
         (JUDGED, {"id": "dst-a"}, "id: dst-a must begin with lfa-"),
         (JUDGED, {"quote": ""}, "quote: String should have at least 1 character"),
         (JUDGED, {"instrument": "os.remove"}, "instrument: String should match"),
-        ({**JUDGED, "direction": "perhaps"}, {}, "its verdict 'perhaps' is none that the ledger has a word for"),
-        ({**JUDGED, "direction": "undefined: rain"}, {}, r"undefined \(rain\) is no reason"),
+        ({**JUDGED, "direction": "perhaps"}, {}, "no word for its verdict 'perhaps'"),
+        ({**JUDGED, "direction": "undefined: rain"}, {}, "no word for its verdict 'undefined: rain'"),
         ({k: v for k, v in JUDGED.items() if k != "direction"}, {}, "has no verdicts, and order needs one"),
         (
             {**{k: v for k, v in JUDGED.items() if k != "direction"}, "cannot": ""},
@@ -766,25 +773,25 @@ def test_the_command_filters_counts_and_writes(tmp_path: Path, capsys: pytest.Ca
         main([*own, "--out", str(tmp_path / f"out.{ending}")])
     said = capsys.readouterr().out
     assert "lfa-a" in said and "1.5 (1 … 2), n 3" in said and "verdicts" in said
-    assert pd.read_csv(tmp_path / "out.csv")["verdict"].tolist() == ["holds"]
+    assert pd.read_csv(tmp_path / "out.csv")["verdict"].tolist() == ["reproduced"]
     assert pd.read_parquet(tmp_path / "out.parquet")["value"].tolist() == [1.5]
     assert read_about(tmp_path / "out.parquet")["units"]["n"].startswith("training seeds")
     markdown = (tmp_path / "out.md").read_text(encoding="utf-8")
-    assert "| A has more than B. | a against b | 2 against 1 heads | 1.5 (1 … 2), n 3 | holds | 1 |" in markdown
+    assert "| A has more than B. | a against b | 2 against 1 heads | 1.5 (1 … 2), n 3 | reproduced | 1 |" in markdown
     assert "1. `python -m papers.lfa runs/a`" in markdown and "scale tiny, 160 tokens seen" in markdown
     assert "A has more than B." in (tmp_path / "out.html").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="no claim is all of that"):
-        main([*own, "--verdict", "opposite"])
+        main([*own, "--verdict", "contradicted"])
     with pytest.raises(InputError, match="--out out.pdf: the format"):
         main([*own, "--out", "out.pdf"])
 
 
 def test_the_filters_keep_what_they_ask_for(tmp_path: Path) -> None:
     out = tmp_path / "some.csv"
-    main(["--paper", "lfa", "--verdict", "contradicts itself", "not resolved", "--kind", "number", "--out", str(out)])
+    main(["--paper", "lfa", "--verdict", "paper inconsistent", "inconclusive", "--kind", "number", "--out", str(out)])
     kept = pd.read_csv(out)
     assert set(kept["paper"]) == {"lfa"} and set(kept["kind"]) == {"number"}
-    assert set(kept["verdict"]) <= {"contradicts itself", "not resolved"}
+    assert set(kept["verdict"]) <= {"paper inconsistent", "inconclusive"}
     main(["--search", "BIMODAL", "--out", str(out)])
     assert pd.read_csv(out)["quote"].str.contains("bimodal").any()
 

@@ -342,7 +342,7 @@ def test_tables_are_those_of_the_ledger(capsys: pytest.CaptureFixture) -> None:
     claims = claims_of("lfa")
     table = table_of(claims[claims["table"] == "2"])
     row = table[table["claim"] == "lfa-t2-parameters-lfa"].iloc[0]
-    assert row["printed"] == "18.5M parameters" and row["verdict"] == "contradicts itself"
+    assert row["printed"] == "18.5M parameters" and row["verdict"] == "paper inconsistent"
     assert len(table) == (claims["place"].str.contains("Table 2")).sum() > 5
     lfa.main(["--table", "2"])
     assert "18.5M" in capsys.readouterr().out
@@ -374,21 +374,22 @@ def test_a_table_is_arranged_as_it_is_printed() -> None:
     line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan, "n": 0, "kind": "number", "said": ""}
     claims = pd.DataFrame([
         {**line, "id": "loss-dense", "printed": "2.42", "verdict": "not measured yet"},
-        {**line, "id": "loss-kron", "printed": "2.48", "verdict": "other value", "measured": "3.1", "value": 3.1,
+        {**line, "id": "loss-kron", "printed": "2.48", "verdict": "different value", "measured": "3.1", "value": 3.1,
          "n": 3, "ci_low": 3.0, "ci_high": 3.2},
-        {**line, "id": "tax", "printed": "2.5%", "verdict": "cannot do the task", "measured": "0.012", "value": 0.012},
-        {**line, "id": "order", "printed": "2.48 against 2.42", "verdict": "holds"},
+        {**line, "id": "tax", "printed": "2.5%", "verdict": "model too weak to test", "measured": "0.012",
+         "value": 0.012},
+        {**line, "id": "order", "printed": "2.48 against 2.42", "verdict": "reproduced"},
     ])  # fmt: skip
     assert arranged(claims, layout).to_numpy().tolist() == [
         ["Dense", "printed", "2.42", ""],
         ["", "here", "not measured yet", ""],
         ["Kronecker", "printed", "2.48", "2.5%"],
-        ["", "here", "3.1 (3 … 3.2), n 3 ≠", "1.2%, cannot do the task"],
+        ["", "here", "3.1 (3 … 3.2), n 3 ≠", "1.2%, model too weak to test"],
     ]
     assert list(others(claims, layout)["id"]) == ["order"]
-    written = {**line, "verdict": "contradicts itself", "said": "§3.1 has 516", "cell": ""}
-    assert beside(pd.Series(written)) == "contradicts itself"
-    assert beside(pd.Series({**written, "kind": "property"})) == "contradicts itself: §3.1 has 516"
+    written = {**line, "verdict": "paper inconsistent", "said": "§3.1 has 516", "cell": ""}
+    assert beside(pd.Series(written)) == "paper inconsistent"
+    assert beside(pd.Series({**written, "kind": "property"})) == "paper inconsistent: §3.1 has 516"
     assert beside(pd.Series({**written, "kind": "property", "verdict": "not measured yet"})) == "not measured yet"
 
 

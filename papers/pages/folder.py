@@ -1,0 +1,135 @@
+"""The README.md of a folder of tables: what it is, how much the models saw, the commands; all else is in the tables."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from streamscope.cli.disk import read_json
+from streamscope.instruments.parquet import read_about, read_parquet
+from streamscope.models.training.config import tokens_seen
+from streamscope.papers.claims.judged import again
+from streamscope.papers.comparison import TRAINED
+from streamscope.papers.pages.markdown import Page, Section
+from streamscope.papers.pages.strips import Strip
+from streamscope.papers.pages.values import three_digits
+
+FIGURES = ("figure.svg", "figure.png")
+
+
+class Trained(TypedDict):
+    """trained.json."""
+
+    runs: list[dict[str, Any]]
+
+
+def folder_page(
+    folder: Path,
+    what: str,
+    made: Sequence[str] = (),
+    title: str = "",
+    figure: str = "",
+    table: Mapping[str, Any] | None = None,
+) -> Page:
+    """The page of a folder. Without `made` the commands are those of its runs and tables, each once."""
+    trained = folder / TRAINED
+    runs = read_json(trained, Trained)["runs"] if trained.is_file() else []
+    name = figure or next((name for name in FIGURES if (folder / name).is_file()), "")
+    return Page(
+        title=title or folder.name,
+        lead=f"{what} {dose(runs)}".strip(),
+        figure=Strip(title=title or folder.name, unit="", rows=[], path=name) if name else None,
+        sections=[table_of(folder, **table)] if table else [],
+        made=list(made) or [*trainings(runs), *measurements(folder)],
+    )
+
+
+def table_of(
+    folder: Path, file: str, columns: Mapping[str, str], title: str, where: str = "", by: str = "", sort: str = ""
+) -> Section:
+    """A table of a folder as a section: columns by their titles; `by` puts the rows of one value into one cell."""
+    found = read_parquet(folder / file).to_pandas()
+    if where:
+        found = found.query(where)
+    if sort:
+        found = found.sort_values(sort, kind="stable")
+    if by:
+        found = found.groupby(by, sort=False).agg(lambda rows: ", ".join(map(str, rows))).reset_index()
+    rows = [[_shown(x) for x in row] for row in found[list(columns)].itertuples(index=False)]
+    return Section(title=title, columns=list(columns.values()), rows=rows)
+
+
+def _shown(x: Any) -> str:
+    if isinstance(x, bool):
+        return "yes" if x else "no"
+    return three_digits(float(x)) if isinstance(x, int | float) else str(x)
+
+
+def dose(runs: Sequence[Mapping[str, Any]]) -> str:
+    """How many runs there are and how much text each saw."""
+    if not runs:
+        return ""
+    seen = sorted({_tokens(run) for run in runs})
+    amount = " to ".join(dict.fromkeys(f"{n / 1e6:.1f}" for n in (seen[0], seen[-1])))
+    scales = ", ".join(sorted({run["manifest"]["scale"] for run in runs}))
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+    if len(runs) == 1:
+        return f"One run (scale {scales}, seed {seeds}) saw {amount} million tokens."
+    return f"{len(runs)} runs (scale {scales}, seeds {seeds}) saw {amount} million tokens each."
+
+
+def _tokens(run: Mapping[str, Any]) -> int:
+    return tokens_seen(run["config"]["training"], run["config"]["model"]["n_ctx"], run["manifest"]["steps"])
+
+
+def trainings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The one command that trains every run, with {arm}, {seed} and, where runs differ in more, {settings}."""
+    lines = []
+    for run in runs:
+        argv = [str(word) for word in run["manifest"].get("argv", [])]
+        if run["preset"] in argv:
+            lines.append(
+                _options([_general(shlex.quote(word), run["preset"]) for word in argv[argv.index(run["preset"]) :]])
+            )
+    if not lines:
+        return []
+    common = [option for option in lines[0] if all(option in line for line in lines)]
+    more = ["{settings}"] if any(len(line) > len(common) for line in lines) else []
+    return [f"python -m models.train {' '.join([*common, *more])}"]
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Words of a command, each option with its value; that of --seed is {seed}."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
+            found[-1] += " {seed}" if found[-1] == "--seed" else f" {word}"
+        else:
+            found.append(word)
+    return found
+
+
+def measurements(folder: Path) -> list[str]:
+    """The commands of the tables, each once, runs as {arm} and {seed}."""
+    argvs = [read_about(path).get("about", {}).get("argv") for path in sorted(folder.glob("*.parquet"))]
+    return list(dict.fromkeys(general(again(argv)) for argv in argvs if argv))
+
+
+def general(command: str) -> str:
+    """A command with its runs once, as runs/FOLDER/{arm}-s{seed}."""
+    found: list[str] = []
+    for word in command.split(" "):
+        own = _general(word)
+        if own == word or own not in found:
+            found.append(own)
+    return " ".join(found)
+
+
+def _general(word: str, preset: str = "") -> str:
+    """A word of a command, for all arms and seeds."""
+    if word == preset:
+        return "{arm}"
+    return re.sub(r"[^/]+?(-s?)\d+(@\w+)?$", r"{arm}\1{seed}", word) if word.startswith("runs/") else word

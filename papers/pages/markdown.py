@@ -1,0 +1,103 @@
+"""The Markdown pages of results: what `pages.toml` says with the numbers of the tables, through one template."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamscope.cli.terminal import LINE_ENDS, visible
+from streamscope.papers.pages.strips import Strip, templates
+from streamscope.papers.pages.values import three_digits
+
+LINE = 150
+"""Characters of a line of text."""
+MATHS = ((r"\(", ""), (r"\)", ""), (r"\approx", "≈"), (r"\pm", "±"), (r"\times", "×"), (r"\alpha", "α"), ("$", ""))
+"""Marks of LaTeX in quotations, and what stands for them where they are shown."""
+UNITS = ("M parameters", "MiB in fp32", "nats/token", "nats per token", "tokens", "layers")
+"""Units that a number needs beside it."""
+QUOTE = 110
+"""Characters of a quotation in a table; the interactive page has it whole."""
+
+
+class Raw(str):
+    """Text of a table that is Markdown already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a page: text, a figure, a table."""
+
+    title: str
+    text: str = ""
+    figure: Strip | None = None
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page: title, one lead, one figure, sentences, sections, and how it was made."""
+
+    title: str
+    lead: str = ""
+    figure: Strip | None = None
+    sentences: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+    made: Sequence[str] = ()
+    """Commands, each once, with {arm} and {seed}."""
+    note: str = ""
+    """What stands above them."""
+
+    def text(self) -> str:
+        """The page in Markdown."""
+        found = templates()
+        found.filters |= {"wrapped": wrapped, "command": command, "cell": cell}
+        text = found.get_template("page.md.j2").render(page=self)
+        return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+# ---- what the template does with texts ---------------------------------------------------------
+
+
+def wrapped(text: str) -> str:
+    """A paragraph in lines of at most `LINE` characters."""
+    return textwrap.fill(" ".join(text.split()), LINE, break_long_words=False, break_on_hyphens=False)
+
+
+def command(line: str) -> str:
+    """A command, broken with a backslash where it is longer than `LINE` characters."""
+    kept = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), visible(line))  # no break inside quotes
+    parts = textwrap.wrap(kept, LINE - 6, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(parts).replace("\0", " ")
+
+
+def cell(text: object) -> str:
+    """A cell of a table: text in which Markdown sees no mark of its own."""
+    if isinstance(text, Raw):
+        return text
+    plain = visible(LINE_ENDS.sub(" ", str(text)))
+    return re.sub(r"([\\`*_{}\[\]<>#$~^|])", r"\\\1", plain).strip()
+
+
+def short(quote: str, most: int = QUOTE) -> str:
+    """A quotation without marks of LaTeX, cut after a word."""
+    for mark, sign in MATHS:
+        quote = quote.replace(mark, sign)
+    return textwrap.shorten(quote, most, placeholder=" …")
+
+
+def number(claim: Any) -> str:
+    """What was measured for a claim, with its interval; a share in percent where the paper prints it so."""
+    if claim.value != claim.value:
+        return str(claim.measured)
+    percent = "%" in claim.printed
+    own, *ends = (
+        three_digits(100 * x if percent else x) + " %" * percent for x in (claim.value, claim.ci_low, claim.ci_high)
+    )
+    return f"{own} ({ends[0]} to {ends[1]})" if claim.ci_low == claim.ci_low else own
+
+
+def with_unit(text: str, unit: str) -> str:
+    """A number and its unit, where it has one that is not seen anyway."""
+    return f"{text} {unit}" if text and unit in UNITS and "%" not in text else text

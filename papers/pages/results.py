@@ -1,0 +1,138 @@
+"""The Markdown pages of results: what `pages.toml` says, with the numbers of the tables."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from streamscope.cli.disk import write_text
+from streamscope.papers.claims import HERE as LEDGER
+from streamscope.papers.claims.judged import Tables, judged
+from streamscope.papers.claims.words import DECIDED, MEANINGS
+from streamscope.papers.pages.folder import folder_page
+from streamscope.papers.pages.markdown import Page, Raw, Section, number, short, with_unit
+from streamscope.papers.pages.strips import Row, Strip
+from streamscope.papers.pages.values import Source, filled, read
+
+FILE = Path(__file__).with_name("pages.toml")
+
+
+@cache
+def said() -> Mapping[str, Any]:
+    """What `pages.toml` says."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+# ---- pages -------------------------------------------------------------------------------------
+
+
+def strip(given: Mapping[str, Any], source: Source, where: str) -> Strip:
+    """The figure that a page declares, with its numbers."""
+    rows = []
+    for one in given["rows"]:
+        found = read(one["of"], source, where)
+        rows.append(Row(one["label"], found.value, found.low, found.high, float(one.get("printed", "nan"))))
+    rest = {name: given[name] for name in ("line", "line_label", "log") if name in given}
+    return Strip(title=given["title"], unit=given["unit"], rows=rows, **rest)
+
+
+def sentences(given: Mapping[str, Any], source: Source, where: str) -> list[str]:
+    """The sentences of a page with their numbers."""
+    values = {name: read(of, source, where) for name, of in given.get("values", {}).items()}
+    return [filled(text, values, where) for text in given["sentences"]]
+
+
+def front(source: Source) -> Page:
+    """results/README.md: the findings, then the papers."""
+    given, claims = said()["front"], source.claims
+    sections = []
+    for one in given["finding"]:
+        where = f"{FILE.name}: {one['name']}"
+        figure = replace(strip(one["figure"], source, where), path=f"figures/{one['name']}.svg")
+        sections.append(Section(title=one["title"], text=" ".join(sentences(one, source, where)), figure=figure))
+    words = [*DECIDED, "inconclusive", "model too weak to test"]
+    rows = []
+    for paper, one in said()["paper"].items():
+        n = claims.loc[claims["paper"] == paper, "verdict"].value_counts()
+        counts = [int(n.get(word, 0)) for word in words]
+        rows.append(
+            [Raw(f"[{paper.upper()}]({paper}.md)"), one["about"], *counts, int(n.sum()) - sum(counts), int(n.sum())]
+        )
+    text = given["papers"].format(n=len(claims))
+    papers = Section(title="The papers", text=text, columns=("paper", "about", *words, "other", "claims"), rows=rows)
+    return Page(
+        title=given["title"], lead=given["lead"], sections=[*sections, papers, Section(**given["more"])],
+        made=given["made"],
+    )  # fmt: skip
+
+
+def paper_page(paper: str, source: Source) -> Page:
+    """results/PAPER.md: what was decided, and how many were not."""
+    given, where = said()["paper"][paper], f"{FILE.name}: {paper}"
+    mine = source.claims[source.claims["paper"] == paper]
+    decided = mine[mine["verdict"].isin(DECIDED)].drop_duplicates(["quote", "configuration", "measured", "verdict"])
+    order = decided["verdict"].map(DECIDED.index)
+    decided = decided.iloc[order.argsort(kind="stable")]
+    rows = [
+        [
+            short(r.quote),
+            short(r.configuration, 40),
+            with_unit(r.printed, r.unit),
+            with_unit(number(r), r.unit),
+            r.verdict,
+        ]
+        for r in decided.itertuples()
+    ]
+    counts, n = mine["verdict"].value_counts(), int(mine["verdict"].isin(DECIDED).sum())
+    words = [word for word in MEANINGS if word in counts.index]
+    other = ", ".join(f"{counts[word]} {word}" for word in words if word not in DECIDED)
+    doses = sorted({r for r in mine["tokens"] if r and " to " not in r}, key=lambda t: int(t.replace(",", "")))
+    seen = f"Models saw {' to '.join(dict.fromkeys((doses[0], doses[-1])))} training tokens. " if doses else ""
+    return Page(
+        title=given["title"],
+        lead=f"{given['about']}. {given['paper']}.",
+        figure=replace(strip(given["figure"], source, where), path=f"figures/{paper}.svg"),
+        sentences=sentences(given, source, where),
+        sections=[
+            Section(
+                title="Claims that were decided",
+                text=f"Of {len(mine)} claims {n} were decided. The others: {other}.",
+                columns=("the paper says", "of", "printed", "measured (95 %)", "verdict"),
+                rows=rows,
+            )
+        ],
+        made=given["made"],
+        note=f"{seen}The claims, with place and command: `papers/claims/{paper}.csv`. "
+        f"The tables: {folders(paper, source.tables.results)}.",
+    )
+
+
+def folders(paper: str, results: Path) -> str:
+    """Links to the folders of a paper's tables."""
+    names = sorted(p.name for p in results.iterdir() if p.is_dir() and p.name.split("_")[0] == paper)
+    return ", ".join(f"[{name}]({name}/)" for name in names)
+
+
+def pages_of(source: Source) -> dict[str, Page]:
+    """Every page by its file in the results folder."""
+    results, given = source.tables.results, said()
+    pages = {"README.md": front(source)} | {f"{paper}.md": paper_page(paper, source) for paper in given["paper"]}
+    for name, one in given["folder"].items():
+        if (results / name).is_dir():
+            pages[f"{name}/README.md"] = folder_page(results / name, **one)
+    return pages
+
+
+def write_results(results: Path) -> list[Path]:
+    """Every page of a results folder and the figures in it; gives what was written."""
+    written = {}
+    for name, page in pages_of(Source(Tables(results), judged(LEDGER, results))).items():
+        for figure in (page.figure, *(section.figure for section in page.sections)):
+            if figure is not None and figure.rows:
+                written[results / figure.path] = figure.svg()
+        written[results / name] = page.text()
+    for path, text in written.items():
+        write_text(path, text)
+    return list(written)

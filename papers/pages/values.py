@@ -1,0 +1,114 @@
+"""Numbers of sentences and figures, each read from one cell of a result table."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from streamscope.cli.errors import InputError
+from streamscope.papers.claims.judged import Tables, interval
+from streamscope.papers.claims.ledger import keys
+
+OVER = re.compile(r"(min|max|mean|count)\((\w+)\)")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number with its 95 % interval, NaN where it has none.
+
+    As text, `f"{x:.2f}"` is "0.46 (0.42 to 0.49)"; `f"{x.value:.2f}"` is the number alone.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def __format__(self, spec: str) -> str:
+        own, *ends = (format(x, spec).replace("%", "\u00a0%") for x in (self.value, self.low, self.high))
+        return _minus(f"{own} ({ends[0]} to {ends[1]})" if self.low == self.low else own)
+
+    def __mul__(self, factor: float) -> "Value":
+        """In another unit."""
+        ends = sorted((factor * self.low, factor * self.high)) if self.low == self.low else (math.nan, math.nan)
+        return Value(factor * self.value, *ends)
+
+
+class Number(float):
+    """A number that is written with a minus sign, and a space before the percent sign."""
+
+    def __format__(self, spec: str) -> str:
+        return _minus(format(float(self), spec).replace("%", "\u00a0%"))
+
+
+def three_digits(x: float) -> str:
+    """A number with three significant digits, whole ones with separators."""
+    if x == 0 or not math.isfinite(x):
+        return "0" if x == 0 else "undefined"
+    if abs(x) >= 1000:
+        return _minus(f"{x:,.0f}")
+    decimals = 2 - math.floor(math.log10(abs(x)))
+    text = f"{x:.{max(decimals, 0)}f}" if decimals <= 7 else f"{x:.1e}"
+    return _minus(text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text)
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where numbers come from: the result tables, and the claims that they judge."""
+
+    tables: Tables
+    claims: pd.DataFrame
+
+    def claim(self, name: str, where: str) -> Value:
+        """What was measured for a claim of the ledger."""
+        mine = self.claims[self.claims["id"] == name]
+        if mine.empty:
+            raise InputError(f"{where}: the ledger has no claim {name}")
+        one = mine.iloc[0]
+        return Value(one["value"], one["ci_low"], one["ci_high"])
+
+
+def read(text: str, source: Source, where: str) -> Value:
+    """The cell that a text names, with its interval: "FILE.parquet; column=value; …; column", or "claim ID".
+
+    In place of the last column, min(column), max(column), mean(column) or count(column) take it over all rows that the
+    rest selects. "times 100" at the end changes the unit. Raises `InputError` for a file, column or row that is not
+    there.
+    """
+    text, _, factor = text.partition(" times ")
+    if text.startswith("claim "):
+        return source.claim(text.removeprefix("claim "), where)
+    (key,), tables = keys(text, where), source.tables
+    if (over := OVER.fullmatch(key.value)) is None:
+        row = tables.row(key, where)
+        found = Value(float(row[key.value]), *interval(key.value, row))
+    else:
+        rows = tables.rows(key._replace(value=over[2]), where)[over[2]].dropna()
+        if rows.empty:
+            raise InputError(f"{where}: no row of {key.file} is selected by {text}")
+        found = Value(float(getattr(rows, over[1])()))
+    return found * float(factor) if factor else found
+
+
+def filled(text: str, values: dict[str, Any], where: str) -> str:
+    """A sentence with its numbers. Raises `InputError` for a name that has no value."""
+    try:
+        return text.format_map({name: _Shown(x) if isinstance(x, Value) else x for name, x in values.items()})
+    except (KeyError, AttributeError, ValueError) as error:
+        raise InputError(f"{where}: {error} in {text!r}") from None
+
+
+class _Shown:
+    """What a format string sees of a value: itself with its interval, and `.value`, `.low`, `.high` alone."""
+
+    def __init__(self, of: Value) -> None:
+        self._of = of
+        self.value, self.low, self.high = Number(of.value), Number(of.low), Number(of.high)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._of, spec)

@@ -1,0 +1,216 @@
+"""Pages of results and the page of claims: what they say is in the tables, and they can be read."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.papers.claims import HERE, RESULTS
+from streamscope.papers.claims.judged import Tables, judged
+from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
+from streamscope.papers.pages import main
+from streamscope.papers.pages.markdown import LINE, short, wrapped
+from streamscope.papers.pages.results import pages_of, said
+from streamscope.papers.pages.site import html, models
+from streamscope.papers.pages.strips import Row, Strip
+from streamscope.papers.pages.values import Source, Value, filled, read, three_digits
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(RESULTS.rglob("*.md"))
+NAN = math.nan
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return Source(Tables(RESULTS), judged(HERE, RESULTS))
+
+
+# ---- the pages of results ----------------------------------------------------------------------
+
+
+def test_pages_are_what_the_tables_say(source: Source) -> None:
+    """A table that changes makes this fail: `python -m papers --write results` writes the pages again."""
+    for name, page in pages_of(source).items():
+        assert (RESULTS / name).read_text(encoding="utf-8") == page.text(), name
+        for figure in (page.figure, *(section.figure for section in page.sections)):
+            assert (
+                figure is None or not figure.rows or (RESULTS / figure.path).read_text(encoding="utf-8") == figure.svg()
+            ), name
+
+
+def test_a_page_has_at_most_eighty_lines_that_fit_a_screen() -> None:
+    for path in PAGES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 80, f"{path}: {len(lines)} lines"
+        assert max(len(line) for line in lines if not line.startswith("|")) <= 160, path
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in PAGES) <= 25_000
+
+
+def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
+    """At most 25 words and one number from a table; no digits but those of names such as −8 and fp32."""
+    given = said()
+    texts = [text for one in (*given["front"]["finding"], *given["paper"].values()) for text in one["sentences"]]
+    for text in texts:
+        for sentence in re.split(r"(?<=[.:]) (?=[A-Z])", text):
+            assert len(sentence.split()) <= 25, sentence
+        assert not re.search(r"\d\.\d|\d ?%", re.sub(r"\{[^}]*\}", "", text)), text
+
+
+def test_the_readme_counts_the_ledger(source: Source) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    counts = source.claims.groupby("paper")["verdict"].value_counts().unstack(fill_value=0)
+    for paper in counts.index:
+        reproduced, contradicted = counts.loc[paper, ["reproduced", "contradicted"]]
+        assert re.search(rf"\| {paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
+    other = len(source.claims) - counts[["reproduced", "contradicted"]].to_numpy().sum()
+    assert f"The other {other} of {len(source.claims)} claims" in text
+    assert text.count("\n") <= 90 and len(text.split()) <= 700
+
+
+def test_a_decided_claim_stands_on_its_page(source: Source) -> None:
+    for paper in said()["paper"]:
+        page = pages_of(source)[f"{paper}.md"]
+        mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
+        quotes = {row[0] for row in page.sections[0].rows}
+        assert quotes == {short(quote) for quote in mine["quote"]}
+
+
+# ---- numbers, words, figures -------------------------------------------------------------------
+
+
+def test_a_number_is_read_with_its_interval(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    rows = [{"arm": "a", "mean": 0.25, "ci_low": -0.5, "ci_high": 1.0}]
+    rows += [{"arm": "b", "mean": 0.75, "ci_low": 0.0, "ci_high": 1.0}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "r" / "t.parquet")
+    source = Source(Tables(tmp_path), pd.DataFrame([{"id": "x-a", "value": 3.0, "ci_low": 1.0, "ci_high": 4.0}]))
+    one = read("r/t.parquet; arm=a; mean", source, "here")
+    assert one == Value(0.25, -0.5, 1.0) and f"{one:.2f}" == "0.25 (−0.50 to 1.00)"
+    assert filled("{a.value:.0%} of it, {a:.1f}", {"a": one}, "here") == "25\u00a0% of it, 0.2 (−0.5 to 1.0)"
+    assert read("r/t.parquet; arm=a; mean times -100", source, "here") == Value(-25.0, -100.0, 50.0)
+    assert read("r/t.parquet; arm=*; max(mean)", source, "here").value == 0.75
+    assert read("r/t.parquet; arm=*; count(mean)", source, "here").value == 2
+    assert read("claim x-a", source, "here") == Value(3.0, 1.0, 4.0)
+    for bad, told in (
+        ("r/t.parquet; arm=c; mean", "0 rows"), ("r/t.parquet; arm=*; mean", "2 rows"),
+        ("r/t.parquet; arm=c; min(mean)", "no row"),
+        ("r/t.parquet; arm=a; loss", "no column 'loss'"), ("claim x-b", "no claim x-b"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"here.*{told}"):
+            read(bad, source, "here")
+    with pytest.raises(InputError, match="here: 'b'"):
+        filled("{b:.2f}", {"a": one}, "here")
+
+
+def test_three_digits() -> None:
+    numbers = (0.0, 0.03583, -2.1031, 51192320.0, 100.0, 9.643e-05, 1e-9)
+    assert [three_digits(x) for x in numbers] == ["0", "0.0358", "−2.1", "51,192,320", "100", "0.0000964", "1.0e−09"]
+
+
+def test_verdicts_have_one_word_each() -> None:
+    assert {word for _, word in CODES} == set(MEANINGS) and all(word_of(word) == word for word in MEANINGS)
+    assert plain("holds: the same at n=3 seeds") == "reproduced: the same at n=3 seeds"
+    assert plain("not resolved at n=3 seeds, corrected") == "inconclusive: at n=3 seeds, corrected"
+    assert plain("opposite") == "contradicted" and word_of("perhaps") is None
+
+
+def test_a_figure_puts_numbers_where_they_belong() -> None:
+    rows = [Row("a", 0.0, -1.0, 1.0), Row("<b>", 2.0, printed=4.0), Row("none", NAN)]
+    figure = Strip(title="t", unit="nats", rows=rows, line=0.0)
+    drawn = figure.drawn()
+    first, second, third = drawn["rows"]
+    assert first["value"] - first["low"] == pytest.approx(first["high"] - first["value"], abs=0.2)
+    per_unit = first["high"] - first["value"]
+    assert second["value"] - first["value"] == pytest.approx(2 * per_unit, abs=0.3)
+    assert second["printed"] - first["value"] == pytest.approx(4 * per_unit, abs=0.5)
+    assert third["value"] is None and drawn["line"]["x"] == first["value"]
+    assert "&lt;b&gt;" in figure.svg() and "<b>" not in figure.svg()
+    log = Strip(title="t", unit="nats", rows=[Row("a", 1.0), Row("b", 10.0), Row("c", 100.0)], log=True).drawn()["rows"]
+    assert log[1]["value"] - log[0]["value"] == pytest.approx(log[2]["value"] - log[1]["value"], abs=0.2)
+
+
+def test_text_is_wrapped() -> None:
+    assert max(map(len, wrapped("word " * 200).splitlines())) <= LINE
+
+
+# ---- the page of claims ------------------------------------------------------------------------
+
+
+class Found(HTMLParser):
+    """Claims, tags and addresses of a page; checks that tags close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.claims: dict[str, dict[str, str]] = {}
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.tags.add(tag)
+        self.addresses += [value for name, value in given.items() if name in ("src", "href")]
+        if given.get("class") == "claim":
+            self.claims[given["id"]] = given
+        if tag not in ("meta", "link", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, tag
+
+
+def test_the_page_has_every_claim_and_needs_no_network(source: Source) -> None:
+    text = html(source.claims, {"dst": {"2": "a figure"}})
+    found = Found(text)
+    assert list(found.claims) == list(source.claims["id"])
+    for one in source.claims.itertuples():
+        shown = found.claims[one.id]
+        assert (shown["data-paper"], shown["data-verdict"]) == (one.paper, one.verdict)
+        assert shown["data-models"].split() == models(one.configuration)
+    assert not [to for to in found.addresses if not re.fullmatch(r"data:,|#.*|figures/[\w.-]+", to)]
+    assert not re.search(r"url\(|@import|fetch\(|https?://[^\s\"<]+\.(js|css)", text)
+    assert "figures/dst-2.html" in found.addresses
+
+
+def test_the_page_escapes_what_it_shows(source: Source) -> None:
+    evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+    rows = source.claims.head(2).copy()
+    for name in ("quote", "configuration", "why", "said", "command", "printed", "place", "unit"):
+        rows[name] = evil
+    plain_page, page = Found(html(source.claims.head(2), {})), Found(html(rows, {}))
+    assert page.tags <= plain_page.tags | {"pre", "blockquote"} and "img" not in page.tags
+    assert html(rows, {}).count("<script>") == 1
+
+
+def test_models_of_a_claim() -> None:
+    assert models("std-t against d-cas") == ["std-t", "d-cas"] and models("pls, entity heads") == ["pls"]
+    assert models("α = 16") == []
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="nothing to write: give --out FOLDER"):
+        main([])
+    main(["--out", str(tmp_path / "site"), "--no-figures"])
+    assert [path.name for path in (tmp_path / "site").iterdir()] == ["index.html"]
+    assert str(tmp_path / "site" / "index.html") in capsys.readouterr().out
+
+
+def test_the_dispatcher_knows_the_page(tmp_path: Path) -> None:
+    from streamscope.__main__ import main as streamscope
+
+    streamscope(["papers", "--out", str(tmp_path), "--no-figures"])
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_folders_of_tables_name_their_runs() -> None:
+    for path in RESULTS.glob("*/trained.json"):
+        runs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        assert all(run["folder"] for run in runs), path
