@@ -22,6 +22,8 @@ from streamscope.models.hooks import Edits
 NAN = float("nan")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"
 FEW = "one random set: no spread"
+MOST_SETS = 10_000
+"""Sets of one sweep, over all of which a table can be read and p corrected."""
 
 
 def random_sets(
@@ -30,7 +32,7 @@ def random_sets(
     """Matched-random controls: different sets of k heads, drawn evenly from all sets but `selected` itself.
 
     A set may share heads with the selected ones, as two sets drawn at random do. Then the selected set is one more draw
-    if the selection says nothing about the effect, and its rank among the sets is exact (`permutations.rank_among`).
+    if the selection says nothing about the effect, and its rank among the sets is exact (`p_values.rank_among`).
     Sets that avoid the selected heads share a smaller pool with each other and not with it: of 36 heads the rank
     among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
 
@@ -50,6 +52,29 @@ def random_sets(
         if found != own:
             drawn[found] = None
     return list(drawn)
+
+
+def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:
+    """Every set of `size` of the heads, or `sets` random ones of them. Same seed, same sets.
+
+    Raises `InputError` for a size that the heads do not have, fewer than one set, and more than `MOST_SETS`.
+    """
+    every = sorted(set(heads))
+    if not 1 <= size <= len(every):
+        raise InputError(
+            f"--size {size}: 1 to {len(every)} of the {len(every)} heads given; give more --heads, or another size"
+        )
+    if sets is not None and sets < 1:
+        raise InputError(f"--sets {sets}: at least 1")
+    possible = comb(len(every), size)
+    if min(possible, sets or possible) > MOST_SETS:
+        raise InputError(
+            f"{possible:,} sets of {size} out of {len(every)} heads; give --sets N for N random ones, "
+            f"at most {MOST_SETS:,}"
+        )
+    if sets is None or sets >= possible:
+        return list(combinations(every, size))
+    return random_sets(every, (), size, sets, seed)
 
 
 @dataclass(frozen=True)
@@ -79,8 +104,8 @@ def plan(
     """The edits of a sweep over `groups` × `scales` with `draws` other random sets of `heads` for each group.
 
     All sets when there are no more of them than draws; none where the group is all heads. `also` are edited as well,
-    without being cells. Raises `InputError` for a
-    scale that is not finite and a negative number of draws.
+    without being cells. Raises `InputError` for a scale that is not finite and a negative number
+    of draws.
     """
     for g in scales:
         if not np.isfinite(g):
@@ -114,7 +139,7 @@ def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[
     """control_sd, draws, p_rank and p_rank_min of a value beside those of the random sets, and why some are missing.
 
     `none` is why there are no sets, where there are none. `p_rank` is the value's rank among the sets
-    (`permutations.rank_among`). Units are those of the value.
+    (`p_values.rank_among`). Units are those of the value.
     """
     row = {"control_sd": NAN, "draws": len(drawn), "p_rank": NAN, "p_rank_min": NAN}
     if len(drawn):

@@ -110,11 +110,6 @@ class HeadFinder:
         return tuple(parse_heads(parts, self.model.config.n_layers, self.model.config.n_heads, scores))
 
 
-def every_head(model: Any) -> list[Head]:
-    """All heads of a model, in order."""
-    return parse_heads("all", model.config.n_layers, model.config.n_heads)
-
-
 def pds_table(model: Any, prompts: Suite | Aligned, tokenizer: Any) -> pd.DataFrame:
     """The table `heads` of `probes.pds` over the prompts' pairs, largest PDS first."""
     found = pds_summary(model, prompts, tokenizer)

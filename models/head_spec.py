@@ -14,7 +14,7 @@ The command supplies the scores: it asks `score_names` which ones the user wants
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamscope.cli.errors import InputError, unknown
 
@@ -41,6 +41,11 @@ def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores:
     for spec in [specs] if isinstance(specs, str) else specs:
         chosen.update(_one(spec, n_layers, n_heads, scores or {}))
     return sorted(chosen)
+
+
+def every_head(model: Any) -> list[Head]:
+    """All heads of a model, in order."""
+    return parse_heads("all", model.config.n_layers, model.config.n_heads)
 
 
 def score_names(specs: str | Sequence[str]) -> set[str]:

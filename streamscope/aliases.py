@@ -51,6 +51,8 @@ MOVED: dict[str, tuple[str, ...]] = {
     "probes.prompts": ("instruments.prompts",),
     "probes.result": ("instruments.result", "instruments.table"),
     "probes.stats": ("instruments.stats",),
+    "probes.stats.corrections": ("instruments.stats.p_values",),
+    "probes.stats.permutations": ("instruments.stats.p_values",),
     "probes.tables": ("instruments.parquet",),
     "probes.together": ("instruments.pool_results",),
     "probes.undefined": ("instruments.undefined_cells",),
@@ -68,9 +70,9 @@ def folder_of(room: str) -> Path:
 def _moved(name: str) -> tuple[str, ...]:
     """The modules that hold the objects of an old name `streamscope.x`; () for a name that did not move."""
     short = name.removeprefix("streamscope.")
+    if short in MOVED:
+        return tuple(f"streamscope.{home}" for home in MOVED[short])
     for old, homes in MOVED.items():
-        if short == old:
-            return tuple(f"streamscope.{home}" for home in homes)
         if short.startswith(f"{old}."):
             return (f"streamscope.{homes[0]}{short.removeprefix(old)}",)
     return ()

@@ -22,8 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from streamscope.benchmarks.ablation_sweep.options import Case, Options
 from streamscope.benchmarks.timing import interleaved
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe.answers import answer_log_probs
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import answer_log_probs, document_losses
 from streamscope.models import build
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom
 
-from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.stats.p_values import correct
 
 COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", "p", "p_holm")
 

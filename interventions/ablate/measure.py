@@ -1,6 +1,17 @@
-"""Ablation: from edits to cells × documents or prompts, contrasts of them, and a row per head or set and scale."""
+"""Ablation: from edits to cells × documents or prompts, contrasts of them, and a row per head or set and scale.
 
-from collections.abc import Callable, Mapping, Sequence
+Do heads act together? What removing a set of heads S changes beyond what its heads change one at a time is
+
+    interaction(S) = Δ(S) − Σ_{h ∈ S} Δ({h})
+
+0 where effects add up. Of a loss, above 0: the heads stand in for one another, each is missed only when the others are
+gone too (a backup); below 0: they work in a row, and without the one the other had nothing left to do. Of log-odds,
+which fall where a loss rises, the signs are the other way round. Units are those of Δ. Of a loss that is not flat in
+the logits, effects need not add up even where no head reads another. A head that cannot change the measure (SPS, in the
+last layer) has Δ = 0 and leaves the interaction to the others of its set.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,21 +25,28 @@ from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
 from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.ablate.interactions import ONE, head_sets, parts
-from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, plan
+from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, head_sets, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed
-from streamscope.interventions.observe.documents import NATS, PERCENT, Losses, document_losses
-from streamscope.interventions.observe.prompts import observe_prompts
-from streamscope.interventions.selection import every_head, pds_scores, pds_table
-from streamscope.models.head_spec import Head, parse_heads, score_names
+from streamscope.interventions.observe import (
+    NATS,
+    PERCENT,
+    SMALLEST,
+    UNIT,
+    Losses,
+    Observed,
+    document_losses,
+    observe_prompts,
+)
+from streamscope.interventions.selection import pds_scores, pds_table
+from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.text.shards import TokenShards
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
+ONE = "one head has no parts"
 MOST = 40
 """Rows of a long table of sets that are printed, those with the strongest interaction."""
 
@@ -42,7 +60,7 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
     name = title_of(model)
     if "loss" in how.measures:
         documents = data[Documents]
-        make = _maker(how, model, list(document_rows(documents.batches())))
+        make = _maker(how, model, lambda: document_rows(documents.batches()))
         sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         add_losses(seen, sweep, losses, documents.units())
@@ -51,7 +69,7 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         seen.about["title"]["loss"] = f"{name}: {what}; {how.method} ablation; {_drawn(sweep)}"
     if prompts:
         opened = data[Prompts]
-        make = _maker(how, model, opened.aligned.tokens)
+        make = _maker(how, model, lambda: opened.aligned.tokens)
         sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
         found = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, one in found.items():
@@ -78,10 +96,10 @@ def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
     return parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
 
 
-def _maker(how: Ablate, model: Any, rows: Sequence[Sequence[int]]) -> MakeEdits:
-    """What builds the edits of the method; `rows` are the reference of the mean."""
+def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
+    """What builds the edits of the method; `rows` gives the reference of the mean."""
     if how.method == "mean":
-        means = mean_outputs(model, rows)
+        means = mean_outputs(model, rows())
         return lambda heads, g: replace_heads(heads, means, g)
     if how.method == "resample":
         return lambda heads, g: resample_heads(heads, g, seed=how.seed)
@@ -100,7 +118,8 @@ def sweep_of(
     model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int
 ) -> Sweep:
     """Every group at every scale, `draws` other random sets of as many heads beside it, and the heads of sets alone."""
-    return plan(groups, scales, every_head(model), make, draws=draws, seed=seed, also=parts(groups))
+    alone = [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
+    return plan(groups, scales, every_head(model), make, draws=draws, seed=seed, also=alone)
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
@@ -211,8 +230,7 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
     """The table of one measure: the estimates, what their random draws say, and effect sizes of prompts."""
     sweep, block = seen.extra[name], seen.blocks[name]
     frame, missing = found.wide(KEYS)
-    changes = estimate(block, [Contrast(quantity="d", weights={i: 1.0, 0: -1.0}) for i in range(len(block.cells))])
-    change = changes.frame["value"].to_numpy(float)
+    change = block.values - block.values[0]
     more: list[dict[str, float]] = []
     for i, control in enumerate(c for c in found.contrasts if c.quantity == "control"):
         drawn = [] if control.missing else [change[cell] for cell in control.weights if cell]

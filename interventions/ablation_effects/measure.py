@@ -25,9 +25,9 @@ from streamscope.interventions.ablation_effects.changes import changes
 from streamscope.interventions.controls import NO_DRAWS, RANK_COLUMNS, beside_draws, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT
-from streamscope.interventions.observe.answers import observe_task
-from streamscope.interventions.selection import Group, HeadFinder, every_head
+from streamscope.interventions.observe import SMALLEST, UNIT, observe_task
+from streamscope.interventions.selection import Group, HeadFinder
+from streamscope.models.head_spec import every_head
 
 KEYS = ("task", "group")
 NAMES = {"probability": "P(answer)", "log_odds": "log-odds"}

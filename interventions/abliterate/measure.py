@@ -18,8 +18,7 @@ from streamscope.instruments.table import Column, Table, counts, described, key,
 from streamscope.interventions.abliterate import Abliterate
 from streamscope.interventions.abliterate.weights import abliterated, largest_output
 from streamscope.interventions.edits import random_direction
-from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import SMALLEST, document_losses
 from streamscope.models.derived import check_new, write_derived
 from streamscope.models.hooks import edited_at
 from streamscope.models.transformer import StreamTransformer

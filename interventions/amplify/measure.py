@@ -16,7 +16,7 @@ from streamscope.interventions.amplify.areas import UNIT, areas
 from streamscope.interventions.amplify.areas import contrasts as of_areas
 from streamscope.interventions.edits.amplification import Patterns, amplified, pattern_sums
 from streamscope.interventions.edits.means import document_rows
-from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
+from streamscope.interventions.observe import NATS, PERCENT, document_losses
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.picture.measure import picture

@@ -23,8 +23,7 @@ import numpy as np
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.observe.answers import answer_log_probs
+from streamscope.interventions.observe import SMALLEST, answer_log_probs
 from streamscope.interventions.selection import Group
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, contributions, directions, observe

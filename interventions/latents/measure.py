@@ -28,8 +28,7 @@ from streamscope.interventions.edits.latents import (
     scale_latents,
 )
 from streamscope.interventions.latents import Latents
-from streamscope.interventions.observe import SMALLEST, UNIT
-from streamscope.interventions.observe.documents import NATS, document_losses
+from streamscope.interventions.observe import NATS, SMALLEST, UNIT, document_losses
 from streamscope.models.config import ModelConfig
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.layers.hdpl import latent_widths

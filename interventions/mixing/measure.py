@@ -24,7 +24,7 @@ from streamscope.interventions.edits.mixing import (
     permute_streams,
 )
 from streamscope.interventions.mixing import Mixing
-from streamscope.interventions.observe.documents import NATS, PERCENT, document_losses
+from streamscope.interventions.observe import NATS, PERCENT, document_losses
 from streamscope.models.hooks import Edits, edited_at, hooked_at
 from streamscope.models.mixing import PlacedConnection, connections, inert_modules, unseen
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.interventions.observe.answers import answer_log_probs
+from streamscope.interventions.observe import answer_log_probs
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.hooks import Edit, ObservePoint, Query, row_of, run
 

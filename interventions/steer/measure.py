@@ -16,8 +16,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import document_rows
-from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.observe.documents import Losses, document_losses
+from streamscope.interventions.observe import SMALLEST, Losses, document_losses
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers

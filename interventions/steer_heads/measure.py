@@ -25,15 +25,14 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.permutations import rank_among
+from streamscope.instruments.stats.p_values import rank_among
 from streamscope.instruments.table import Column, Table, counts, described, key, quantity
 from streamscope.interventions.controls import Sweep, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed
-from streamscope.interventions.observe.answers import observe_task
-from streamscope.interventions.observe.documents import observe_loss
-from streamscope.interventions.selection import Group, HeadFinder, every_head
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_task
+from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.steer_heads import SteerHeads
+from streamscope.models.head_spec import every_head
 
 NAN = float("nan")
 BASELINE = "scale 1 is the baseline itself"

@@ -16,7 +16,7 @@ from streamscope.instruments.table import Column, Table, counts, described, key,
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.edits.streams import Replacement
-from streamscope.interventions.observe.documents import NATS, PERCENT, Losses, document_losses
+from streamscope.interventions.observe import NATS, PERCENT, Losses, document_losses
 from streamscope.interventions.streams import Streams, reference
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers

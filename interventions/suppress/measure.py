@@ -18,9 +18,7 @@ from streamscope.instruments.table import Column, Table, counts, descending, des
 from streamscope.interventions.controls import random_sets
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed
-from streamscope.interventions.observe.documents import observe_loss
-from streamscope.interventions.observe.prompts import observe_prompts
+from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head

@@ -16,8 +16,7 @@ from streamscope.instruments.open_data import WINDOW, Document
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST
-from streamscope.interventions.observe.answers import ticks
+from streamscope.interventions.observe import SMALLEST, ticks
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of

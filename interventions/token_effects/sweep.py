@@ -21,11 +21,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.observe.answers import chunk_log_probs
+from streamscope.interventions.observe import chunk_log_probs
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.sweep.driver import measure_rows
-from streamscope.models.sweep.stages import Plan
+from streamscope.models.sweep import Plan, measure_rows
 
 BATCH_TOKENS = 4096
 """Padded size of a batch."""

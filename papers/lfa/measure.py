@@ -15,7 +15,7 @@ from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.instruments.stats.held_out import held_out
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
 from streamscope.papers.lfa.rows import COMPETING, COREFERENCE, DOMAINS, Settings

@@ -34,9 +34,10 @@ from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.decomposition import PARTS, kept
-from streamscope.interventions.observe.answers import observe_task
-from streamscope.interventions.selection import Group, HeadFinder, every_head
+from streamscope.interventions.observe import observe_task
+from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
+from streamscope.models.head_spec import every_head
 from streamscope.papers.comparison.rows import Progress, Rows
 from streamscope.papers.pls.depth import measure_depth
 from streamscope.text.shards import TokenShards

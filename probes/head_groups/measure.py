@@ -15,8 +15,8 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
-from streamscope.instruments.stats.corrections import correct
 from streamscope.instruments.stats.held_out import halves
+from streamscope.instruments.stats.p_values import correct
 from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run

@@ -13,7 +13,7 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
-from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.stats.p_values import correct
 from streamscope.instruments.table import Column, Table, counts, key, quantity
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.mixing import routing

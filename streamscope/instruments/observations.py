@@ -25,7 +25,6 @@ import pandas as pd
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.corrections import correct
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
@@ -34,7 +33,7 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
     statistic_interval,
 )
-from streamscope.instruments.stats.permutations import rank_among
+from streamscope.instruments.stats.p_values import correct, rank_among
 from streamscope.instruments.stats.proportions import score_p, wilson
 
 Reasons = dict[tuple[int, str], str]
@@ -132,6 +131,12 @@ class Observations:
     def inside(self) -> np.ndarray:
         """[cells, units] whether the unit is in the cell."""
         return self.sizes > 0
+
+    @property
+    def values(self) -> np.ndarray:
+        """[cells] the value of each over the units that are in it, NaN where none is."""
+        with np.errstate(invalid="ignore"):
+            return self.measure.factor * np.nansum(self.total, axis=1) / self.sizes.sum(1) + self.measure.shift
 
     def cell(self, **keys: Any) -> int:
         """The index of the one cell with these keys; `InputError` where there is none or several."""
@@ -479,7 +484,7 @@ def bootstrap(
 
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
-    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`permutations`)."""
+    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.p_values`)."""
 
     found = rank_among(value, np.asarray(drawn, float))
     return {"p_rank": found.p, "p_rank_min": found.p_min}

@@ -12,8 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.generate import generate
 from streamscope.models.hooks import Query, capture, edit, run
 from streamscope.models.make import build
-from streamscope.models.sweep.batched_sweep import Trajectories
-from streamscope.models.sweep.captures import run_sweep
+from streamscope.models.sweep import Trajectories, run_sweep
 from streamscope.models.transformer import StreamTransformer
 
 torch.set_num_threads(1)

@@ -24,7 +24,7 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
     statistic_interval,
 )
-from streamscope.instruments.stats.permutations import sign_flip
+from streamscope.instruments.stats.p_values import sign_flip
 from streamscope.instruments.stats.proportions import paired_proportions, proportion
 from streamscope.instruments.stats.t_tests import clustered_t, constant, spread, welch_t
 

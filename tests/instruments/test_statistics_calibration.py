@@ -18,10 +18,9 @@ import pytest
 from scipy import stats
 
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.stats.corrections import correct
 from streamscope.instruments.stats.effect_sizes import d_of_totals, d_totals
 from streamscope.instruments.stats.estimators import cluster_bootstrap, cluster_totals, ratio, read_clusters, t_quantile
-from streamscope.instruments.stats.permutations import rank_among, relabel, sign_flip
+from streamscope.instruments.stats.p_values import correct, rank_among, relabel, sign_flip
 from streamscope.instruments.stats.proportions import paired_proportions, proportion
 from streamscope.instruments.stats.t_tests import TTest, clustered_t, welch_t
 

@@ -12,7 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.stats.comparisons import compare_seeds
 from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
-from streamscope.instruments.stats.permutations import rank_among, relabel, sign_flip
+from streamscope.instruments.stats.p_values import rank_among, relabel, sign_flip
 from streamscope.instruments.undefined_cells import reasons
 
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments import undefined_cells as undefined
 from streamscope.instruments.parquet import print_table, write_table
 from streamscope.instruments.stats.comparisons import compare_seeds
-from streamscope.instruments.stats.corrections import correct
+from streamscope.instruments.stats.p_values import correct
 
 NAN = float("nan")
 

@@ -31,7 +31,7 @@ from streamscope.instruments.prompts.tasks import (
     sentence_task,
     token_task,
 )
-from streamscope.interventions.observe.answers import answer_log_probs
+from streamscope.interventions.observe import answer_log_probs
 from streamscope.models.checkpoint import load
 from streamscope.text.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head

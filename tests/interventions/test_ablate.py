@@ -16,7 +16,7 @@ from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits import resample_heads, scale_heads
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, parse_heads

@@ -10,7 +10,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
 from streamscope.interventions.abliterate import main
 from streamscope.interventions.abliterate.weights import abliterated, largest_output, project_out
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.readout import divergences

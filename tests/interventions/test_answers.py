@@ -10,7 +10,7 @@ import torch
 import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import add_direction, replace_heads, resample_heads, scale_heads
-from streamscope.interventions.observe.answers import answer_log_probs
+from streamscope.interventions.observe import answer_log_probs
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits, Query, edit, run
 from tests.tiny import FOUR, randomise, some

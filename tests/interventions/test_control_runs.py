@@ -29,7 +29,7 @@ from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.edits.streams import replace_everywhere, zero
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.decomposition import PARTS
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.interventions.streams import Streams
 from streamscope.models.checkpoint import load
 from streamscope.models.training.data import evaluation_shards

@@ -11,7 +11,7 @@ from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, parse_heads

@@ -20,10 +20,9 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.instruments.table import Table, key, quantity
 from streamscope.interventions.ablate import main
-from streamscope.interventions.ablate.interactions import MOST, head_sets
 from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
-from streamscope.interventions.controls import Sweep
-from streamscope.interventions.observe.documents import Losses
+from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets
+from streamscope.interventions.observe import Losses
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
@@ -46,7 +45,7 @@ def test_pairs_are_630_and_random_sets_are_different_and_reproducible() -> None:
 @pytest.mark.parametrize(
     ("size", "sets", "message"),
     [(0, None, "1 to 36"), (37, None, "1 to 36"), (2, 0, "at least 1"), (5, None, "376,992 sets of 5"),
-     (5, MOST + 1, "give --sets N")],
+     (5, MOST_SETS + 1, "give --sets N")],
 )  # fmt: skip
 def test_sets_that_there_are_not_or_too_many_of(size: int, sets: int | None, message: str) -> None:
     with pytest.raises(InputError, match=message):

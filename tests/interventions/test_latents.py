@@ -18,7 +18,7 @@ from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import Latents, main
 from streamscope.interventions.latents.measure import aligned_positions
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head

@@ -19,10 +19,10 @@ from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.table import Table
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.selection import Group, every_head
+from streamscope.interventions.selection import Group
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.interventions.steer_heads.measure import levels, leverage, ranges, spearman, task_blocks
-from streamscope.models.head_spec import Head
+from streamscope.models.head_spec import Head, every_head
 from streamscope.models.hooks import edit
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA

@@ -29,8 +29,7 @@ from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablate.measure import ablate_on_prompts
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import by_construction
-from streamscope.interventions.observe.documents import observe_loss
-from streamscope.interventions.observe.prompts import observe_prompts
+from streamscope.interventions.observe import observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress, main
 from streamscope.interventions.suppress.measure import Protocol, add, design, ranked, tables

@@ -19,7 +19,7 @@ from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import Document
 from streamscope.instruments.parquet import read_about
 from streamscope.interventions.edits import add_direction, scale_heads
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
 from streamscope.interventions.token_effects.gates import Halves, Modes, apart, gates_of

@@ -7,7 +7,7 @@ import torch
 
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.sweep.stages import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
+from streamscope.models.sweep import EMBED, FFN, HEADS, POST, STAGES, WRITE, Plan, identity, layer_of, stage_of
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

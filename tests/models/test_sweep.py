@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import streamscope.models.sweep.captures
+import streamscope.models.sweep
 from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Query, capture, edit, run
-from streamscope.models.sweep.captures import run_sweep
-from streamscope.models.sweep.driver import measure_rows
+from streamscope.models.sweep import measure_rows, run_sweep
 from tests.tiny import randomise, some
 
 torch.set_num_threads(1)
@@ -60,8 +59,8 @@ def test_equals_run(preset: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     """In one part and in parts of eight edits; unequal prompts in batches of 40 tokens, copies in chunks of 100."""
     model, query = randomise(build(preset, "tiny", init_std=0.2).double()), QUERIES[kind]
     expected = [run(model, query, edits) for edits in SWEEP]
-    for held in (streamscope.models.sweep.captures.HELD, 1):
-        monkeypatch.setattr(streamscope.models.sweep.captures, "HELD", held)
+    for held in (streamscope.models.sweep.HELD, 1):
+        monkeypatch.setattr(streamscope.models.sweep, "HELD", held)
         found = list(run_sweep(model, query, SWEEP, batch_tokens=40, budget=100))
         for got, one in zip(found, expected, strict=True):
             assert_same(got, one, 1e-10)

@@ -15,7 +15,7 @@ from transformer_lens.hook_points import HookPoint
 from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.hooks import Edits, ObservePoint, capture, edit
-from streamscope.models.sweep.batched_sweep import Trajectories
+from streamscope.models.sweep import Trajectories
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import FOUR, randomise, some
 

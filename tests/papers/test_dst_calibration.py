@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.observe.documents import document_losses
+from streamscope.interventions.observe import document_losses
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import edit
 from streamscope.models.train import main as train

@@ -490,7 +490,7 @@ def test_the_page_says_what_the_tables_say(out: Path, runs: dict[str, Path]) -> 
 
 @pytest.mark.slow
 def test_the_quantities_are_those_of_the_instruments(out: Path, runs: dict[str, Path]) -> None:
-    from streamscope.interventions.observe.documents import document_losses
+    from streamscope.interventions.observe import document_losses
 
     found = pd.read_parquet(out / "runs.parquet")
     found = found[(found["preset"] == "lfa") & (found["seed"] == 1)].set_index("quantity")["value"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streamscope.instruments.stats.estimators import finite, t_quantile
-from streamscope.instruments.stats.permutations import relabel
+from streamscope.instruments.stats.p_values import relabel
 from streamscope.instruments.stats.t_tests import TTest, constant, welch_t
 from streamscope.instruments.undefined_cells import note
 

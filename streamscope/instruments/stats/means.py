@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.stats.corrections import correct
 from streamscope.instruments.stats.estimators import finite, ratio_of_sums, read_clusters
+from streamscope.instruments.stats.p_values import correct
 from streamscope.instruments.stats.proportions import proportion
 from streamscope.instruments.stats.t_tests import clustered_t, constant
 from streamscope.instruments.undefined_cells import note, reasons

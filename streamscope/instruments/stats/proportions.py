@@ -16,7 +16,7 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
     t_quantile,
 )
-from streamscope.instruments.stats.permutations import sign_flip
+from streamscope.instruments.stats.p_values import sign_flip
 from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import note
 
@@ -112,7 +112,7 @@ def paired_proportions(
     difference = (b − c)/n with b cases only this method hits, c only the reference. Without clusters: p of McNemar's
     exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; interval of Bonett & Price 2012,
     p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
-    (several pronouns of one story): p of `permutations.sign_flip` on whole clusters, which is McNemar's test when
+    (several pronouns of one story): p of `p_values.sign_flip` on whole clusters, which is McNemar's test when
     clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
     share) signs cannot be flipped independently: p is `t_tests.clustered_t`'s, 1 where both hit the same cases.
 

@@ -1,0 +1,363 @@
+"""What a model does on the same cases, unedited and under many edits: losses, answers, SPS, coherence.
+
+    found = document_losses(model, shards, [scale_heads([head], 0.0) for head in heads], kl="forward")
+    (found.edited - found.baseline) / found.tokens                     [edits, documents], nats/token
+
+    found = answer_log_probs(model, tokens, positions, answers, sweep)
+    found[1:] - found[:1]                                              [edits, cases, answers], nats
+
+    observe_prompts(model, ("sps", "coherence"), sweep, aligned, tokenizer)["sps"].edited  [edits, readouts, prompts]
+
+Edits share their passes (`models.sweep`), and nothing holds [tokens, vocabulary] for more than a chunk of rows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.observations import Measure
+from streamscope.instruments.prompts.alignment import Aligned
+from streamscope.instruments.prompts.tasks import Task
+from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
+from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
+from streamscope.models.sweep import Plan, Trajectories, measure_rows, run_sweep
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.attention import RESOLUTION, RoleQuery
+from streamscope.probes.coherence import Coherence
+from streamscope.probes.sps import Sps
+from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
+
+Progress = Callable[[Iterable], Iterable]
+UNIT = {
+    "loss": "nats/token", "sps": "attention, target − competitor", "coherence": "nats, log-odds",
+    "probability": "probability of the answer", "log_odds": "nats, answer against foil",
+}  # fmt: skip
+SMALLEST = {"loss": 1e-6, "sps": RESOLUTION, "coherence": 1e-5, "probability": 1e-6, "log_odds": 1e-5}
+"""Changes up to this are rounding of float32, in the units of the measure."""
+NAMES = ("id", "pair", "cluster", "category", "relation", "order")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Values of one measure on N cases, unedited and under every edit."""
+
+    measure: str
+    cases: pd.DataFrame
+    """One row per case: id, pair, cluster (the unit of inference), category, relation, order."""
+    readouts: tuple[str, ...]
+    """What was read: "all", and for SPS the heads of each layer "L0", "L1", …"""
+    baseline: np.ndarray
+    """[readouts, N]"""
+    edited: np.ndarray
+    """[edits, readouts, N]"""
+
+    def under(self, edit: int | None, readout: str = "all") -> np.ndarray:
+        """Values [N] under an edit, by index; None is the baseline."""
+        at = self.readouts.index(readout)
+        return self.baseline[at] if edit is None else self.edited[edit, at]
+
+
+def ticks(progress: Progress, total: int) -> Callable[[int], None]:
+    """A function that moves a progress bar of `total` steps on by n; called with 0 at the end it closes the bar."""
+    bar = iter(progress(range(total)))
+
+    def done(n: int) -> None:
+        for _ in range(n) if n else bar:
+            next(bar, None)
+
+    return done
+
+
+# ---- losses of documents ------------------------------------------------------------------------
+
+Variant = Edits | StreamTransformer
+NATS = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
+"""Loss of documents, with their tokens as sizes."""
+PERCENT = Measure(
+    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
+)
+"""The same with the unedited losses as sizes: 100 (loss / unedited loss − 1)."""
+KL = Literal["none", "forward", "reverse"]
+"""forward is KL(unedited ‖ edited), reverse is KL(edited ‖ unedited), of the distributions of the next token."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums over the positions of each document that have a target: nats, and units of the residual stream for `shift`.
+
+    baseline [documents]; edited, kl, shift [variants, documents]; tokens [documents]. kl and shift are 0 when not
+    asked for.
+    """
+
+    baseline: np.ndarray
+    edited: np.ndarray
+    kl: np.ndarray
+    shift: np.ndarray
+    tokens: np.ndarray
+
+
+@torch.no_grad()
+def document_losses(
+    model: Any,
+    shards: TokenShards,
+    variants: Sequence[Variant],
+    *,
+    kl: KL = "none",
+    direction: Float[Tensor, " D"] | None = None,
+    max_documents: int | None = None,
+    batch_size: int = 32,
+    progress: Progress = iter,
+    budget: int | None = None,
+) -> Losses:
+    """Loss of every document, unedited and of each variant. Documents are cut at the context.
+
+    `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
+    layer's readout before the final norm. `budget` is the number of tokens that run at once. Raises `InputError` as
+    `Trajectories` does, for data of another vocabulary and for values that are not finite.
+    """
+    if shards.meta["d_vocab"] > model.config.d_vocab:
+        raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
+    if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
+        raise InputError("an edit around the sweep is not on the other model: give it among the variants")
+    device = model.cfg.device
+    edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
+    plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]
+    n = min(shards.n_documents, max_documents or shards.n_documents)
+    found = np.zeros((3, len(variants), n))
+    edited_loss, divergence, shift = found
+    baseline, tokens_of = np.zeros(n), np.zeros(n, dtype=np.int64)
+    along = None if direction is None else direction.to(device).double()
+    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+    options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
+    batches = list(document_batches(shards, model.config.n_ctx, batch_size, max_documents))
+    done = ticks(progress, len(batches) * (1 + len(variants)))
+    for index, tokens, targets in batches:
+        tokens, targets = tokens.to(device), targets.to(device)
+        tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
+        sums = _Sums(model, targets, kl, last)
+        unedited, *values = measure_rows(model, tokens, plans, sums, done=done, budget=budget, **options)
+        baseline[index] = unedited[0]
+        for at, value in zip(edited, values, strict=True):
+            found[:, at, index] = value
+        for at, variant in enumerate(variants):
+            if isinstance(variant, StreamTransformer):
+                x = variant.readout(variant.segment(variant.embed_tokens(tokens)))
+                place = {} if along is None else {last: x.double() @ along}
+                found[:, at, index] = sums(variant.ln_final(x), place, variant.head)
+                done(1)
+    done(0)
+    out = Losses(baseline, edited_loss, divergence, shift, tokens_of)
+    for name in ("baseline", "edited", "kl"):
+        values = getattr(out, name)
+        if not np.isfinite(values).all():
+            bad = int((~np.isfinite(values)).sum())
+            what = "loss" if name == "baseline" else f"{name.replace('edited', 'loss')} under an edit"
+            raise InputError(f"the {what} is not finite on {bad} documents: the change is too large for these weights")
+    return out
+
+
+class _Sums:
+    """[3, B] of each document from its final streams: loss, KL and shift of d·x from the first that it was given."""
+
+    def __init__(self, model: Any, targets: Int[Tensor, "B T"], kl: KL, last: str) -> None:
+        self.head, self.targets, self.kl, self.last, self.real = model.head, targets, kl, last, targets != NO_TARGET
+        self.first: tuple[Tensor, Tensor | None] | None = None
+
+    def __call__(self, stream: Tensor, captured: Mapping[str, Any], head: Tensor | None = None) -> np.ndarray:
+        h, place, head = stream[self.real], captured.get(self.last), self.head if head is None else head
+        self.first = self.first or (h, place)
+        unedited, before = self.first
+        loss = document_sums(token_losses(h, head, self.targets[self.real]), self.real)
+        kl = shift = np.zeros_like(loss)
+        if self.kl == "forward":
+            kl = document_sums(divergences(unedited, h, self.head, head), self.real)
+        elif self.kl == "reverse":
+            kl = document_sums(divergences(h, unedited, head, self.head), self.real)
+        if place is not None and before is not None:
+            shift = document_sums((place - before)[self.real], self.real)
+        return np.stack([loss, kl, shift])
+
+
+def document_sums(values: Float[Tensor, " targets"], real: Bool[Tensor, "B T"]) -> np.ndarray:
+    """Sums [B] over each document's targets."""
+    table = torch.zeros(real.shape, dtype=torch.float64, device=real.device)
+    table[real] = values.double()
+    return table.sum(1).cpu().numpy()
+
+
+def observe_loss(
+    model: Any,
+    sweep: Sequence[Edits],
+    shards: TokenShards,
+    *,
+    max_documents: int | None = None,
+    batch_size: int = 32,
+    progress: Progress = iter,
+) -> Observed:
+    """Loss per token of every document and edit, in nats; a document is a case and a cluster, long or short."""
+    losses = document_losses(
+        model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress
+    )
+    if (losses.tokens < 1).any():
+        raise InputError(f"{int((losses.tokens < 1).sum())} documents have no token to predict; leave them out")
+    ids = [str(i) for i in range(len(losses.tokens))]
+    cases = pd.DataFrame({"id": ids, "pair": "", "cluster": ids, "category": "", "relation": "", "order": ""})
+    edited = losses.edited / losses.tokens
+    return Observed("loss", cases, ("all",), (losses.baseline / losses.tokens)[None], edited[:, None])
+
+
+# ---- log-probabilities of answers ------------------------------------------------------------------
+
+BATCH_TOKENS = 8192
+"""Padded size of a batch of prompts, as in `models.hooks.run`."""
+
+
+@torch.no_grad()
+def answer_log_probs(
+    model: Any,
+    tokens: Sequence[Sequence[int]],
+    positions: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    sweep: Sequence[Edits],
+    *,
+    progress: Progress = iter,
+    budget: int | None = None,
+) -> Float[np.ndarray, "one_plus_edits cases answers"]:
+    """ln p(answer | prompt up to its position), in nats, for every case, unedited and under each edit of `sweep`.
+
+    An edit sees the batches of `models.hooks.run` and must treat their rows alike; `budget` is the number of tokens
+    that run at once. A TransformerLens bridge works as well, one run per edit. Raises `InputError` without cases, for
+    lists of unequal length, ids and positions that do not exist, values that are not finite, and as `run` does.
+    """
+    if not len(tokens) or not len(tokens) == len(positions) == len(answers) or len({len(a) for a in answers}) != 1:
+        shapes = f"{len(tokens)} prompts, {len(positions)} positions, {len(answers)} rows of answers"
+        raise InputError(f"{shapes}: give one of each per case, and equally many answers in every row")
+    query = Query(tokens=list(tokens), logits=[[p] for p in positions])
+    wanted = torch.as_tensor([list(a) for a in answers])
+    if wanted.numel() and not 0 <= int(wanted.min()) <= int(wanted.max()) < model.cfg.d_vocab:
+        raise InputError(
+            f"answers go from {int(wanted.min())} to {int(wanted.max())}: ids are 0 to {model.cfg.d_vocab - 1}"
+        )
+    found = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, wanted, sweep, progress, budget)
+    if not np.isfinite(found).all():
+        raise InputError("an edit gave log-probabilities that are not finite")
+    return found
+
+
+def _one_by_one(
+    model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress, budget: int | None
+) -> np.ndarray:
+    """A whole run per edit, for models that do not come in segments."""
+    found = []
+    for edits in progress([{}, *sweep]):
+        logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
+        assert logits is not None
+        found.append(log_probs_at(torch.cat(logits), wanted.to(model.cfg.device)).cpu().numpy())
+    return np.stack(found)
+
+
+def _shared(
+    model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress, budget: int | None
+) -> np.ndarray:
+    """All edits from shared passes, batch by batch."""
+    assert query.logits is not None
+    plans = [Plan(model, edits) for edits in [{}, *sweep]]
+    found = np.zeros((len(plans), *wanted.shape))
+    prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
+    done = ticks(progress, len(plans) * len(prompts))
+    for rows in prompts:
+        at = torch.as_tensor([list(query.logits[i]) for i in rows])
+        batch = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
+        order, streams = [], []
+        for arrived in Trajectories(model, batch, plans, at=at, budget=budget):
+            assert arrived.h is not None
+            order += arrived.edits
+            streams.append(arrived.h[:, :, 0])
+            done(sum(map(len, arrived.edits)))
+        h, answers = torch.cat(streams).flatten(0, 1), wanted[rows].repeat(len(order), 1).to(model.cfg.device)
+        log_p = map_logits(h, model.head, partial(chunk_log_probs, answers))
+        for edits, values in zip(order, log_p.unflatten(0, (len(order), -1)).cpu().numpy(), strict=True):
+            found[np.ix_(np.array(edits), np.array(rows))] = values
+    done(0)
+    return found
+
+
+def chunk_log_probs(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
+    """ln softmax(logits) at the answers of these rows, for `models.readout.map_logits`."""
+    return log_probs_at(logits, answers[rows].to(logits.device))
+
+
+def observe_task(model: Any, task: Task, sweep: Sequence[Edits], *, progress: Progress = iter) -> dict[str, Observed]:
+    """`probability` and `log_odds` of every case of a task, unedited and under every edit."""
+    reads = task.reads
+    log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
+    cases = task.cases[list(NAMES)]
+    return {m: Observed(m, cases, ("all",), v[0][None], v[1:, None]) for m, v in task.scores(log_p).items()}
+
+
+# ---- SPS and coherence of prompts ------------------------------------------------------------------
+
+
+def observe_prompts(
+    model: Any,
+    measures: Sequence[str],
+    sweep: Sequence[Edits],
+    aligned: Aligned,
+    tokenizer: Any,
+    *,
+    progress: Progress = iter,
+) -> dict[str, Observed]:
+    """SPS (Eq. 8, raw attention, mean over heads, and per layer) and coherence (log-odds) of every prompt and edit.
+
+    Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` for
+    another measure, and when no prompt has what a measure needs.
+    """
+    readers: list[tuple[str, Any, RoleQuery]] = []
+    for measure in measures:
+        if measure not in ("sps", "coherence"):
+            raise unknown("measure of prompts", measure, ["sps", "coherence"])
+        probe: Any = Sps() if measure == "sps" else Coherence()
+        readers.append((measure, probe, probe.plan(aligned, tokenizer)))
+    if len({str(query.tokens) for _, _, query in readers}) == 1:  # the same prompts: one forward pass serves both
+        hooks, logits, positions = (_given(readers, name) for name in ("hooks", "logits", "positions"))
+        queries = [Query(tokens=readers[0][2].tokens, hooks=hooks or (), logits=logits, positions=positions)]
+    else:
+        queries = [query for _, _, query in readers]
+    found: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
+    cases: dict[str, pd.DataFrame] = {}
+    readouts: dict[str, tuple[str, ...]] = {}
+    sweeps = [run_sweep(model, query, [{}, *sweep]) for query in queries]
+    for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
+        for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):
+            table = probe.read(seen, query)
+            values, names = _by_readout(table) if measure == "sps" else (table["log_odds"].to_numpy()[None], ("all",))
+            found[measure].append(values)
+            if measure not in cases:
+                step = len(table) // len(query.tokens)
+                cases[measure] = table[list(NAMES)].iloc[::step].reset_index(drop=True)
+                readouts[measure] = names
+    return {
+        m: Observed(m, cases[m], readouts[m], v[0], np.stack(v[1:]) if sweep else np.zeros((0, *v[0].shape)))
+        for m, v in found.items()
+    }
+
+
+def _given(readers: Sequence[tuple[str, Any, RoleQuery]], name: str) -> Any:
+    """The field `name` of the one query that has it, or None."""
+    return next((value for _, _, query in readers if (value := getattr(query, name))), None)
+
+
+def _by_readout(table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
+    """SPS [1 + layers, N], averaged over all heads and over those of each layer, of `Sps.read`'s prompt × head rows."""
+    layers, heads = table["layer"].nunique(), table["index"].nunique()
+    sps = table["sps"].to_numpy().reshape(-1, layers, heads).mean(-1)
+    names = tuple(f"L{layer}" for layer in table["layer"].unique())
+    return np.concatenate([sps.mean(1)[None], sps.T]), ("all", *names)

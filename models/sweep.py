@@ -1,0 +1,607 @@
+"""Many edits of one batch in few passes: what edits share is computed once.
+
+    measure_rows(model, tokens, [{}, *sweep], measure)       what `measure` says of the final streams under each edit
+    run_sweep(model, query, [{}, *sweep])                    `models.hooks.run` under each edit
+    Trajectories(model, tokens, [{}, *sweep], at=positions)  the passes that both stand on
+
+A trajectory is the batch [B, T] under edits that have done the same so far; it splits where they begin to differ. So an
+edit costs only what comes after its first hook, edits of two heads share the pass of their first head, and {} is the
+unedited pass. Trajectories at the same layer run as one batch of up to `budget` tokens, the deepest layer first, so
+memory does not grow with the sweep.
+
+When only positions `at` matter, the last layer computes keys and values everywhere and all else there: unless its block
+is not `positionwise`, or an edit or a hook of that layer has to see every position.
+
+An edit sees its own copy [B, …] of the batch at every position, as in `models.hooks.run`: results are those of one
+pass per edit, up to rounding. Edits must be pure: equal functions of equal arguments run once. Hooks that somebody else
+attached to points see the copies of a chunk as one batch, and only once what trajectories share; an edit among them
+acts on all. Hooks on modules do not fire.
+
+The file goes from the hook to the sweep: where a hook acts (`stage_of`, `Plan`), which edits go together through a
+layer (`LayerTask`), the passes (`Trajectories`), and what is asked of them (`measure_rows`, `run_sweep`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from streamscope.cli.errors import InputError
+from streamscope.models.hooks import (
+    HOOKS,
+    Captures,
+    Edit,
+    Edits,
+    Query,
+    attached,
+    batches,
+    capture,
+    changed,
+    check_fired,
+    crop,
+    edit,
+    is_finite,
+    match,
+    not_finite,
+    pad,
+    quiet,
+    resolve,
+    row_of,
+    run,
+)
+from streamscope.models.layers.attention import pick
+from streamscope.models.layers.residual import Block, State, map_state
+from streamscope.models.transformer import StreamTransformer
+
+BUDGET = {"cpu": 4096}
+"""Tokens per chunk by device: a larger batch is no faster on a CPU."""
+BUDGET_ELSEWHERE = 2**17
+STEADY = 4
+"""A product of fewer rows rounds otherwise than the same rows in a larger product."""
+HELD = 2**19
+"""Tokens · hooks · edits whose captures are held at a time."""
+
+# ---- where a hook acts ----------------------------------------------------------------------------
+
+EMBED, HEADS, WRITE, FFN, POST = -1, 0, 1, 2, 3
+"""The stages of a forward pass, in order, from the table of hooks: EMBED, then for every layer L
+
+    4 L + HEADS    up to z, what the output projection consumes
+    4 L + WRITE    z, the projection, the stream after attention
+    4 L + FFN      the FFN
+    4 L + POST     the stream that leaves the layer
+
+then 4 n_layers, the final norm. An edit changes nothing before its stage, so edits share what comes before."""
+STAGES = 4
+"""Stages of a layer."""
+
+_ROWS = [row.name for row in HOOKS]
+_AFTER = max(i for i, name in enumerate(_ROWS) if name.startswith("blocks.L.")) + 1
+_STARTS = {
+    WRITE: _ROWS.index("blocks.L.attn.hook_z"),
+    FFN: _ROWS.index("blocks.L.hook_resid_mid") + 1,
+    POST: _ROWS.index("blocks.L.hook_mlp_out") + 1,
+}
+
+
+def layer_of(name: str) -> int | None:
+    """L of a hook of layer L; None outside the blocks."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blocks" and len(parts) > 2 and parts[1].isdigit() else None
+
+
+@cache
+def stage_of(name: str, n_layers: int) -> int:
+    """The first stage that an edit of the hook changes; of a hook that the table does not list, the start of its layer
+    or the embedding."""
+    layer, row = layer_of(name), row_of(name)
+    place = 0 if row is None else _ROWS.index(row.name)
+    if layer is None:
+        return n_layers * STAGES if place >= _AFTER else EMBED
+    return layer * STAGES + max((stage for stage, start in _STARTS.items() if place >= start), default=HEADS)
+
+
+class Plan:
+    """The edits of one member of a sweep, hook by hook and stage by stage. Raises `InputError` as `capture.edit`."""
+
+    def __init__(self, model: Any, edits: Edits) -> None:
+        self.edits = edits
+        self.functions: dict[str, list[Edit]] = {}
+        """By full hook name, in the order in which they apply."""
+        self.stages: dict[str, int] = {}
+        """Hook -> stage."""
+        self.keys: dict[int, tuple[Hashable, ...]] = {}
+        """Stage -> what happens there: equal keys do the same."""
+        for name, fn in resolve(model, edits):
+            stage = stage_of(name, model.config.n_layers)
+            self.functions.setdefault(name, []).append(fn)
+            self.stages[name] = stage
+            self.keys[stage] = (*self.keys.get(stage, ()), (name, identity(fn)))
+        self.anywhere = any(row_of(name) is None for name in self.functions)
+        """Whether some hook is not in the table and may fire at any place from its stage on."""
+
+
+def identity(value: Any) -> Hashable:
+    """Equal for functions that do the same by construction: partial applications of equal values, or one object."""
+    if isinstance(value, partial):
+        return partial, identity(value.func), identity(value.args), identity(sorted(value.keywords.items()))
+    if isinstance(value, list | tuple):
+        return type(value), tuple(identity(v) for v in value)
+    if isinstance(value, bool | int | float | str | None):
+        return type(value), value
+    return "object", id(value)
+
+
+# ---- which edits go together through a layer ---------------------------------------------------------
+
+
+@dataclass(eq=False)
+class CaptureChain:
+    """What was captured on the way of a trajectory since the chain `before`, which it may share."""
+
+    before: "CaptureChain | None" = None
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def captured(self) -> dict[str, Any]:
+        """Hook name -> what was kept of it, from the embedding on."""
+        return {**(self.before.captured() if self.before is not None else {}), **self.found}
+
+
+@dataclass(eq=False)
+class Trajectory:
+    """A trajectory that has come to a layer: its state [B, …] there (None: before the embedding) and its captures."""
+
+    state: State
+    chain: CaptureChain
+
+
+@dataclass(eq=False)
+class LayerTask:
+    """The next layer of a trajectory, for those of its edits that do the same in it: `keys`, stage by stage."""
+
+    path: Trajectory
+    edits: list[int]
+    keys: tuple[Hashable, ...]
+
+
+def key(task: LayerTask, depth: int) -> tuple[int, tuple[Hashable, ...]]:
+    """Equal for tasks that do the same in the first `depth` stages of their layer."""
+    return id(task.path), task.keys[:depth]
+
+
+def grouped(tasks: Sequence[LayerTask], depth: int) -> list[list[LayerTask]]:
+    """Neighbours that do the same in the first `depth` stages of their layer."""
+    return [list(group) for _, group in groupby(tasks, partial(key, depth=depth))]
+
+
+def within(tasks: Sequence[LayerTask], groups: Sequence[Sequence[LayerTask]]) -> list[int]:
+    """The group of each task."""
+    place = {id(task): i for i, group in enumerate(groups) for task in group}
+    return [place[id(task)] for task in tasks]
+
+
+def side_by_side(keys: Sequence[tuple[Hashable, ...]]) -> list[tuple[Hashable, ...]]:
+    """Keys in the order of their first, then of their second parts, and so on, parts in order of appearance."""
+    seen: dict[Hashable, int] = {}
+    for key in keys:
+        for depth in range(1, len(key) + 1):
+            seen.setdefault(key[:depth], len(seen))
+    return sorted(keys, key=lambda key: [seen[key[:depth]] for depth in range(1, len(key) + 1)])
+
+
+def joined(states: Sequence[State]) -> State:
+    """States one after the other along the batch."""
+    if len(states) == 1:
+        return states[0]
+    return torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *states)
+
+
+# ---- the passes ---------------------------------------------------------------------------------------
+
+Keep = Callable[[str, Tensor], Any]
+"""(hook name, activation of one copy of the batch) -> what to remember of it."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Trajectories at the end: their edits, final normed streams (None when not asked for), captures."""
+
+    edits: list[list[int]]
+    h: Float[Tensor, "rows B P D"] | None
+    found: list[dict[str, Any]]
+
+
+class Trajectories:
+    """The passes of `tokens` [B, T] under each of `sweep`; iterate once. The first member arrives first.
+
+    `at` [B, P]: the positions wanted, all without it. `names`: hooks to capture, kept through `keep`. Without `streams`
+    there is no h, and passes end behind the last captured hook.
+
+    Raises `InputError` in training mode, for unknown or observe-only hooks, positions outside the rows and edits of
+    another shape, for values that are not finite under an edit, and at the end of the iteration for an edit that never
+    fired, if its place was reached.
+    """
+
+    def __init__(
+        self,
+        model: StreamTransformer,
+        tokens: Int[Tensor, "B T"],
+        sweep: Sequence[Edits | Plan],
+        *,
+        at: Int[Tensor, "B P"] | None = None,
+        names: Sequence[str] = (),
+        keep: Keep = lambda name, x: x.clone(),
+        streams: bool = True,
+        budget: int | None = None,
+    ) -> None:
+        if model.training:
+            raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
+        model.check_tokens(tokens)
+        self.model, self.tokens, self.streams = model, tokens, streams
+        self.plans = [e if isinstance(e, Plan) else Plan(model, e) for e in sweep]
+        self.names, self.keep = set(match(model, names) if names else ()), keep
+        used = self.names.union(*(plan.functions for plan in self.plans))
+        self.points = [name for name in model.hook_dict if name in used]
+        self.fired: set[str] = set()
+        """Hooks at which an edit acted."""
+        self.batch = tokens.shape[0]
+        self.copies: list[tuple[int, dict[str, Any]]] = []
+        """What the copies of the batch in the next tensors are: a member of the sweep whose edits a copy has, which do
+        the same for all that it stands for, and where its captures go."""
+        self.chunk = max(1, (budget or BUDGET.get(tokens.device.type, BUDGET_ELSEWHERE)) // max(1, tokens.numel()))
+        self.at: Tensor | None = None
+        self.wanted = None
+        if at is not None:
+            self.at, self.wanted = self._positions(at)
+        n = model.config.n_layers
+        self.final = self.stop = n * STAGES
+        """The stage of the final norm, and the last stage of these passes."""
+        if not streams and all(map(row_of, self.names)) and not any(plan.anywhere for plan in self.plans):
+            self.stop = max((stage_of(name, n) for name in self.names), default=EMBED)
+        self.last = min(max(self.stop, 0) // STAGES, n - 1)
+        self._kept: dict[int, tuple[LayerTask, Tensor, CaptureChain]] = {}
+        """By layer, z of the last copy of a chunk: the next chunk may go on with it."""
+
+    def _positions(self, at: Tensor) -> tuple[Tensor, int]:
+        """`at` counted from 0, with copies of its last column until a product has enough rows; its columns."""
+        n = self.tokens.shape[1]
+        if at.ndim != 2 or at.shape[0] != self.tokens.shape[0] or not at.numel():
+            raise InputError(
+                f"positions {list(at.shape)} for tokens {list(self.tokens.shape)}: give [batch, positions]"
+            )
+        if not -n <= int(at.min()) <= int(at.max()) < n:
+            raise InputError(f"a position is outside a sequence of {n} tokens")
+        copies = max(0, -(-STEADY // at.shape[0]) - at.shape[1])
+        return torch.cat([at, at[:, -1:].expand(-1, copies)], 1).to(self.tokens.device) % n, at.shape[1]
+
+    def __iter__(self) -> Iterator[Arrived]:
+        end = self.last * STAGES
+        alone = all(quiet(p) for n, p in self.model.hook_dict.items() if self._stage(n) >= end)
+        shows = any(self._stage(name) >= end for name in self.names)
+        self._short = alone and not shows and self.at is not None and bool(self.model.blocks[self.last].positionwise)
+        self._heads_only = alone and self.stop == end
+        queues: dict[tuple[int, str], deque[LayerTask]] = {}
+        self._queue(queues, -1, Trajectory(None, CaptureChain()), list(range(len(self.plans))))
+        while queues:
+            layer, kind = place = max(queues)
+            tasks = [queues[place].popleft() for _ in range(min(self.chunk, len(queues[place])))]
+            if not queues[place]:
+                del queues[place]
+            chains, state, h = self._run(layer, kind, tasks)
+            if layer == self.last:
+                self._check_finite(tasks, h)
+                yield Arrived([task.edits for task in tasks], h, [chain.captured() for chain in chains])
+                continue
+            for i, (task, chain) in enumerate(zip(tasks, chains, strict=True)):
+                own = map_state(partial(self._rows, index=[i]), state)
+                self._queue(queues, layer + 1, Trajectory(own, chain), task.edits)
+        reached = {name for plan in self.plans for name, stage in plan.stages.items() if stage <= self.stop}
+        check_fired([name for name in self.points if name in reached - self.fired])
+
+    def _check_finite(self, tasks: Sequence[LayerTask], h: Tensor | None) -> None:
+        """Raise `InputError` for final streams that are not finite, with the edits and the first hook that shows it."""
+        if h is None or is_finite(h):
+            return
+        task = next(task for task, x in zip(tasks, h, strict=True) if not is_finite(x))
+        functions = self.plans[task.edits[0]].functions
+        raise not_finite(self.model, self.tokens, [(name, fn) for name, some in functions.items() for fn in some])
+
+    def _stage(self, name: str) -> int:
+        return stage_of(name, self.model.config.n_layers)
+
+    # ---- who goes together ---------------------------------------------------------------------
+
+    def _queue(
+        self, queues: dict[tuple[int, str], deque[LayerTask]], layer: int, path: Trajectory, edits: list[int]
+    ) -> None:
+        """Split a trajectory by what its edits do in a layer (−1: the embedding)."""
+        stages = [EMBED] if layer < 0 else [layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)]
+        if layer == self.last:
+            stages = stages[:1] if self._heads_only else [*stages, self.final]
+        groups: dict[tuple[Hashable, ...], list[int]] = {}
+        for e in edits:
+            groups.setdefault(tuple(self.plans[e].keys.get(s) for s in stages), []).append(e)
+        tasks = [LayerTask(path, groups[keys], keys) for keys in side_by_side(list(groups))]
+        kinds = [self._kind(layer, task) for task in tasks]
+        for kind, task in zip(kinds, tasks, strict=True):
+            kind = "z" if kind == "at" and "z" in kinds else kind
+            queues.setdefault((layer, kind), deque()).append(task)
+
+    def _kind(self, layer: int, task: LayerTask) -> str:
+        """What has to run: the "whole" layer, its "heads", all "at" positions, or "z" everywhere, the rest there."""
+        if layer != self.last:
+            return "whole"
+        if self._heads_only:
+            return "heads"
+        plan = self.plans[task.edits[0]]
+        here = [name for name, stage in plan.stages.items() if stage >= layer * STAGES]
+        if not self._short or plan.anywhere or any(name != f"blocks.{layer}.attn.hook_z" for name in here):
+            return "whole"
+        return "z" if here else "at"
+
+    # ---- the passes ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _run(self, layer: int, kind: str, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State, Tensor | None]:
+        """The trajectories after a layer, and, after the last, their final streams."""
+        ends = layer == self.last and kind != "heads" and self.stop == self.final
+        stages = {EMBED} if layer < 0 else {layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)}
+        stages |= {self.final} if ends else set()
+        here = [name for name in self.points if self._stage(name) in stages or row_of(name) is None]
+        with attached(self.model, self._hooks(here, [task.edits[0] for task in tasks])):
+            if layer < 0:
+                chains = self._show([[task] for task in tasks], [CaptureChain(task.path.chain) for task in tasks])
+                state = self.model.embed_tokens(self.tokens.repeat(len(tasks), 1))
+            else:
+                run = self._whole if kind == "whole" else partial(self._partly, kind)
+                chains, state = run(self.model.blocks[layer], tasks)  # type: ignore[arg-type]
+            h = self._final(kind, len(tasks), state) if ends else None
+        return chains, state, h if self.streams else None
+
+    def _whole(self, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
+        """A layer at every position: each stage once for what is the same up to it."""
+        written, fed = grouped(tasks, 2), grouped(tasks, 3)
+        read, z, nodes = self._begin(block.layer, tasks)
+        which = within([group[0] for group in written], read)
+        mids = [CaptureChain(nodes[i]) for i in which]
+
+        def attend(x: Tensor, x_v: Tensor) -> Tensor:
+            new = range(len(z), len(read))
+            if new:
+                first = [which.index(i) for i in new]
+                x_new = self._rows(x, first)
+                self._show(read[new.start :], nodes[new.start :])
+                z.extend(block.heads(x_new, x_new if x_v is x else self._rows(x_v, first)).split(self.batch))
+            self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
+            self._show(written, mids)
+            return block.write(block.attn.hook_z(torch.cat([z[i] for i in which])))
+
+        self._show(written, mids)
+        state = block.around_attn(joined([group[0].path.state for group in written]), attend)
+        copies, whose = within(tasks, written), within(tasks, fed)
+        inner = [CaptureChain(mids[copies[whose.index(i)]]) for i in range(len(fed))]
+        ends = [CaptureChain(inner[i]) for i in whose]
+
+        def feed_forward(x: Tensor) -> Tensor:
+            self._show(fed, inner)
+            y = block.feed_forward(self._rows(x, [whose.index(i) for i in range(len(fed))]))
+            self._show([[task] for task in tasks], ends)
+            return self._rows(y, whose)
+
+        self._show([[task] for task in tasks], ends)
+        return ends, block.around_mlp(map_state(partial(self._rows, index=copies), state), feed_forward)
+
+    def _partly(self, kind: str, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
+        """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
+        read, z, nodes = self._begin(block.layer, tasks, kept=kind == "z")
+        new = slice(len(z), len(read))
+
+        def only_heads(x: Tensor, x_v: Tensor) -> Tensor:
+            at = self._at(len(read[new])) if kind == "at" else None
+            z.extend(block.heads(x, x_v, at).split(self.batch))
+            return x.new_zeros(()).expand_as(x)
+
+        if read[new]:
+            self._show(read[new], nodes[new])
+            block.around_attn(joined([group[0].path.state for group in read[new]]), only_heads)
+        which = within(tasks, read)
+        chains = self._show([[task] for task in tasks], [CaptureChain(nodes[i]) for i in which])
+        if kind == "heads":
+            return chains, None
+        if kind == "z":
+            self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
+        heads = torch.cat([z[i] for i in which])
+        if kind == "z":
+            heads = pick(block.attn.hook_z(heads), self._at(len(tasks)))
+        states = [map_state(lambda x: pick(x, self._at(1)), group[0].path.state) for group in read]
+        state = block.around_attn(joined([states[i] for i in which]), lambda x, x_v: block.write(heads))
+        return chains, block.around_mlp(state, block.feed_forward)
+
+    def _final(self, kind: str, n: int, state: State) -> Float[Tensor, "rows B P D"]:
+        """The normed stream at the wanted positions."""
+        x, norm = self.model.readout(state), self.model.ln_final
+        if self.at is None or kind in ("at", "z"):
+            h = norm(x)
+        else:  # the hooks of the norm see every position
+            h = pick(norm(x), self._at(n)) if norm.listening else norm(pick(x, self._at(n)))
+        return h.unflatten(0, (n, -1))[:, :, : self.wanted]
+
+    def _begin(
+        self, layer: int, tasks: list[LayerTask], *, kept: bool = True
+    ) -> tuple[list[list[LayerTask]], list[Tensor], list[CaptureChain]]:
+        """Tasks by HEADS stage; z of the first at every position if the last chunk ended with it; their captures."""
+        read = grouped(tasks, 1)
+        z, nodes = [], [CaptureChain(group[0].path.chain) for group in read]
+        before = self._kept.get(layer) if kept else None
+        if before is not None and key(before[0], 1) == key(tasks[0], 1):
+            z, nodes[0] = [before[1]], before[2]
+        return read, z, nodes
+
+    def _rows(self, x: Tensor, index: Sequence[int]) -> Tensor:
+        """Copies of the batch by index; `x` itself for all of them."""
+        parts = x.split(self.batch)
+        if list(index) == list(range(len(parts))):
+            return x
+        return parts[index[0]] if len(index) == 1 else torch.cat([parts[i] for i in index])
+
+    def _at(self, n: int) -> Int[Tensor, "n_B P"]:
+        """The wanted positions of n copies of the batch."""
+        assert self.at is not None
+        return self.at.repeat(n, 1)
+
+    # ---- hooks: a tensor is [copies · batch, …], copy after copy -------------------------------
+
+    def _show(self, groups: Sequence[Sequence[LayerTask]], chains: list[CaptureChain]) -> list[CaptureChain]:
+        """Say what the copies in the next tensors are: one per group, which its edits share; `chains` again."""
+        self.copies = [(group[0].edits[0], chain.found) for group, chain in zip(groups, chains, strict=True)]
+        return chains
+
+    def _hooks(self, points: Sequence[str], edits: Sequence[int]) -> list[tuple[str, Callable[..., Tensor | None]]]:
+        """What to attach to the points for these members of the sweep: their edits, then the captures."""
+        edited = {name for e in edits for name in self.plans[e].functions}
+        hooks: list[tuple[str, Callable[..., Tensor | None]]] = []
+        hooks += [(name, partial(self._edit, name)) for name in points if name in edited]
+        return hooks + [(name, partial(self._capture, name)) for name in points if name in self.names]
+
+    def _edit(self, name: str, x: Tensor, hook: Any) -> Tensor | None:
+        parts, some = [], False
+        for (member, _), part in zip(self.copies, self._parts(name, x), strict=True):
+            for fn in self.plans[member].functions.get(name, ()):
+                part, some = changed(name, fn, part, hook), True
+            parts.append(part)
+        if not some:
+            return None
+        self.fired.add(name)
+        return torch.cat(parts)
+
+    def _capture(self, name: str, x: Tensor, hook: Any) -> None:
+        for (member, found), part in zip(self.copies, self._parts(name, x), strict=True):
+            if not is_finite(part, name):
+                edited = self.plans[member].functions
+                under = f"under the edit of {', '.join(edited)}" if edited else "in the unedited model"
+                raise InputError(f"{name} is not finite {under}")
+            found[name] = self.keep(name, part)
+
+    def _parts(self, name: str, x: Tensor) -> Sequence[Tensor]:
+        if x.shape[0] != self.batch * len(self.copies):
+            raise InputError(f"{name} fired with {x.shape[0]} rows where {self.batch} · {len(self.copies)} run")
+        return x.split(self.batch)
+
+
+# ---- what is asked of them ----------------------------------------------------------------------------
+
+Measured = Callable[[Tensor, dict[str, Any]], np.ndarray]
+"""(final normed streams [B, P, D], captures) -> an array of one shape for all."""
+
+
+def _whole_passes(
+    model: Any,
+    tokens: Int[Tensor, "B T"],
+    sweep: Sequence[Edits | Plan],
+    *,
+    names: Sequence[str] = (),
+    keep: Callable[[str, Tensor], Any] = lambda name, x: x.clone(),
+    budget: int | None = None,
+) -> Iterator[Arrived]:
+    """`Trajectories` of a model that does not come in segments (`interop.huggingface.bridged`): a pass per member."""
+    for at, one in enumerate(sweep):
+        with edit(model, one.edits if isinstance(one, Plan) else one), capture(model, [*names, model.final]) as found:
+            model(tokens)
+        h = model.streams(found[model.final])[None]
+        yield Arrived([[at]], h, [{name: keep(name, found[name]) for name in names}])
+
+
+def measure_rows(
+    model: Any,
+    tokens: Int[Tensor, "B T"],
+    sweep: Sequence[Edits | Plan],
+    measure: Measured,
+    *,
+    done: Callable[[int], None] = lambda n: None,
+    **options: Any,
+) -> Float[np.ndarray, "members ..."]:
+    """What `measure` says of every member of `sweep`, asked once for each trajectory; the first member's comes first.
+
+    So a measure may keep what it saw first, the unedited model, and hold the others against it. `done` is told how
+    many members are finished; `options` are those of `Trajectories`, which also says what raises.
+    """
+    values: np.ndarray | None = None
+    passes = Trajectories if hasattr(model, "segment") else _whole_passes
+    for arrived in passes(model, tokens, sweep, **options):
+        assert arrived.h is not None
+        for members, h, found in zip(arrived.edits, arrived.h, arrived.found, strict=True):
+            value = np.asarray(measure(h, found))
+            if values is None:
+                values = np.zeros((len(sweep), *value.shape))
+            values[members] = value
+            done(len(members))
+    assert values is not None
+    return values
+
+
+def run_sweep(
+    model: Any, query: Query, sweep: Sequence[Edits], *, batch_tokens: int = 8192, budget: int | None = None
+) -> Iterator[Captures]:
+    """`run(model, query, edits)` for every member of `sweep`, in order; {} is the unedited model.
+
+    Values are those of `run` up to rounding, edits see the same batches, and what they do not change is not computed
+    again: members share tensors, so change none. A part of the sweep is computed at a time, by `HELD`; `budget` is
+    that of `Trajectories`. Models other than ours run once per member. Raises `InputError` as `run` does; an edit
+    behind all that the query asks for is not run.
+    """
+    if not hasattr(model, "segment"):
+        yield from (run(model, query, edits) for edits in sweep)
+        return
+    names = match(model, query.hooks) if query.hooks else []
+    plans = [Plan(model, edits) for edits in sweep]
+    size = max(8, HELD // (sum(map(len, query.tokens)) * max(1, len(names))))
+    for first in range(0, len(plans), size):
+        yield from _some(model, query, names, plans[first : first + size], batch_tokens, budget)
+
+
+def _some(
+    model: Any, query: Query, names: list[str], plans: list[Plan], batch_tokens: int, budget: int | None
+) -> Iterator[Captures]:
+    """The captures of `plans`, all computed before the first is returned."""
+    n = len(query.tokens)
+    kept: list[dict[str, list[Any]]] = [{name: [None] * n for name in names} for _ in plans]
+    streams: list[list[Any]] = [[None] * n for _ in plans]
+    for rows in batches([len(t) for t in query.tokens], batch_tokens):
+        tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
+        at = None if query.logits is None else pad([list(query.logits[i]) or [0] for i in rows])
+        keep = partial(_cropped, query, rows)
+        options: dict[str, Any] = {"names": names, "keep": keep, "streams": at is not None, "budget": budget}
+        for arrived in Trajectories(model, tokens, plans, at=at, **options):
+            for r, edits in enumerate(arrived.edits):
+                silent = [name for name in names if name not in arrived.found[r]]
+                if silent:
+                    raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
+                for b, i in enumerate(rows):
+                    for e in edits:
+                        for name in names:
+                            kept[e][name][i] = arrived.found[r][name][b]
+                        if arrived.h is not None and query.logits is not None:
+                            streams[e][i] = arrived.h[r, b, : len(query.logits[i])].clone()
+    for hooks, h in zip(kept, streams, strict=True):
+        yield Captures(hooks, None if query.logits is None else _logits(model, h))
+
+
+def _cropped(query: Query, rows: Sequence[int], name: str, x: Tensor) -> list[Tensor]:
+    """Each prompt's part of an activation, without padding, at the query's positions."""
+    wanted = query.positions
+    return [crop(name, x[b], len(query.tokens[i]), wanted[i] if wanted else None) for b, i in enumerate(rows)]
+
+
+@torch.no_grad()
+def _logits(model: Any, h: list[Tensor]) -> list[Tensor]:
+    """Logits [P, V] of every prompt's final streams [P, D]."""
+    return list(F.linear(torch.cat(h), model.head).split([len(one) for one in h]))
