@@ -4,7 +4,7 @@
     python -m models.grid grid.toml --out runs/grid --launch submitit --workers 8 --partition gpu
     python -m models.grid grid.toml --out runs/paper --train scale=paper --train device=cuda
     python -m models.grid --status --out runs/grid
-    torchrun --nproc-per-node 2 -m models.grid grid.toml --out runs/grid --launch torchrun
+    python -m models.grid grid.toml --out runs/grid --launch local --workers 2
 
     presets = ["gpt2", "lfa"]                        # grid.toml
     seeds = [0, 1]

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.ledger import Ledger
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
-from streamscope.features.extract.parts import Parts
 from streamscope.features.schema import Feature
 from streamscope.features.store import FORMAT, INDEX
 from streamscope.instruments.about_model import checkpoint_of, title_of
@@ -24,7 +24,7 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names
-from streamscope.instruments.table import Column, LongTable, Scratch, Table, counts, described, key
+from streamscope.instruments.table import Column, LongTable, Scratch, Table, counts, described, key, write_batches
 from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
 from streamscope.text.shards import TokenShards
@@ -48,7 +48,11 @@ class Part(NamedTuple):
 
 
 class Work:
-    """One extraction: its parts, done or not, in a folder."""
+    """One extraction: its parts, each written or not, in a folder that stays if the command is killed.
+
+    A part is a file per output, the features and raw activations if any, each under its name when it is complete. The
+    features come last, so that a part is whole where they are there.
+    """
 
     def __init__(self, how: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
         """Raises `InputError` as `FeatureReader` and `plan`."""
@@ -63,40 +67,51 @@ class Work:
         self.about = json.loads(json.dumps(about))  # as it is on disk
         same = {**self.about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": torch.device(model.cfg.device).type}
         digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
-        self.parts = Parts(folder / digest)  # what is left of something else is not taken for this
+        self.folder = folder / digest  # what is left of something else is not taken for this
 
-    def do(self, progress: Progress, *, wait: bool) -> None:
-        """Read the parts that nobody has read or holds; with `wait`, until all are read."""
-        pieces = pieces_of(self.reader.model)
-        ledger, names = Ledger(self.parts.folder / "ledger"), [f"{i:06d}" for i in range(len(self.plan))]
+    def path(self, part: int, output: int) -> Path:
+        """Where the rows of a part for an output lie."""
+        return self.folder / f"{part:06d}-{output}.parquet"
 
-        def read(name: str) -> None:
-            if not self.parts.done(int(name)):
-                self.parts.write(int(name), tables_of(self.reader, self.opened.shards, self.plan[int(name)], pieces))
+    def files(self, output: int) -> list[Path]:
+        """The files of an output in order."""
+        return [self.path(i, output) for i in range(len(self.plan))]
 
-        for name in progress(names):
-            ledger.work([name], read, caught=())
-        if wait:
-            ledger.work(names, read, caught=(), wait=True)
+    def write(self, part: int) -> None:
+        """Read a part and write it, if it is not there."""
+        if self.path(part, 0).exists():
+            return
+        tables = tables_of(self.reader, self.opened.shards, self.plan[part], self.pieces)
+        for output, table in reversed(list(enumerate(tables))):
+            write_batches(self.path(part, output), [table], {})
+
+    @cached_property
+    def pieces(self) -> np.ndarray:
+        """The text of every token id."""
+        return pieces_of(self.reader.model)
 
 
 def share(how: Extract, model: Any, data: Opened, progress: Progress) -> None:
-    """Read the parts that are open."""
+    """Read the parts that no other worker has read or holds."""
     assert data.work is not None
-    Work(how, model, data[Tokens], data.work).do(progress, wait=False)
+    work = Work(how, model, data[Tokens], data.work)
+    ledger = Ledger(work.folder / "ledger")
+    for i in progress(range(len(work.plan))):
+        ledger.work([f"{i:06d}"], lambda name: work.write(int(name)))
 
 
 def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: values of k*; units: documents. The rows stay in the files of their parts."""
     scratch = Scratch()
     work = Work(how, model, data[Tokens], data.work or scratch.folder)
-    work.do(progress, wait=True)
-    name, n = title_of(model), len(work.plan)
+    for i in progress(range(len(work.plan))):
+        work.write(i)
+    name = title_of(model)
     windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
-    made = {"features": LongTable(work.parts.files(n, 0), columns(work.reader.columns, windows), keep=scratch,
+    made = {"features": LongTable(work.files(0), columns(work.reader.columns, windows), keep=scratch,
                                   title=f"{name}: {len(work.reader.columns)} features of every token")}  # fmt: skip
     if work.reader.raw:
-        made["raw"] = LongTable(work.parts.files(n, 1), raw_columns(work.reader.raw, windows), keep=scratch,
+        made["raw"] = LongTable(work.files(1), raw_columns(work.reader.raw, windows), keep=scratch,
                                 title=f"{name}: activations of {', '.join(work.reader.raw)}")  # fmt: skip
     seen = InstrumentData({}, {}, {"features": work.about}, extra=made)
     seen.blocks["depth"] = depths(made["features"], work, model.config.n_layers)

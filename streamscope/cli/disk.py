@@ -10,13 +10,14 @@ missing, of another type, too deep, no UTF-8 or no regular file (a pipe would be
 """
 
 import hashlib
+import json
 import os
 import re
 import secrets
 import socket
 import stat
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -313,6 +314,16 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
 
 
 # ---- writing -----------------------------------------------------------------------------------
+
+
+CHECKSUM = b"sha256"
+"""In the metadata of a parquet file: sha256 of the other entries, by their names. Of the rows every page has a CRC."""
+
+
+def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Metadata with `CHECKSUM` of its entries, so that a change of any byte is noticed."""
+    sums = {name.decode(): hashlib.sha256(entry).hexdigest() for name, entry in meta.items()}
+    return {**meta, CHECKSUM: json.dumps(sums).encode()}
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:

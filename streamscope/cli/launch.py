@@ -1,13 +1,13 @@
 """Several workers for one command, wherever they run: each is the same command again, with `--launch worker`.
 
-    serial      this process is the worker
-    torchrun    --workers processes on this machine that torchrun starts; ranks of one already running are workers
+    serial      this process does it alone
+    local       --workers processes on this machine, of one thread each
     ray         --workers tasks on the Ray cluster at RAY_ADDRESS, or on a local one (extra `ray`)
-    submitit    --workers jobs of SLURM where there is sbatch, else processes on this machine (extra `slurm`)
+    submitit    --workers jobs of SLURM; without sbatch its imitation on this machine, for tests (extra `slurm`)
     worker      what the others start: takes what is open in the ledger, prints no summary
 
 Workers find their tasks in a ledger (`cli.ledger`) in a folder that all of them see, so they need no connection to
-one another, and one that dies is replaced by those that live, or by starting the command again.
+one another. What those that died leave, the others do, or the command itself when all have ended.
 """
 
 import logging
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,9 +30,10 @@ from streamscope.cli.terminal import visible
 class LaunchOptions:
     """Arguments of every command whose work many processes can share."""
 
-    launch: Literal["serial", "torchrun", "ray", "submitit", "worker"] = "serial"
-    """Who works: this process, or --workers that torchrun, Ray or SLURM (submitit) start; worker is what they start."""
-    workers: Annotated[Count, Only("launch", "torchrun", "ray", "submitit")] = 2
+    launch: Literal["serial", "local", "ray", "submitit", "worker"] = "serial"
+    """Who works: this process, or --workers on this machine (local), that Ray or SLURM (submitit) start; worker is what
+    they start."""
+    workers: Annotated[Count, Only("launch", "local", "ray", "submitit")] = 2
     """How many to start."""
     partition: Annotated[str | None, Only("launch", "submitit")] = None
     """Partition of SLURM for submitit."""
@@ -40,21 +42,21 @@ class LaunchOptions:
 
 
 def is_worker(options: LaunchOptions) -> bool:
-    """Whether this process only works: started by a launcher, or a rank but the first of a running torchrun."""
-    return options.launch == "worker" or (options.launch == "torchrun" and os.environ.get("RANK", "0") != "0")
+    """Whether this process only works, started by a launcher."""
+    return options.launch == "worker"
 
 
 def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Path) -> None:
-    """Start the workers of `python -m MODULE ARGV` and wait for them; nothing for serial, worker and torchrun's ranks.
+    """Start the workers of `python -m MODULE ARGV` and wait for them; nothing for serial and worker.
 
     A worker that fails fails alone: what it held is done by the others, or by the caller afterwards. Raises
     `InputError` where the launcher is not installed and where all workers failed.
     """
-    if options.launch in ("serial", "worker") or (options.launch == "torchrun" and "RANK" in os.environ):
+    if options.launch in ("serial", "worker"):
         return
     command = [sys.executable, "-m", module, *_as_worker(argv)]
     logs.mkdir(parents=True, exist_ok=True)
-    start = {"torchrun": _torchrun, "ray": _ray, "submitit": _submitit}[options.launch]
+    start = {"local": _local, "ray": _ray, "submitit": _submitit}[options.launch]
     failed = start(options, command, logs)
     if failed == options.workers:
         raise InputError(f"every worker failed; {_last_line(logs)}")
@@ -78,24 +80,26 @@ def _log(logs: Path, i: int) -> Path:
     return logs / f"worker-{i}.log"
 
 
-def _runner() -> Callable[[Sequence[str], str, str], int]:
+def _runner(**environment: str) -> Callable[[Sequence[str], str, str], int]:
     """What runs one worker with its output in a file and returns its exit code; a closure, so that it travels whole to
     a machine of a cluster, without this module."""
 
     def run(command: Sequence[str], log: str, cwd: str) -> int:
+        import os
         import subprocess
 
+        env = {**environment, **os.environ}
         with open(log, "w") as file:
-            return subprocess.run(command, cwd=cwd, stdout=file, stderr=subprocess.STDOUT).returncode
+            return subprocess.run(command, cwd=cwd, env=env, stdout=file, stderr=subprocess.STDOUT).returncode
 
     return run
 
 
-def _torchrun(options: LaunchOptions, command: list[str], logs: Path) -> int:
-    """torchrun stops all ranks when one fails, so a rank's failure counts for all."""
-    n = str(options.workers)
-    runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *command[1:]]
-    return options.workers if _runner()(runner, str(_log(logs, 0)), os.getcwd()) else 0
+def _local(options: LaunchOptions, command: list[str], logs: Path) -> int:
+    run = _runner(OMP_NUM_THREADS="1")
+    with ThreadPoolExecutor(options.workers) as pool:
+        codes = pool.map(lambda i: run(command, str(_log(logs, i)), os.getcwd()), range(options.workers))
+        return sum(code != 0 for code in codes)
 
 
 def _ray(options: LaunchOptions, command: list[str], logs: Path) -> int:

@@ -2,7 +2,10 @@
 
     ledger = Ledger(Path("runs/grid/.ledger"))
     ledger.work(["lfa-s0", "lfa-s1"], do)         what a worker does; start as many as you like, wherever the folder is
-    ledger.results(["lfa-s0", "lfa-s1"])          what `do` returned, by task
+    ledger.state("lfa-s0")                        done, with what `do` returned, or failed, running, open
+
+Workers that `--launch` starts and the trainings of a grid meet here. A command that works alone needs none of it: it
+writes parts and skips those that exist.
 
     NAME.claim-3      a worker holds NAME: made by an atomic create, touched every few seconds while it works
     NAME.done         what do(NAME) returned, written last, so that a task is done or not
@@ -67,14 +70,13 @@ class Ledger:
         do: Callable[[str], Any],
         *,
         wait: bool = False,
-        caught: type[Exception] | tuple[type[Exception], ...] = InputError,
         after: Callable[[], None] = lambda: None,
     ) -> None:
         """Do the tasks that nobody has done or holds, one after the other. `do` returns plain JSON data.
 
-        `wait` stays until those that others hold are done, or dead and then done here. Of the exceptions of a task
-        those `caught` are recorded as its failure; any other ends the worker and leaves the task open. `after` is
-        called after every task, for a progress bar. Raises `InputError` for a name that is no file name, and `Gone`.
+        `wait` stays until those that others hold are done, or dead and then done here. An `InputError` of a task is
+        recorded as its failure; any other exception ends the worker and leaves the task open. `after` is called after
+        every task, for a progress bar. Raises `InputError` for a name that is no file name, and `Gone`.
         """
         for name in tasks:
             if not NAME.fullmatch(name):
@@ -92,7 +94,7 @@ class Ledger:
                             self._write(name, "done", do(name))
                         except Released:
                             return
-                        except caught as error:
+                        except InputError as error:
                             self._write(name, "failed", str(error))
                         after()
             if not (wait and held):
@@ -119,17 +121,6 @@ class Ledger:
         if found is not None and self._alive(found[1]):
             return State("running", _who(found[1]))
         return State("open")
-
-    def results(self, tasks: Sequence[str]) -> dict[str, Any]:
-        """What the tasks returned. Raises `InputError` with the line of one that failed, or that is not done."""
-        found = {}
-        for name in tasks:
-            state = self.state(name)
-            if state.kind != "done":
-                why = state.detail if state.kind == "failed" else f"is {state.kind}"
-                raise InputError(f"{name}: {why}")
-            found[name] = state.detail
-        return found
 
     # ---- claims ----------------------------------------------------------------------------------
 

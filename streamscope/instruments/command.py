@@ -64,17 +64,20 @@ def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digit
 def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
     """A wrapper of iterables that shows a bar on stderr: the share that is done, how long it took, what is left."""
 
+    from rich.markup import escape
+
+    description = escape(visible(label))
+
     def bar(steps: Iterable) -> Iterator[Any]:
         from rich import progress
         from rich.console import Console
-        from rich.markup import escape
 
         columns = (
             progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
             progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
         )  # fmt: skip
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            yield from shown.track(steps, description=escape(visible(label)))
+            yield from shown.track(steps, description=description)
 
     return bar
 
@@ -190,19 +193,14 @@ class Job:
                     raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
                 raise
 
-    def share(self, label: str = "") -> None:
-        """Do what is open of the work, with a bar on stderr."""
-        from streamscope.cli.ledger import Gone
-        from streamscope.instruments.about_model import title_of
-
+    def share(self) -> None:
+        """Do what no other worker has done or holds."""
         model, control = self.models()
         with self.edited(model):
             opened = self.open(model)
-            with suppress(Gone):  # all was done, and who saw that has tidied up
-                self.instrument.share(opened, progress_bar(f"{label}{title_of(model)}"))
+            self.instrument.share(opened, iter)
         if control is not None:
-            with suppress(Gone):
-                self.instrument.share(self.open(control, opened), progress_bar(f"{label}{title_of(control)}"))
+            self.instrument.share(self.open(control, opened), iter)
 
     def do(self, label: str = "") -> "Result":
         """Measure, with a bar on stderr."""
@@ -249,21 +247,13 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
 @contextmanager
 def _writing(options: Arguments, work: str) -> Iterator[None]:
     """Hold --out for this work (`cli.output_lock`). Raises `InputError` where other work is done for it."""
-    from streamscope.cli.ledger import Gone
     from streamscope.cli.output_lock import shared
 
     if options.out is None:
         yield
         return
-    try:
-        with shared(_parts(options.out), work, options.out, keep=is_worker(options)):
-            yield
-    except Gone:
-        if not is_worker(options):  # else all was done, and who saw that has tidied up
-            raise InputError(
-                f"the unfinished work on {options.out} was deleted meanwhile, by another command or by hand: "
-                "give the command again"
-            ) from None
+    with shared(_parts(options.out), work, options.out, keep=is_worker(options)):
+        yield
 
 
 def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
@@ -275,11 +265,12 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     if data and all(one.alone for one in data) and not options.run and options.control is None:
         if options.edit:
             raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
-        made = how.run(how.open(None, *data), progress_bar(how.name))
-        finish(made, options, provenance("cpu"))
+        about = provenance("cpu")
+        finish(how.run(how.open(None, *data), progress_bar(how.name)), options, about)
         return
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
+    about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
     beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
     jobs = [
         Job(name, control, how, data, str(device), options.edit, dtype=options.dtype)
@@ -288,22 +279,19 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
     for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
         job.models()  # what cannot be measured is refused before any is
-    if options.out is not None and how.shared:
-        launch(options, command[0], command[1:], logs=_parts(options.out) / "logs")
-        jobs = [replace(job, work=_parts(options.out)) for job in jobs]
-        for i, job in enumerate(jobs):
-            job.share(_count(i, jobs))
-        if is_worker(options):
-            return
-        results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
-    elif options.out is None or (len(jobs) == 1 and options.launch == "serial"):
-        results = [job.do(_count(i, jobs)) for i, job in enumerate(jobs)]
-    else:
-        found = _kept(jobs, options, command)
-        if found is None:
-            return
-        results = found
-    finish(pool_results(results), options, {**provenance(device), "dtype": options.dtype, "run": list(names)})
+    parts = None if options.out is None else _parts(options.out)
+    if parts is not None:
+        jobs = [replace(job, work=parts) for job in jobs] if how.shared else jobs
+        for failed in () if is_worker(options) else parts.rglob("*.failed"):
+            failed.unlink(missing_ok=True)  # what failed before is tried again
+        launch(options, command[0], command[1:], logs=parts / "logs")
+    if is_worker(options):
+        assert parts is not None
+        _work(jobs, parts)
+        return
+    kept = None if how.shared or (len(jobs) == 1 and options.launch == "serial") else parts
+    results = [_result(job, kept, f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "") for i, job in enumerate(jobs)]
+    finish(pool_results(results) if len(results) > 1 else results[0], options, about)
 
 
 def check_read(how: "Instrument", data: Sequence[Any]) -> None:
@@ -332,15 +320,15 @@ def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[
 
 
 def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> None:
-    """Print a result, and write it with what is also known `about` it."""
+    """Write a result, with what is also known `about` it, then print it: what was measured is safe first."""
     from streamscope.instruments.figures import write_figure
 
+    written = [] if options.out is None else replace(result, about={**result.about, **about}).save(options.out)
     result.print()
     if result.about.get("no_mean"):
         print(visible(result.about["no_mean"]))
-    if options.out is not None:
-        for path in replace(result, about={**result.about, **about}).save(options.out):
-            print(visible(f"written {path}"))
+    for path in written:
+        print(visible(f"written {path}"))
     if options.figure is not None:
         write_figure(result.figure(), options.figure)
         size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
@@ -370,38 +358,37 @@ def _parts(out: Path) -> Path:
     return out.with_name(f".{out.name}.parts")
 
 
-def _count(i: int, jobs: Sequence[Job]) -> str:
-    return f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else ""
-
-
-def _kept(jobs: Sequence[Job], options: Arguments, command: Sequence[str]) -> "list[Result] | None":
-    """Every job's result, by this process or by workers; those of an earlier call that was killed are read. A worker
-    returns None. Raises `InputError` with the reason of a run that could not be measured."""
-    from streamscope.cli.ledger import Ledger
+def _result(job: Job, kept: Path | None, label: str) -> "Result":
+    """What a job measures, or, in the folder `kept`, what a worker or an earlier call that was killed did."""
     from streamscope.instruments.result import Result
 
-    assert options.out is not None
-    folder = _parts(options.out)
-    launch(options, command[0], command[1:], logs=folder / "logs")
-    ledger, by_task = Ledger(folder), {job.task: (i, job) for i, job in enumerate(jobs)}
+    if kept is None:
+        return job.do(label)
+    path = kept / f"{job.task}.parquet"
+    if path.exists():
+        return replace(Result.load(path), figures=job.instrument.figures)
+    try:
+        result = job.do(label)
+    except InputError as error:
+        raise InputError(f"{job.run}: {error}") from None
+    result.save(path)
+    return result
+
+
+def _work(jobs: Sequence[Job], folder: Path) -> None:
+    """What a worker does: the jobs, or the parts of each, that no other worker has done or holds."""
+    from streamscope.cli.ledger import Gone, Ledger
+
+    by_task = {job.task: job for job in jobs}
 
     def do(task: str) -> None:
-        i, job = by_task[task]
-        job.do(_count(i, jobs)).save(folder / f"{task}.parquet")
+        by_task[task].do().save(folder / f"{task}.parquet")
 
-    if is_worker(options):
-        ledger.work(list(by_task), do)
-        return None
-    for task in by_task:  # what failed is tried again
-        if ledger.state(task).kind == "failed":
-            ledger.forget(task)
-    ledger.work(list(by_task), do, wait=True)
-    for task, (_, job) in by_task.items():
-        state = ledger.state(task)
-        if state.kind != "done":
-            raise InputError(f"{job.run}: {state.detail or 'not measured'}")
-    figures = jobs[0].instrument.figures
-    return [replace(Result.load(folder / f"{task}.parquet"), figures=figures) for task in by_task]
+    with suppress(Gone):  # all was done, and who saw that has tidied up
+        if not jobs[0].instrument.shared:
+            Ledger(folder).work(list(by_task), do)
+        for job in jobs if jobs[0].instrument.shared else ():
+            job.share()
 
 
 def _beside(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:

@@ -160,7 +160,7 @@ class Instrument(ValidatedOptions):
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
 
     def share(self, data: Opened, progress: Progress) -> None:
-        """The work on one run that many can share: what is open in the folder `data.work`, until nothing is.
+        """What a worker of `--launch` does of the work on one run: parts in the folder `data.work` that nobody holds.
 
         By default `share` of the package's module measure.
         """

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from streamscope.cli.disk import parse, write_atomically
+from streamscope.cli.disk import CHECKSUM, parse, with_checksum, write_atomically
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import visible
 from streamscope.text.readers import first_line
@@ -36,20 +36,6 @@ def probability(p: float) -> str:
 def _is_p(name: str) -> bool:
     """Whether a column holds p: p, p_holm, delta_p, above_p_holm, p_rank …"""
     return name == "p" or name.startswith("p_") or name.endswith(("_p", "_p_holm"))
-
-
-CHECKSUM = b"sha256"
-"""Schema metadata: sha256 of the other entries, by their names. Of the rows every page has a CRC."""
-
-
-def write_parquet(table: pa.Table, path: Path) -> None:
-    """Write parquet in which a change of any byte of rows or metadata is noticed by `read_parquet` and `read_meta`."""
-    pq.write_table(table, path, write_page_checksum=True)
-
-
-def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Schema metadata with `CHECKSUM` of its entries."""
-    return {**meta, CHECKSUM: json.dumps({k.decode(): hashlib.sha256(v).hexdigest() for k, v in meta.items()}).encode()}
 
 
 def read_meta(path: Path) -> dict[bytes, bytes]:
@@ -94,7 +80,7 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
     schema = pa.Table.from_pandas(table, preserve_index=False)
     told = {b"units": json.dumps(dict(units)).encode(), b"about": json.dumps(dict(about)).encode()}
     whole = schema.replace_schema_metadata({**(schema.schema.metadata or {}), **with_checksum(told)})
-    write_atomically(path, lambda part: write_parquet(whole, part))
+    write_atomically(path, lambda part: pq.write_table(whole, part, write_page_checksum=True))
 
 
 def read_about(path: Path) -> dict[str, Any]:

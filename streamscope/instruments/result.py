@@ -26,16 +26,11 @@ import torch
 from pyarrow import csv
 from safetensors import SafetensorError, safe_open
 
-from streamscope.cli.disk import check_writable, write_atomically, write_text
+from streamscope.cli.disk import check_writable, with_checksum, write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import OVER, Figure, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.parquet import (
-    read_meta,
-    read_parquet,
-    with_checksum,
-    write_parquet,
-)
+from streamscope.instruments.parquet import read_meta, read_parquet
 from streamscope.instruments.registry import discover
 from streamscope.instruments.table import Column, LongTable, Table, with_reasons, write_batches
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
@@ -157,14 +152,15 @@ class Result:
             to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
             meta = {"table": _columns(table), "about": about, "units": _units(table)}
             made.append((to, table if isinstance(table, LongTable) else with_reasons(table), _json(meta)))
-        before = _files_of(path)
+        before, arrays = _files_of(path), path.with_suffix(".safetensors")
+        if self.arrays:
+            _write_arrays(arrays, self.arrays, about)
         for to, rows, kept in made:
             _write(to, rows, kept)
         done = [to for to, _, _ in reversed(made)]
         for old in before - set(done):
             old.unlink(missing_ok=True)
-        if self.arrays:
-            done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, about))
+        done += [arrays] if self.arrays else []
         if figure is not None:
             write_figure(self.figure(), Path(figure))
             done.append(Path(figure))
@@ -322,10 +318,8 @@ def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, byt
 
     if isinstance(frame, LongTable):
         write_batches(path, frame.batches(), told)
-        return
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    table = table.replace_schema_metadata({**table.schema.metadata, **told})
-    write_atomically(path, lambda part: write_parquet(table, part))
+    else:
+        write_batches(path, [pa.Table.from_pandas(frame, preserve_index=False)], told, dictionary=True)
 
 
 def _write_text(path: Path, table: Table) -> None:

@@ -406,10 +406,13 @@ class LongTable(Table):
         return self if self.most <= LONGEST else self.head()
 
 
-def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, bytes]) -> None:
+def write_batches(
+    path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, bytes], *, dictionary: bool = False
+) -> None:
     """Parquet of the batches one after the other, a row group for each, under its name when it is complete.
 
-    Raises `InputError` without a batch.
+    Equal texts are written once (a dictionary), with `dictionary` equal values of every column. Raises `InputError`
+    without a batch.
     """
 
     def write(part: Path) -> None:
@@ -419,7 +422,8 @@ def write_batches(path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, 
                 if writer is None:
                     schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **told})
                     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
-                    writer = pq.ParquetWriter(part, schema, use_dictionary=texts, write_page_checksum=True)
+                    once = dictionary or texts
+                    writer = pq.ParquetWriter(part, schema, use_dictionary=once, write_page_checksum=True)
                 writer.write_table(batch.cast(schema))
         finally:
             if writer is not None:
@@ -435,4 +439,5 @@ def with_reasons(table: Table) -> pd.DataFrame:
     rows: dict[int, dict[str, str]] = {}
     for (row, name), why in table.missing.items():
         rows.setdefault(row, {})[name] = why
-    return table.frame.assign(**{UNDEFINED: [note(rows.get(i, {})) for i in range(len(table.frame))]})
+    texts = {row: note(why) for row, why in rows.items()}
+    return table.frame.assign(**{UNDEFINED: [texts.get(i, "") for i in range(len(table.frame))]})

@@ -11,16 +11,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-import streamscope.features.extract.measure
 from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
-from streamscope.features.extract import Extract, main
+from streamscope.features.extract import Extract, main, measure
 from streamscope.features.extract.measure import stream_names
-from streamscope.features.extract.parts import Parts
 from streamscope.features.store import read_features, read_raw
-from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.open_data import open_data
+from streamscope.instruments.data import Tokens
 from streamscope.instruments.parquet import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
@@ -34,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamscope.features.extract.measure, "PART_ROWS", 64)
-    monkeypatch.setattr(streamscope.features.extract.measure, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(measure, "PART_ROWS", 64)
+    monkeypatch.setattr(measure, "BATCH_TOKENS", 96)
 
 
 @pytest.fixture(scope="module")
@@ -129,17 +126,13 @@ KILLED = """
 import os, signal, sys
 import streamscope.features.extract.measure as measure
 from streamscope.features.extract import main
-from streamscope.features.extract.parts import Parts
 measure.PART_ROWS, measure.BATCH_TOKENS = 64, 96
-write, wrote = Parts.write, []
-def dying(parts, i, tables):
-    wrote.append(i)
-    if len(wrote) == 3:  # half of the third part's files
-        write(Parts(parts.folder), i, tables)
-        parts.path(i, 0).unlink()
+write = measure.write_batches
+def dying(path, tables, told):
+    if path.name == "000002-0.parquet":  # half of the third part's files
         os.kill(os.getpid(), signal.SIGKILL)
-    write(parts, i, tables)
-Parts.write = dying
+    write(path, tables, told)
+measure.write_batches = dying
 main(sys.argv[1:])
 """
 
@@ -156,8 +149,10 @@ def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
     assert killed.returncode == -signal.SIGKILL and not out.exists()
     parts = sorted(path.name for path in (tmp_path / ".f.parquet.parts").rglob("*.parquet"))
     assert [p for p in parts if p.startswith("000002")] == ["000002-1.parquet"]
-    wrote, write = [], Parts.write
-    monkeypatch.setattr(Parts, "write", lambda parts, i, tables: (wrote.append(i), write(parts, i, tables)))
+    wrote, write = [], measure.write_batches
+    monkeypatch.setattr(
+        measure, "write_batches", lambda path, *given: (wrote.append(int(path.name[:6])), write(path, *given))
+    )
     main(arguments(run, corpus, out, "--raw"))
     assert 0 not in wrote and 1 not in wrote and 2 in wrote
     for a, b in ((whole, out), (tmp_path / "whole-raw.parquet", tmp_path / "f-raw.parquet")):
@@ -168,7 +163,7 @@ def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
 
 def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     """Another tier, or another device, whose half of a table would not be the same numbers."""
-    opened = Opened(load(run), [Tokens(data=str(corpus[1]), max_tokens=9)], opener=open_data)
+    opened = Extract().open(load(run), Tokens(data=str(corpus[1]), max_tokens=9))
     opened.work = tmp_path
     folders = set()
     for how in (Extract(), Extract(tier="topk"), Extract(raw=())):

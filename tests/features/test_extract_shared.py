@@ -7,10 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import streamscope.features.extract.measure
 from streamscope.cli.ledger import Ledger
-from streamscope.features.extract import Extract, main
-from streamscope.features.extract.parts import Parts
+from streamscope.features.extract import Extract, main, measure
+from streamscope.features.extract.measure import Work
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
@@ -26,8 +25,8 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamscope.features.extract.measure, "PART_ROWS", 64)
-    monkeypatch.setattr(streamscope.features.extract.measure, "BATCH_TOKENS", 96)
+    monkeypatch.setattr(measure, "PART_ROWS", 64)
+    monkeypatch.setattr(measure, "BATCH_TOKENS", 96)
 
 
 def opened(run: Path, corpus, work: Path | None = None) -> Opened:
@@ -70,17 +69,28 @@ def test_many_workers_read_what_one_reads(run: Path, corpus, tmp_path: Path) -> 
 
 def test_a_part_that_a_dead_worker_held_is_read_by_another(run: Path, corpus, tmp_path: Path) -> None:
     alone, shared = HOW.run(opened(run, corpus)), opened(run, corpus, tmp_path)
-    work = streamscope.features.extract.measure.Work(HOW, shared.model, shared[Tokens], tmp_path)
-    folder, n = work.parts.folder, len(work.plan)
+    work = Work(HOW, shared.model, shared[Tokens], tmp_path)
+    folder, n = work.folder, len(work.plan)
     claim = folder / "ledger" / "000001.claim-0"
     claim.parent.mkdir(parents=True)
     claim.write_text('{"host": "elsewhere", "pid": 1, "born": "1"}')
     HOW.share(shared, iter)  # alive for all it knows: left alone
     names = [f"{i:06d}" for i in range(n)]
     assert [Ledger(folder / "ledger").state(name).kind for name in names[:3]] == ["done", "running", "done"]
-    assert not work.parts.done(1)
+    assert not work.path(1, 0).exists()
     os.utime(claim, (1, 1))
-    assert same(HOW.run(shared), alone)
+    HOW.share(shared, iter)
+    assert work.path(1, 0).exists() and same(HOW.run(shared), alone)
+
+
+def test_a_command_that_works_alone_claims_nothing(run: Path, corpus, tmp_path: Path) -> None:
+    """It writes parts and skips those that exist."""
+    alone, mine = HOW.run(opened(run, corpus)), opened(run, corpus, tmp_path)
+    work = Work(HOW, mine.model, mine[Tokens], tmp_path)
+    work.write(2)
+    before = work.path(2, 0).stat().st_mtime_ns
+    assert same(HOW.run(mine), alone) and work.path(2, 0).stat().st_mtime_ns == before
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".parquet"}
 
 
 @pytest.mark.slow  # a worker imports everything again; how it is launched, tests/cli/test_launch.py asks
@@ -88,8 +98,8 @@ def test_launched_workers_read_all_parts(run: Path, corpus, tmp_path: Path, monk
     pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[dev]'")
     monkeypatch.undo()  # parts of the size that the worker's process has
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
-    wrote, write = [], Parts.write
-    monkeypatch.setattr(Parts, "write", lambda *args: (wrote.append(args), write(*args)))
+    wrote, write = [], measure.write_batches
+    monkeypatch.setattr(measure, "write_batches", lambda *args: (wrote.append(args), write(*args)))
     argv = [str(run), "--data", str(corpus[1]), "--device", "cpu"]
     main([*argv, "--out", str(tmp_path / "a" / "f.parquet")])
     assert wrote

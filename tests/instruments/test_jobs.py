@@ -1,17 +1,24 @@
-"""What an earlier call measured is taken over only where every file that is read still has the same content."""
+"""What a command measured is safe, and an earlier call's is taken over only where every file still has its content."""
 
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streamscope.cli import provenance
 from streamscope.instruments.command import Job
+from streamscope.instruments.contract import Instrument
 from streamscope.instruments.data import Documents, Prompts, Tasks
+from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import Ablate
 from streamscope.models.checkpoint import ZOO
 from streamscope.models.tensors import sha256
+from streamscope.probes.heads import main as heads
+
+QUICK = ["--sequences", "2", "--no-texts", "--device", "cpu"]
 
 
 @pytest.fixture
@@ -52,3 +59,41 @@ def test_other_data_under_the_same_name_are_another_task(run: Path, tmp_path: Pa
                 file.write_text(json.dumps({"text": text}))
             tasks.add(Job(str(run), None, Ablate(), [spec], "cpu").task)
         assert len(tasks) == 2, spec
+
+
+def test_a_result_is_on_disk_before_it_is_printed_and_says_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    run = Instrument.run
+
+    def closed(result: Result) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(provenance, "now", lambda: order.append("started") or "2026-01-01T00:00:00Z")
+    monkeypatch.setattr(Instrument, "run", lambda *given: order.append("measured") or run(*given))
+    monkeypatch.setattr(Result, "print", closed)
+    with pytest.raises(BrokenPipeError):
+        heads(["stories/gpt2", *QUICK, "--out", str(tmp_path / "x.parquet")])
+    assert Result.load(tmp_path / "x.parquet").about["started"] == "2026-01-01T00:00:00Z"
+    assert order == ["started", "measured"]
+
+
+def test_a_killed_command_goes_on_with_the_runs_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it keeps a table for each run and claims nothing."""
+    runs, out, measured = ["stories/gpt2", "stories/std-t"], tmp_path / "x.parquet", []
+    run, parts = Instrument.run, tmp_path / ".x.parquet.parts"
+
+    def dying(how: Instrument, data: Any, *rest: Any) -> Result:
+        measured.append(data.model.config.name)
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return run(how, data, *rest)
+
+    monkeypatch.setattr(Instrument, "run", dying)
+    with pytest.raises(KeyboardInterrupt):
+        heads([*runs, *QUICK, "--out", str(out)])
+    assert {path.suffix for path in parts.iterdir()} == {".parquet"} and not out.exists()
+    heads([*runs, *QUICK, "--out", str(out)])
+    assert measured == ["gpt2", "std-t", "std-t"] and not parts.exists()
+    assert Result.load(out).about["model"] == runs

@@ -56,6 +56,18 @@ def whole() -> Result:
     return Result(tables, blocks, contrasts, (HeadMap("v"),), arrays, about)
 
 
+def test_where_the_main_table_is_all_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is written when the command is killed: arrays too."""
+
+    def killed(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("streamscope.instruments.result.write_tensors", killed)
+    with pytest.raises(KeyboardInterrupt):
+        whole().save(tmp_path / "r.parquet")
+    assert not (tmp_path / "r.parquet").exists()
+
+
 def test_everything_comes_back(tmp_path: Path) -> None:
     result = whole()
     written = result.save(tmp_path / "r.parquet")
