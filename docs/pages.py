@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -187,7 +188,9 @@ def command_pages() -> str:
             said = io.StringIO()
             with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
                 entry(module)(["--help"])
-            parts.append(f"### {name}\n\n{first_line(module)}\n\n```text\n{said.getvalue().strip()}\n```\n")
+            _, _, rest = inspect.cleandoc(import_module(module).__doc__ or "").partition("\n\n")
+            about = f"```text\n{rest.strip()}\n```\n\n" if rest.strip() else ""
+            parts.append(f"### {name}\n\n{first_line(module)}\n\n{about}```text\n{said.getvalue().strip()}\n```\n")
     if before is None:
         del os.environ["COLUMNS"]
     else:

@@ -1,4 +1,4 @@
-"""The card of tables for the Hugging Face hub: what a row is, every column with its unit, the model and the data.
+"""Write the Hugging Face data card of feature tables: rows, columns with units, model and data.
 
     python -m features.extract runs/pls --out shared/features.parquet
     python -m features.card shared/features.parquet --license cc-by-4.0

@@ -1,4 +1,4 @@
-"""What a model is, before it is trained: parameters by part, mixing signature, FLOPs, hooks with shapes.
+"""Describe a model before training: parameters by part, mixing, FLOPs, and hooks with shapes.
 
 python -m models.describe lfa
 python -m models.describe dst-kron --scale small --set residual.order=parallel

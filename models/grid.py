@@ -1,4 +1,4 @@
-"""Train many runs: presets × settings × seeds, on any number of workers, started again until all are done.
+"""Train many runs, one for each preset, setting and seed, and resume whatever stopped.
 
     python -m models.grid grid.toml --out runs/grid
     python -m models.grid grid.toml --out runs/grid --launch submitit --workers 8 --partition gpu

@@ -1,4 +1,4 @@
-"""Read run folders: list them, show one, compare two.
+"""Read run folders: list them, show one, or compare two.
 
 python -m models.runs list runs/
 python -m models.runs show runs/lfa

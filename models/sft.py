@@ -1,4 +1,4 @@
-"""Fine-tune a trained model on prompts with responses; the loss is that of the responses.
+"""Fine-tune a trained model on prompts with responses; only the responses count in the loss.
 
     python -m models.sft runs/lfa --data pairs.jsonl --out runs/lfa-sft
     python -m models.sft runs/lfa --data pairs.jsonl --valid held-out.jsonl --out runs/chat --epochs 3 --packing stream

@@ -1,4 +1,4 @@
-"""Train a model of the papers on a corpus, into a run folder.
+"""Train a preset on a corpus and save it as a run folder.
 
 python -m models.train lfa --data stories --scale zoo --out runs/lfa
 python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4

@@ -1,4 +1,4 @@
-"""What a sweep of head ablations costs, in plain forward passes, beside TransformerLens on the same weights.
+"""Time a sweep over all heads against TransformerLens on the same weights, in forward passes.
 
     python -m benchmarks.ablation_sweep
     python -m benchmarks.ablation_sweep --cases answers pairs --vocab 4096 --rounds 5

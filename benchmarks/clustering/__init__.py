@@ -1,4 +1,4 @@
-"""HDBSCAN of 50,453 × 455 features, as many as in PLS C.5, beside the `hdbscan` package and scikit-learn.
+"""Time HDBSCAN at the size of paper PLS against the `hdbscan` package and scikit-learn.
 
     python -m benchmarks.clustering                          blobs
     python -m benchmarks.clustering --features topk.parquet --clock cpu

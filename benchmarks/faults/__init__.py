@@ -1,4 +1,4 @@
-"""Kill trainings where it hurts, resume them, and compare what they end with to a run that nobody killed.
+"""Kill trainings at awkward moments, resume them, and compare the result with an unbroken run.
 
     python -m benchmarks.faults --kills 50
     python -m benchmarks.faults --kills 0 --every-replace       at every rename, before and after it

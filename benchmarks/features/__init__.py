@@ -1,4 +1,4 @@
-"""How fast features are extracted, beside a bare forward pass with its readouts and beside a straightforward one.
+"""Time feature extraction against a bare forward pass and against straightforward code.
 
     python -m benchmarks.features
     python -m benchmarks.features --vocab 4096 --tier topk --rounds 5

@@ -1,4 +1,4 @@
-"""What only a GPU can show, in pieces of less than ten minutes that need no data beside the code.
+"""Run the checks and timings that need a GPU, in pieces of under ten minutes.
 
     python -m benchmarks.gpu --out gpu.jsonl
     python -m benchmarks.gpu --out gpu.jsonl --pieces mfu --minutes 9

@@ -1,4 +1,4 @@
-"""What hooks cost when nobody uses them, and how fast we train beside a plain GPT.
+"""Time unused hooks, and our training step against a plain GPT.
 
     python -m benchmarks.hooks
     python -m benchmarks.hooks --compile --device cuda --batch 64

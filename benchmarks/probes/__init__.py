@@ -1,4 +1,4 @@
-"""How long the prompt probes take together, on the 60 + 13 prompts of LFA and one model.
+"""Time the prompt probes together on the 73 prompts of paper LFA.
 
     python -m benchmarks.probes
     python -m benchmarks.probes --run runs/lfa --rounds 5

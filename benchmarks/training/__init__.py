@@ -1,4 +1,4 @@
-"""How fast models train: beside a plain GPT, beside one another, and beside what the machine could do.
+"""Time training against a plain GPT, across presets, and against the peak of the machine.
 
     python -m benchmarks.training
     python -m benchmarks.training --parts gpt supervision --widths 192 --vocabularies 4096 --compile

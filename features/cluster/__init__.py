@@ -1,4 +1,4 @@
-"""Computational modes: clusters of tokens that a model processes alike (PLS §4.1, App. C.4).
+"""Cluster tokens that a model processes in similar ways: computational modes (PLS §4.1).
 
     python -m features.extract --tier topk --out features.parquet
     python -m features.cluster --features features.parquet --out modes.parquet

@@ -1,4 +1,4 @@
-"""Vectors that say how each token was processed, as parquet: trajectory, stability, heads at work (PLS §2, App. B, C).
+"""Extract per-token features as parquet: trajectory, stability and active heads (PLS §2).
 
     python -m features.extract --out features.parquet                163 columns of the bundled LFA
     python -m features.extract runs/pls --data stories.txt --tier topk --max-tokens 50000 --out topk.parquet

@@ -1,4 +1,4 @@
-"""How far back a prediction needs the text: what the last few tokens alone would have it say, by depth (PLS §4.2, C.5).
+"""Measure how much context a prediction needs: what the last few tokens alone predict (PLS §4.2).
 
     python -m features.needed_context
     python -m features.needed_context runs/pls --windows 2 8 32 --depths 0 1-2 3-5 6 --out needed.parquet

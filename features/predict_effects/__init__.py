@@ -1,4 +1,4 @@
-"""Do features predict causal effects? Which tokens will suffer from an ablation, said without ablating (PLS §5.4).
+"""Predict from features which tokens an ablation hurts, without running the ablation (PLS §5.4).
 
     python -m features.extract --out features.parquet
     python -m interventions.token_effects --out effects.parquet

@@ -1,4 +1,4 @@
-"""What the clusters are: profiles, samples in their texts, and a map to explore (PLS §4.3, App. C.5).
+"""Profile clusters of tokens: sizes, typical tokens, samples in context, and a map to explore.
 
     python -m features.extract --out features.parquet
     python -m features.cluster --features features.parquet --out modes.parquet
@@ -39,7 +39,7 @@ class Profile(Instrument):
     labels: Path | None = None
     """Clusters of your own, instead: parquet with document, position, label. With --clusters the map is that one's."""
     umap: bool = True
-    """Place tokens on a map, where --clusters brings none."""
+    """Draw the map of tokens where --clusters brings none."""
     representative: Count = 8
     """Tokens nearest to the centre, per cluster."""
     diverse: Count = 15

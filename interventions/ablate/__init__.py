@@ -1,4 +1,4 @@
-"""Scale heads down, one at a time or in sets, and measure what the model loses, beside what it loses without others.
+"""Ablate heads, alone or in sets, and compare the loss increase with ablating random heads.
 
     python -m interventions.ablate --heads                          every head of the bundled LFA
     python -m interventions.ablate runs/lfa --heads

@@ -1,4 +1,4 @@
-"""Ablate groups of heads and see which tasks suffer, in a model and in its control: Table 2 and Fig. 4 of paper PLS.
+"""Ablate groups of heads and compare which tasks suffer in a model and in its control (PLS Table 2).
 
     python -m interventions.ablation_effects
     python -m interventions.ablation_effects runs/pls --control runs/c2 --out effects.parquet

@@ -1,4 +1,4 @@
-"""Project a direction out of everything that the blocks write to the residual stream, and keep what results as a run.
+"""Project a direction out of every write to the residual stream, and save the edited model as a run.
 
     python -m interventions.abliterate stories/gpt2                        the model's own direction, indoor − outdoor
     python -m probes.directions runs/lfa --out indoor.parquet

@@ -1,4 +1,4 @@
-"""Sharpen attention, softmax(α · scores), and see whether the model still works: DST §2.3, §4.2, Table 5, Figs. 2, 4.
+"""Sharpen attention to softmax(α · scores) and measure whether the model still works (DST §4.2).
 
     python -m interventions.amplify                                       the bundled LFA at α = 1, 2, 4, 8, 16
     python -m interventions.amplify runs/kron --alpha 0.5 2 32 --out amplify.parquet

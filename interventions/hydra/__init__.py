@@ -1,4 +1,4 @@
-"""Direct and total effects of heads, and what later layers make up for: the Hydra effect (PLS §1, McGrath et al. 2023).
+"""Measure direct and total effects of heads, and how later layers compensate: the Hydra effect.
 
     python -m interventions.hydra
     python -m interventions.hydra runs/pls --tasks capitalization gender --out hydra.parquet

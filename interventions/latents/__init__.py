@@ -1,4 +1,4 @@
-"""Change the latents of an HDPL model and measure what the model loses and says (HDPL §4.2.1).
+"""Change the latents of an HDPL model and measure the loss and the text it writes (HDPL §4.2.1).
 
     python -m interventions.latents runs/hdpl                      every global path switched off, one at a time
     python -m interventions.latents runs/hdpl --at L2.v *.up --scale 0 0.5 2 --out latents.parquet

@@ -1,4 +1,4 @@
-"""Change how parallel streams are mixed, read and written, and measure what the model loses (KROM).
+"""Change how parallel streams are mixed, read or written, and measure the loss increase (KROM).
 
     python -m interventions.mixing                        the bundled KromCanon: every change, everywhere and by module
     python -m interventions.mixing runs/kromhc --change res-identity res-mean --out mixing.parquet --figure mixing.svg

@@ -1,4 +1,4 @@
-"""Where does a prediction come from? Put single activations of one prompt into the run of another, and see.
+"""Patch activations of one prompt into another, and measure which of them carry the prediction.
 
     python -m interventions.patch                     the bundled LFA: streams, attention, FFN by position, every head
     python -m interventions.patch runs/kron --hooks token_pre context_pre z mlp.post --direction denoise noise

@@ -1,4 +1,4 @@
-"""Steer a model along a direction: add c·d to its residual streams and see what its predictions become.
+"""Steer a model along a direction in its residual streams, and measure how predictions change.
 
     python -m interventions.steer runs/lfa                                 the model's own direction, indoor − outdoor
     python -m interventions.steer runs/lfa --a happy --b sad --direction 2 --layers 2-4 --scale -3 -1 0 1 3

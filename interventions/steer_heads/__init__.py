@@ -1,4 +1,4 @@
-"""Turn groups of heads down and up and see a behaviour follow: the control curves of paper PLS (§5.2, Fig. 3).
+"""Scale groups of heads down and up and measure how a behaviour follows (PLS §5.2).
 
     python -m interventions.steer_heads
     python -m interventions.steer_heads runs/pls --control runs/c2 --out steering.parquet

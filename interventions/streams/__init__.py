@@ -1,4 +1,4 @@
-"""Take a residual stream away and measure what the model loses: DST §4.1, Table 4.
+"""Remove a residual stream and measure the loss increase (DST §4.1, Table 4).
 
     python -m interventions.streams                                the bundled LFA: x_t → 0, x_e → 0, x_t → random words
     python -m interventions.streams runs/kron --method zero random mean resample --out streams.parquet

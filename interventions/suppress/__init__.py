@@ -1,4 +1,4 @@
-"""Suppress the position heads of a model and see whether meaning survives: the protocol of paper LFA.
+"""Suppress the position heads of a model and measure whether meaning survives (LFA).
 
     python -m interventions.suppress runs/lfa
     python -m interventions.suppress runs/lfa --select topk threshold --threshold own --measures sps coherence loss

@@ -1,4 +1,4 @@
-"""What the removal of a head changes at every token: the table that `features.predict_effects` explains.
+"""Measure the effect of ablating a head on every token: the table for `features.predict_effects`.
 
     python -m interventions.token_effects --out effects.parquet            every head of the bundled LFA, one at a time
     python -m interventions.token_effects runs/pls --groups found --data valid.txt --out effects.parquet

@@ -311,7 +311,7 @@ def check_given(given: Training, filled: Training, model: ModelConfig, usual: Tr
 class Options:
     """Arguments of `python -m models.train`."""
 
-    preset: Annotated[str, tyro.conf.Positional] = ""
+    preset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")] = ""
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""
     data: str | None = None

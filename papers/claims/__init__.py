@@ -1,4 +1,4 @@
-"""Every claim of the five papers: what is printed where, what re-measures it, and what came out here.
+"""List every claim of the five papers with its printed value, its measured value and its verdict.
 
     python -m papers.claims --paper lfa
     python -m papers.claims --verdict opposite --kind order

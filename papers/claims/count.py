@@ -1,4 +1,4 @@
-"""Parameters of presets at the sizes of their papers, counted on models without weights.
+"""Count the parameters of presets at the sizes that their papers print.
 
     python -m papers.claims.count
     python -m papers.claims.count llama hdpl --out results/parameter_counts/counts.parquet

@@ -1,4 +1,4 @@
-"""Claims about one model, judged on tables that an instrument wrote of it: cases or documents are the units.
+"""Judge claims about one model, with its cases or documents as units.
 
     python -m papers.claims.single results/bundled_claims
 

@@ -1,4 +1,4 @@
-"""Look into trained models and write what is found as one page: probes, ablation with controls, suppression.
+"""Measure trained models with probes, ablation and suppression, and write the findings as one page.
 
     python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
     python -m papers.demo runs/lfa --pairs 1000 --documents 200

@@ -1,4 +1,4 @@
-"""Paper DST: what a model loses without one of its streams (Table 4), and under sharpened attention (Table 5).
+"""Compare DST models: the loss without a stream (Table 4) and under sharpened attention (Table 5).
 
     python -m papers.dst runs/tinystories/dst-kron-0 --out results/dst_tinystories
     python -m papers.dst runs/dst-dense-* runs/dst-kron-* runs/dst-ind-* --out results/dst

@@ -1,4 +1,4 @@
-"""Is what sharpened attention costs over-confidence, or are other tokens predicted? (DST §5.1)
+"""Split the cost of sharpened attention into over-confidence and changed predictions (DST §5.1).
 
     python -m papers.dst.calibration runs/dst-kron-frozen-* --out results/dst_calibration
     python -m papers.dst.calibration runs/dst-kron-frozen-* --alpha 8 16 --documents 50

@@ -1,4 +1,4 @@
-"""Figures and tables of the five papers, drawn anew from result tables: ours beside what the papers print.
+"""Draw the figures and tables of the five papers from our results, next to the printed values.
 
     python -m papers.lfa --figure list                          what there is, and what draws or measures it
     python -m papers.lfa --figure 7 --format pdf                lfa-figure-7.pdf, of the tables that are shipped

@@ -1,4 +1,4 @@
-"""HDPL's comparison over trained runs: hybrid dual-path projections against the dense model, trained on the same data.
+"""Compare HDPL's dual-path projections with a dense model trained on the same data.
 
     python -m papers.hdpl runs/textbooks/llama-* runs/textbooks/hdpl-* --out results/hdpl_textbooks
     python -m papers.hdpl --tables results/hdpl_textbooks --out results/hdpl_textbooks

@@ -1,4 +1,4 @@
-"""Does the hybrid overfit less than its dense twin? Models that read little text many times (HDPL §4.1).
+"""Compare how much HDPL and its dense twin overfit a small text that they read many times (§4.1).
 
     python -m models.grid papers/hdpl/overfit.toml --out runs/overfit
     python -m papers.hdpl.overfit runs/overfit/* --out results/hdpl_overfit

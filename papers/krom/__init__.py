@@ -1,4 +1,4 @@
-"""KROM's comparisons over trained runs: Canon and hyper-connections against GPT-2, and what freezes mixing at bias −8.
+"""Compare KROM models with GPT-2: Canon, hyper-connections, and what freezes mixing at bias −8.
 
     python -m papers.krom runs/textbooks/* --out results/krom_textbooks
     python -m papers.krom --tables results/krom_textbooks --out results/krom_textbooks

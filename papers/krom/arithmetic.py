@@ -1,4 +1,4 @@
-"""Do swap logits stuck at −8 show a saturated softmax, or bf16 storage? The updates alone, on one 2 × 2 factor (KROM).
+"""Test whether swap logits stay at −8 because of a saturated softmax or of bf16 storage (KROM).
 
     python -m papers.krom.arithmetic
     python -m papers.krom.arithmetic --out arithmetic.parquet

@@ -1,4 +1,4 @@
-"""Does mixing contract what differs between streams by as much as the blog computes? On models before training (KROM).
+"""Test on untrained models whether mixing contracts stream differences as the blog computes (KROM).
 
     python -m papers.krom.contraction
     python -m papers.krom.contraction --out contraction.parquet

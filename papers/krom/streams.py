@@ -1,4 +1,4 @@
-"""What the blog says of streams and modules within a run, each as one number of the run, over training seeds (KROM).
+"""Measure the blog's claims about streams and modules within a run, over training seeds (KROM).
 
     python -m papers.krom.streams runs/kromcanon-b2-* runs/kromcanon-b0-* runs/kromcanon-b8-bf16-*
     python -m papers.krom.streams runs/kromcanon-b2-* --steps 500 1000

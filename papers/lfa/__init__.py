@@ -1,4 +1,4 @@
-"""Paper LFA: its four architectures, measured over training seeds and held against what the paper prints.
+"""Compare the four architectures of paper LFA over training seeds with the printed values.
 
     python -m papers.lfa runs/tinystories/*
     python -m papers.lfa runs/std-t-0 runs/std-t-1 runs/lfa-0 runs/lfa-1 --out results/lfa

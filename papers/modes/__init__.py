@@ -1,4 +1,4 @@
-"""Paper PLS: computational modes with and without per-layer supervision, over pairs of training seeds.
+"""Compare computational modes with and without per-layer supervision, over training seeds (PLS).
 
     python -m papers.modes runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_modes
     python -m papers.modes --tables results/pls_modes --out results/pls_modes

@@ -1,4 +1,4 @@
-"""The authors' own code beside ours with copied weights: how far the outputs are apart.
+"""Compare our outputs with those of the authors' own code on copied weights.
 
     python -m papers.peers --hyper-connections site-packages --kromhc KromHC --hdpl HDPL --kromcanon kromcanon
 

@@ -1,4 +1,4 @@
-"""Paper PLS: per-layer supervision against the same model without it (C2), over pairs of training seeds.
+"""Compare per-layer supervision with the same model without it (C2), over training seeds (PLS).
 
     python -m papers.pls runs/tinystories/pls-{0,1,2} runs/tinystories/c2-{0,1,2} --out results/pls_tinystories
     python -m papers.pls runs/pls-0 runs/c2-0 --groups found --tasks capitalization gender winograd

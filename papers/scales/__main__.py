@@ -1,4 +1,4 @@
-"""Train the models that the papers' comparisons need at a scale, of all papers or of some.
+"""Train the models that the papers need at a scale, for all papers or for some.
 
     python -m papers.scales zoo                     seed 0 of every arm first, in the order of claims
     python -m papers.scales zoo --papers lfa pls --seeds 1

@@ -1,4 +1,4 @@
-"""The scorecard: what every architecture does and costs, on the same text, in one table and one picture.
+"""Compare what all architectures cost and what they can do, in one table and one picture.
 
     python -m papers.scorecard runs/zoo/*-s0 --out scorecard
     python -m papers.scorecard --scale zoo --seeds 3                       every preset, and combinations no paper tried

@@ -1,4 +1,4 @@
-"""Bundle trained runs with the package: weights, tokenizer, history, and a card of measured scores for each.
+"""Bundle trained runs with the package: weights, tokenizer, history and a card of scores.
 
     python -m papers.zoo lfa=runs/zoo/lfa-s0 std-t-rope=runs/zoo/std-t-rope-s0        what `make zoo` ends with
 

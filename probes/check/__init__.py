@@ -1,4 +1,4 @@
-"""Does an instrument keep the contract? Of the house, or of a file of your own.
+"""Check that an instrument keeps the contract, one of the project or one in a file of yours.
 
     streamscope check previous.py:PreviousSentence
     streamscope check ablate

@@ -1,4 +1,4 @@
-"""Coherence: does the model continue with what the text means, or with what its grammar also allows?
+"""Measure whether the model continues with what the text means or with what grammar also allows.
 
     python -m probes.coherence runs/lfa
     python -m probes.coherence runs/lfa --suite stories --n 500 --out coherence.parquet

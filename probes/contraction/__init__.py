@@ -1,4 +1,4 @@
-"""How far apart parallel streams are by depth, and how much of that mixing has contracted (KROM).
+"""Measure how far apart parallel streams are, layer by layer, and how far mixing contracts them.
 
     python -m probes.contraction                                  the bundled KromCanon
     python -m probes.contraction runs/kromhc --data valid.txt --out contraction.parquet

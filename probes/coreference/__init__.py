@@ -1,4 +1,4 @@
-"""Coreference heads: which heads look from a pronoun to the noun it stands for, and do so wherever that noun stands?
+"""Find coreference heads: heads that look from a pronoun to its noun, wherever the noun stands.
 
     python -m probes.coreference runs/lfa                                29 instances in 13 prompts
     python -m probes.coreference runs/lfa --suite stories --n 1000 --out heads.parquet

@@ -1,4 +1,4 @@
-"""Directions between two sets of prompts, in every layer and stream, and what says that they mean anything.
+"""Find directions between two sets of prompts in every layer and stream, and test what they mean.
 
     python -m probes.directions                                            indoor against outdoor sentences
     python -m probes.directions runs/kromcanon --a happy --b sad --out directions.parquet

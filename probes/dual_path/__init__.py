@@ -1,4 +1,4 @@
-"""What the two paths of HDPL's projections do: shares of the output, KL by projection and dimension, active units.
+"""Measure both paths of HDPL's projections: output shares, KL by dimension, and active units.
 
     python -m probes.dual_path                                  the bundled hdpl
     python -m probes.dual_path runs/hdpl --data valid.txt --out paths.parquet

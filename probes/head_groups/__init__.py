@@ -1,4 +1,4 @@
-"""Which heads look at entities, which at syntactic anchors, which at content: the groups of PLS, by a stated rule.
+"""Find the heads that look at entities, at syntactic anchors and at content: PLS' three groups.
 
     python -m probes.head_groups --n 200                  two heads per group in the last layer of the bundled LFA
     python -m probes.head_groups runs/pls --k 3 --layers all --out groups.parquet

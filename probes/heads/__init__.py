@@ -1,4 +1,4 @@
-"""What every head looks at by position: the previous token, the first, the same token before, what followed it.
+"""Measure what each head looks at by position: previous token, first token, repeats, induction.
 
     python -m probes.heads runs/lfa
     python -m probes.heads runs/lfa --sequences 64 --length 40 --data valid.txt --out heads.parquet

@@ -1,4 +1,4 @@
-"""Linear probes: what a logistic regression can read from an activation, beside what it could learn by heart.
+"""Train linear probes on activations, and compare them with a control task they can only memorise.
 
     python -m probes.linear runs/lfa                                      which of two nouns the pronoun means, by layer
     python -m probes.linear runs/lfa --task gender --groups antecedent    the gender of names the probe has not met

@@ -1,4 +1,4 @@
-"""The logit lens: what every layer would predict if it were the last.
+"""Apply the logit lens: what each layer would predict if it were the last.
 
     python -m probes.logit_lens runs/lfa --text "The hammer was in the box, so he used the"
     python -m probes.logit_lens runs/lfa --text "Once upon a time" "She ran" --k 10 --out lens.parquet

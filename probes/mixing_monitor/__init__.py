@@ -1,4 +1,4 @@
-"""Do the streams of a run mix? What its mixing matrices, gates and routing became, module by module (KROM, blog).
+"""Monitor stream mixing: the mixing matrices, gates and routing of each module of a run (KROM).
 
     python -m probes.mixing_monitor
     python -m probes.mixing_monitor runs/kromhc

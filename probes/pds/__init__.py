@@ -1,4 +1,4 @@
-"""Token-Position Dependence Score: does a head look at the target because of what it is, or of where it stands?
+"""Measure whether a head looks at a token for what it is or for where it stands: the PDS (LFA).
 
     python -m probes.pds runs/lfa                                        60 competing-noun prompts, threshold 0.075
     python -m probes.pds runs/lfa --reference runs/std-t --out pds.parquet

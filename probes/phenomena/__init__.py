@@ -1,4 +1,4 @@
-"""Is there anything to find? One line per phenomenon that a claim needs, for any number of models: the competence gate.
+"""Check whether models show the phenomena that claims need: the competence gate.
 
     python -m probes.phenomena                                     the bundled model
     python -m probes.phenomena runs/lfa runs/std-t --out phenomena.parquet

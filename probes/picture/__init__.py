@@ -1,4 +1,4 @@
-"""The attention picture of one prompt: which token looks at which, in the heads you choose or from one word in all.
+"""Draw the attention of one prompt: chosen heads over all tokens, or all heads from one word.
 
     python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it"
     python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it" --query used

@@ -1,4 +1,4 @@
-"""Which head sends to which: the Kronecker routing matrices of a model, layer by layer (DST §4.3, Fig. 3).
+"""Measure which head sends to which in the Kronecker routing matrices, layer by layer (DST §4.3).
 
     python -m probes.routing                                    the bundled dst-kron
     python -m probes.routing runs/dst-kron

@@ -1,4 +1,4 @@
-"""How differently the heads attend: the head specialization score of paper DST, and the entropy of attention.
+"""Measure how differently heads attend: DST's specialization score and the entropy of attention.
 
     python -m probes.specialization runs/lfa
     python -m probes.specialization runs/lfa --samples 500 --length 96 --data valid.txt --out heads.parquet

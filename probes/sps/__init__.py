@@ -1,4 +1,4 @@
-"""Semantic Preference Score: how much more attention the right noun gets than its competitor.
+"""Measure how much more attention the right noun gets than its competitor: the SPS (LFA).
 
     python -m probes.sps runs/lfa                         60 competing-noun prompts: all heads, each layer, each head
     python -m probes.sps runs/lfa --suite stories --n 500 --out sps.parquet

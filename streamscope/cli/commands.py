@@ -35,8 +35,12 @@ def whole_name(word: str, known: dict[str, str]) -> str:
 
 
 def first_line(module: str) -> str:
-    """The first line of a module's documentation, without importing it."""
+    """The first line of a command's documentation, without importing it: of the module that has its `main`."""
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
-    doc = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    path = Path(spec.origin)
+    inner = path.with_name("__main__.py")
+    if path.name == "__init__.py" and inner.is_file() and "\ndef main(" in inner.read_text(encoding="utf-8"):
+        path = inner
+    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return doc.splitlines()[0] if doc else ""

@@ -1,20 +1,28 @@
-"""What `--help` prints beyond what tyro does: meanings flow, and prose ends where the terminal does."""
+"""What `--help` prints: a sentence, two examples, and the options in named groups, as wide as the terminal.
+
+The options are those that tyro reads from the dataclass. Formula and protocol stand in the documentation of the module.
+"""
 
 import ast
 import inspect
-import io
 import re
 import shutil
-import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
-BOX = "│╭╰├"
-"""What lines of a box begin with; their width is right already."""
+from streamscope.cli.bounds import declared
+
+COMMAND = re.compile(r"(?:python -m|torchrun|streamscope) ")
+COLUMN = 26
+"""Where the meanings of options begin."""
+METAVARS = {"STR": "TEXT", "INT": "N", "FLOAT": "NUMBER"}
+
+
+class Group(str):
+    """The title under which `--help` lists an option: `out: Annotated[Path | None, Group("Output")] = None`."""
 
 
 def meanings(made: type) -> dict[str, str]:
@@ -55,28 +63,113 @@ def describe(options: "type | UnionType") -> None:
                 one.metadata = {**one.metadata, "help": said[one.name]}  # type: ignore[assignment]
 
 
-def examples(doc: str) -> str:
-    """`doc` with its commands indented, as lines of their own, where they are all that follows its first line."""
-    return re.sub(r"(?m)^(?=(?:python -m|torchrun|streamscope) )", "    ", doc)
+def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
+    """The help of a command, or of the subcommand that `words` name. `doc` is the documentation of its module, and
+    `more` says where the rest of it is. `parser` is tyro's, which is argparse's by another name."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    summary, examples, blocks = parts_of(doc, parser.prog, width)
+    while subcommands := _subcommands(parser):
+        if not (chosen := [word for word in words if word in subcommands]):
+            break
+        parser, words = subcommands[chosen[0]], words[words.index(chosen[0]) + 1 :]
+        summary, examples, blocks = " ".join((parser.description or "").split()), [], []
+    groups = _groups(parser, options)
+    places = "".join(f" {_typed(one)}" for one in groups.get("Arguments", ()))
+    usage = f"usage: {parser.prog}{' COMMAND' if subcommands else places} [options]"
+    lines = [textwrap.fill(usage, width, subsequent_indent="    "), "", textwrap.fill(summary, width)]
+    if examples:
+        lines += ["", "Examples:", *(f"    {one}" for one in examples)]
+    for block in blocks:
+        lines += ["", block]
+    if subcommands:
+        lines += ["", "Commands:"]
+        for name, one in subcommands.items():
+            lines += _entry(name, " ".join((one.description or "").split()), width)
+    for title, actions in groups.items():
+        lines += ["", f"{title}:"] if actions else []
+        for one in actions:
+            lines += _entry(_typed(one), _meaning(one), width)
+    return "\n".join([*lines, *(["", textwrap.fill(more, width)] if more and not subcommands else [])])
 
 
-class _Printed(io.StringIO):
-    """What is printed, for a terminal like standard output."""
+def parts_of(doc: str, prog: str, width: int) -> tuple[str, list[str], list[str]]:
+    """(summary, two examples, other indented blocks) of a module's documentation; examples of `prog` come first."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
+    commands: list[str] = []
+    blocks: list[str] = []
+    for one in paragraphs[1:]:
+        lines = _joined(one)
+        if all(map(COMMAND.match, lines)):
+            commands += [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for line in lines]
+        elif all(line.startswith("    ") for line in one.splitlines()):
+            blocks.append(one.rstrip())
+    name = re.split(r"[. ]", prog)[-1]
+    commands.sort(key=lambda line: (not re.search(rf"[. ]{re.escape(name)}\b", line), len(line) + 4 > width))
+    return " ".join(paragraphs[0].split()), commands[:2], blocks
 
-    encoding = "utf-8"
 
-    def isatty(self) -> bool:
-        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+def _joined(paragraph: str) -> list[str]:
+    """The lines of a paragraph, those that stand further in joined with the one that they go on from."""
+    lines = paragraph.splitlines()
+    found: list[str] = []
+    for line in lines:
+        if found and len(line) - len(line.lstrip()) > len(lines[0]) - len(lines[0].lstrip()):
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(line.strip())
+    return found
 
 
-@contextmanager
-def wrapped() -> Iterator[None]:
-    """Print with the prose between the boxes wrapped at words, 100 characters at most; examples stay as they are."""
-    said, width = _Printed(), min(shutil.get_terminal_size().columns, 100)
-    try:
-        with redirect_stdout(said):
-            yield
-    finally:
-        for line in re.sub(r"\n{3,}", "\n\n", said.getvalue()).splitlines():
-            prose = len(line) > width and line[:1] not in BOX and line[:1] != " "
-            print(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) if prose else line)
+def _subcommands(parser: Any) -> dict[str, Any]:
+    found = [one.choices for one in parser._actions if isinstance(one.choices, dict)]
+    return dict(found[0]) if found else {}
+
+
+def _groups(parser: Any, options: Any) -> dict[str, list[Any]]:
+    """Title -> options: what has no name, the command's own, those of parts by their names, those of a `Group`."""
+    hints = get_type_hints(options, include_extras=True) if is_dataclass(options) else {}
+    marked = {name.replace("_", "-"): group for name, hint in hints.items() for group in declared(hint, Group)}
+    found: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    last: dict[str, list[Any]] = {}
+    for group in parser._action_groups:
+        name, _, kind = (group.title or "").removesuffix(" options").partition("-")
+        title = name.capitalize() + (f" ({kind.replace('-', ' ')})" if kind else "")
+        for one in group._group_actions:
+            if one.dest == "help" or isinstance(one.choices, dict):
+                continue
+            if one.dest in marked and one.option_strings:
+                last.setdefault(marked[one.dest], []).append(one)
+            else:
+                found.setdefault("Arguments" if not one.option_strings else title, []).append(one)
+    return {**found, **dict(reversed(last.items()))}
+
+
+def _typed(one: Any) -> str:
+    """How an option is typed: `--umap / --no-umap`, `--heads TEXT …`."""
+    value = one.metavar if isinstance(one.metavar, str) else ""
+    value = re.sub(r"^\[?(\S+) \[\1 \.\.\.\]\]?$", r"\1 …", value)
+    value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda found: METAVARS[found[0]], value)
+    return " ".join(filter(None, [" / ".join(one.option_strings), value]))
+
+
+def _meaning(one: Any) -> str:
+    """The documentation of an option with its default, where it has one that can be typed."""
+    said = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
+    if len(one.option_strings) == 2:
+        return said.replace("(default: True)", "(default: on)").replace("(default: False)", "(default: off)")
+    return said
+
+
+def _entry(typed: str, meaning: str, width: int) -> list[str]:
+    """An option and what it means, beside it or, where it is long, below it."""
+    if len(typed) > width - 2:
+        typed = typed.replace(",", ", ")
+    shown = textwrap.wrap(typed, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    indent = " " * COLUMN
+    below: list[str] = []
+    for paragraph in meaning.split("\n\n"):
+        below += textwrap.wrap(paragraph, width - COLUMN, break_long_words=False, break_on_hyphens=False)
+    first = f"  {shown[0]}" if len(shown) == 1 else ""
+    if first and below and len(first) < COLUMN - 1:
+        return [first.ljust(COLUMN) + below[0], *(indent + line for line in below[1:])]
+    return [*(f"  {line}" for line in shown), *(indent + line for line in below)]

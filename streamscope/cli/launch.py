@@ -23,22 +23,25 @@ from typing import Annotated, Any, Literal
 
 from streamscope.cli.bounds import Count, Only, Positive
 from streamscope.cli.errors import InputError
+from streamscope.cli.help import Group
 from streamscope.cli.terminal import visible
+
+SEVERAL = Group("Several processes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
     """Arguments of every command whose work many processes can share."""
 
-    launch: Literal["serial", "local", "ray", "submitit", "worker"] = "serial"
-    """Who works: this process, or --workers on this machine (local), that Ray or SLURM (submitit) start; worker is what
-    they start."""
-    workers: Annotated[Count, Only("launch", "local", "ray", "submitit")] = 2
-    """How many to start."""
-    partition: Annotated[str | None, Only("launch", "submitit")] = None
-    """Partition of SLURM for submitit."""
-    hours: Annotated[Positive, Only("launch", "submitit")] = 24.0
-    """Time limit of a SLURM job for submitit."""
+    launch: Annotated[Literal["serial", "local", "ray", "submitit", "worker"], SEVERAL] = "serial"
+    """Where the work runs: in this process, or in --workers on this machine (local), or that Ray or SLURM (submitit)
+    start. `worker` is for the started processes themselves."""
+    workers: Annotated[Count, SEVERAL, Only("launch", "local", "ray", "submitit")] = 2
+    """How many processes to start."""
+    partition: Annotated[str | None, SEVERAL, Only("launch", "submitit")] = None
+    """SLURM partition for submitit."""
+    hours: Annotated[Positive, SEVERAL, Only("launch", "submitit")] = 24.0
+    """Time limit of a SLURM job for submitit, in hours."""
 
 
 def is_worker(options: LaunchOptions) -> bool:

@@ -14,8 +14,9 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -24,7 +25,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 from streamscope.cli.bounds import check
 from streamscope.cli.commands import commands
 from streamscope.cli.errors import InputError
-from streamscope.cli.help import describe, examples, wrapped
+from streamscope.cli.help import describe, help_text
 from streamscope.cli.terminal import visible
 
 Options = TypeVar("Options")
@@ -44,19 +45,18 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
     if sys.argv[0].startswith(SCRIPT):
         prog = sys.argv[0]
-    helped = {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv)
-    if helped:
+    words = list(sys.argv[1:] if argv is None else argv)
+    how: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,), "registry": _constructors()}
+    if {"-h", "--help"} & set(words):
         describe(options)
+        with warnings.catch_warnings():  # tyro would rather print itself
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parser = tyro.extras.get_parser(cast(Any, options), **how)
+        print(spoken(help_text(parser, options, spoken(doc or ""), words, _more(spec))))
+        raise SystemExit(0)
     try:
-        with redirect_stderr(said), wrapped() if helped else nullcontext():
-            found: Any = tyro.cli(
-                cast(Any, options),
-                prog=prog,
-                args=argv,
-                description=spoken(examples((doc or "").strip())),
-                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands),
-                registry=_constructors(),
-            )
+        with redirect_stderr(said):
+            found: Any = tyro.cli(cast(Any, options), args=argv, **how)
     except SystemExit as end:
         if not end.code:
             raise
@@ -66,6 +66,13 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         ) from None
     check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
+
+
+def _more(spec: Any) -> str:
+    """Where the rest of a module's documentation is read."""
+    module = commands().get(sys.argv[0].removeprefix(SCRIPT)) if sys.argv[0].startswith(SCRIPT) else None
+    module = module or (spec.name.removesuffix(".__main__") if spec is not None else None)
+    return f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""
 
 
 def spoken(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The options that every command of an instrument has, beside its own and those of its data."""
+"""The options that every command of an instrument has, in addition to its own and those of its data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,31 +6,34 @@ from typing import Annotated, Literal
 
 import tyro
 
+from streamscope.cli.help import Group
 from streamscope.cli.launch import LaunchOptions
+
+MODEL, OUTPUT = Group("Model"), Group("Output")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(LaunchOptions):
-    """What every command of an instrument takes, beside its own options and those of its data."""
+    """What every command of an instrument takes, in addition to its own options and those of its data."""
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """Run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
     d-cas, cfm, pls, c2, dst-dense, dst-kron, llama, hdpl, gpt2, canon, kromcanon, kromcanon-b2,
-    kromcanon-bf16, std-t-rope, dst-ind, dst-full-ind, kromhc; several make one table, with seeds as units and a
-    curve over steps."""
-    control: str | None = None
-    """A control model of the same layers and heads: its numbers, and what the run has beyond them, unit by unit.
-    RUN@all: each snapshot beside the control's of the same step."""
-    edit: tuple[str, ...] = ()
-    """Measure the runs under edits of your own, the control as it is: FILE.py:NAME@HOOK of a function (value, hook) ->
-    value, or FILE.py:NAME of a function (model) -> {hook: function}. The file is executed, all of it,
-    with your rights: give only files that you trust. RUN --control RUN says what they change."""
-    out: Path | None = None
-    """Write the main table (.parquet) here, the other tables and the observations beside it, or tables alone as .csv;
-    killed, the same command goes on with the runs that are left."""
-    figure: Path | None = None
+    kromcanon-bf16, std-t-rope, dst-ind, dst-full-ind, kromhc. Several runs make one table, with seeds as units, and
+    snapshots make a curve over steps."""
+    control: Annotated[str | None, MODEL] = None
+    """A control run with as many layers and heads. The table shows its values and the differences, paired by unit. With
+    RUN@all each snapshot is compared with the control's snapshot of the same step."""
+    edit: Annotated[tuple[str, ...], MODEL] = ()
+    """Measure the runs under edits of your own, and the control without them. Give FILE.py:NAME@HOOK for a function
+    (value, hook) -> value, or FILE.py:NAME for a function (model) -> {hook: function}. The whole file is executed with
+    your rights: give only files that you trust. RUN --control RUN shows what the edits change."""
+    out: Annotated[Path | None, OUTPUT] = None
+    """Write the main table here as .parquet, with the other tables and the observations next to it; .csv writes
+    the tables alone. A command that was killed continues where it stopped when you give it again."""
+    figure: Annotated[Path | None, OUTPUT] = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
-    device: str = "auto"
+    device: Annotated[str, MODEL] = "auto"
     """auto, cpu or cuda."""
-    dtype: Literal["fp32", "bf16"] = "fp32"
-    """What weights and activations are kept in: bf16 takes half of the memory and keeps less than three digits."""
+    dtype: Annotated[Literal["fp32", "bf16"], MODEL] = "fp32"
+    """Storage of weights and activations: bf16 takes half of the memory and keeps fewer than three digits."""

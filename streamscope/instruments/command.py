@@ -113,9 +113,14 @@ def main_of(made: "type[Instrument]", doc: str | None = None, command: Sequence[
 
         flat = tyro.conf.OmitArgPrefixes
         kinds = [
-            (f"of_{type(one).__name__.lower()}", Annotated[type(one), flat], field(default=one)) for one in made.takes
+            (
+                f"data{re.sub('(?=[A-Z])', '_', type(one).__name__).lower()}",
+                Annotated[type(one), flat],
+                field(default=one),
+            )
+            for one in made.takes
         ]
-        own = (f"of_{made.name}", Annotated[made, flat], field(default=made()))
+        own = ("options", Annotated[made, flat], field(default=made()))
         options: Any = parse(
             make_dataclass("Options", [*kinds, own], bases=(Arguments,), frozen=True, kw_only=True),
             argv,
@@ -325,6 +330,7 @@ def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> No
 
     written = [] if options.out is None else replace(result, about={**result.about, **about}).save(options.out)
     result.print()
+    print("Columns:\n" + visible(next(iter(result.tables.values())).column_legend(), keep="\n"))
     if result.about.get("no_mean"):
         print(visible(result.about["no_mean"]))
     for path in written:

@@ -78,20 +78,21 @@ class Documents(Data):
     """Texts to measure the loss on."""
 
     data: str | None = None
-    """SOURCE to measure the loss on; default: the run's validation data."""
+    """Text to measure the loss on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
+    validation data."""
     max_documents: Count | None = 100
     """Use at most this many documents; None for all."""
     batch_size: Count = 32
-    """Documents, or windows of them, per batch."""
+    """Documents (or windows of long ones) per batch."""
     text_field: str = "text"
-    """Field of JSON lines, column of parquet, that holds the text."""
+    """The field (JSON lines) or column (parquet) that holds the text."""
     split_at: SplitAt = "separator"
     """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
     or nothing: every file is one."""
     stride: Whole | None = None
-    """Documents longer than the context are read in windows, each N tokens behind the last, and every token is scored
-    once, with at least context − N tokens before it; 0 cuts them at the context. Default: cut where --data has
-    --max-documents documents, else (a book, some chapters) half the context, and at most that many windows."""
+    """Step N in tokens between the windows in which a long document is read. Every token is scored once, with at least
+    context − N tokens before it; 0 cuts the document at the context instead. Default: cut if --data has --max-documents
+    documents, else half the context and at most that many windows."""
     max_windows: Count | None = None
     """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
@@ -107,7 +108,7 @@ class Tokens(Data):
     data: str | None = None
     """SOURCE of the documents; default: the run's validation data."""
     text_field: str = "text"
-    """Field of JSON lines, column of parquet, that holds the text."""
+    """The field (JSON lines) or column (parquet) that holds the text."""
     max_tokens: Count | None = None
     """At most this many tokens, a row each; None for all."""
     split_at: SplitAt = "separator"

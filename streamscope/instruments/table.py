@@ -284,6 +284,10 @@ class Table:
         for line in self.legend():
             print(visible(line), file=out.file)
 
+    def column_legend(self) -> str:
+        """What every shown column means, a line each: its title, its documentation and its unit."""
+        return "\n".join(f"  {one.title}: {one.doc} ({one.unit})" for one in self.cells()[0])
+
     def _brief(self) -> "Table":
         """The table, or the first rows of a long one, which its title then says."""
         if len(self.rows()) <= LONGEST:

@@ -1,4 +1,4 @@
-"""An instrument of your own: a class in a file, measured by the command that every instrument has.
+"""Measure with an instrument of your own: a class in a Python file.
 
     streamscope previous.py:PreviousSentence stories/lfa --out previous.parquet
     streamscope previous.py:PreviousSentence --help

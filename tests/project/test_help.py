@@ -1,6 +1,7 @@
 """Every command answers --help at once: nothing heavy is imported for it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -87,11 +88,54 @@ def test_help_imports_nothing_heavy(module: str, helped: dict[str, tuple[int, st
 
 @pytest.mark.parametrize("module", COMMANDS)
 def test_help_reads_as_prose(module: str, helped: dict[str, tuple[int, str]]) -> None:
-    """Examples keep their lines, sentences end where the terminal does, and no value is called {None}."""
+    """Sentences end where the terminal does, only examples and files are longer, and no value is called None."""
     _, said = helped[module]
+    about, _, options = said.partition("\nOptions:\n")
     assert not re.search(r"(?m)^(python|streamscope|torchrun) ", said)
-    assert not [line for line in said.splitlines() if len(line) > 100 and line[0] not in " │╭╰├"]
-    assert "{None" not in said and "(repeatable) (repeatable)" not in " ".join(said.replace("│", " ").split())
+    assert not [line for line in about.splitlines() if len(line) > 100 and not line.startswith("    ")]
+    assert not [line for line in options.splitlines() if len(line) > 100 and "://" not in line]
+    flat = " ".join(said.split())
+    assert "{None" not in flat and "default: None" not in flat and "(repeatable) (repeatable)" not in flat
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_is_short_and_grouped(module: str, helped: dict[str, tuple[int, str]]) -> None:
+    """One sentence, once; at most two examples; flags in pairs; groups with a person's titles; where more is said."""
+    _, said = helped[module]
+    if module == "instruments.user_instrument" or "[FILE" in said.partition("\n")[0]:
+        return
+    summary = " ".join(said.split("\n\n")[1].split())
+    assert summary.endswith((".", "?")) and len(summary) <= 100, summary
+    assert " ".join(said.split()).count(summary) == 1
+    examples = re.findall(r"(?m)^    (?:python -m|streamscope|torchrun) .*", said)
+    assert len(examples) <= 2
+    titles = re.findall(r"(?m)^(\w[^.\n]*):$", said)
+    assert len(titles) == len(set(titles)) and not [one for one in titles if "of-" in one or "positional" in one]
+    for on, off in re.findall(r"(?m)^  (--[\w-]+) / (--[\w-]+)", said):
+        assert off == f"--no-{on.removeprefix('--')}"
+    assert not re.search(r"(?m)^  --no-", said)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_an_instrument_has_its_groups_in_order_as_wide_as_the_terminal(width: int) -> None:
+    argv, environment = [sys.executable, "-m", "interventions.ablate", "--help"], {**os.environ, "COLUMNS": str(width)}
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
+    titles = ["Examples", "Arguments", "Options", "Data (documents)", "Data (prompts)", "Output", "Model"]
+    assert re.findall(r"(?m)^(\w[^.\n]*):$", said) == [*titles, "Several processes"]
+    assert "--together / --no-together" in said and "(default: off)" in said
+    assert said.count("python -m interventions.ablate") == 3  # usage and two examples
+    assert said.splitlines()[-1].endswith("python -m pydoc interventions.ablate")
+    lengths = [len(line) for line in said.splitlines() if not line.startswith("    python")]
+    assert min(width, 100) - 5 < max(lengths) <= min(width, 100)
+
+
+@pytest.mark.parametrize("room", ROOMS[1:])
+def test_the_list_of_commands_fits_a_sentence_each(room: str) -> None:
+    from streamscope.cli.commands import commands, first_line
+
+    found = {name: first_line(m) for name, m in commands().items() if m.startswith(f"streamscope.{room}.")}
+    assert found
+    assert not {name: line for name, line in found.items() if not line.endswith(".") or len(line) > 100}
 
 
 def test_a_meaning_flows_over_the_lines_of_its_source() -> None:
@@ -100,7 +144,7 @@ def test_a_meaning_flows_over_the_lines_of_its_source() -> None:
 
     found = meanings(Arguments)
     assert found["control"].startswith(
-        "A control model of the same layers and heads: its numbers, and what the run has"
+        "A control run with as many layers and heads. The table shows its values and the differences,"
     )
     assert not [one for one in found.values() if "\n" in one or "  " in one]
     assert {"launch", "workers"} <= set(found)  # inherited
@@ -122,7 +166,7 @@ def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, c
     with pytest.raises(SystemExit):  # a command by its room, as in `python -m`
         main(["features.extract", "--help"])
     shown = capsys.readouterr().out
-    assert "usage: streamscope extract" in shown and "python -m" not in shown
+    assert "usage: streamscope extract" in shown and "python -m" not in shown.replace("python -m pydoc", "")
     assert spoken(text) == "streamscope ablate               x\nstreamscope hdpl, python -m pytest"
 
 

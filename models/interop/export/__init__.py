@@ -1,4 +1,4 @@
-"""A run as a Hugging Face folder: weights, code that needs torch and transformers alone, tokenizer, model card.
+"""Export a run as a Hugging Face folder that needs only torch and transformers.
 
     python -m models.interop.export lfa --out exported/lfa
     python -m models.interop.export runs/lfa --out exported/lfa --snapshots

@@ -1,4 +1,4 @@
-"""Models of Hugging Face folders as ours: GPT-2, GPT-NeoX (Pythia), Llama, Qwen2, Qwen3.
+"""Open GPT-2, GPT-NeoX (Pythia), Llama, Qwen2 and Qwen3 folders from Hugging Face as our models.
 
     python -m models.interop.huggingface ./pythia-70m --out runs/pythia
     python -m interventions.ablate hf:./pythia-70m --data stories:1:200

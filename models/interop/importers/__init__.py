@@ -1,4 +1,4 @@
-"""Checkpoints of the papers' authors as run folders of ours: kromcanon's .npz, HDPL's .pt.
+"""Import checkpoints of the papers' authors as runs: kromcanon's .npz and HDPL's .pt.
 
     python -m models.interop.importers checkpoints/kromcanon/final/model.npz --format kromcanon --out runs/theirs
     python -m models.interop.importers results/best_model_Baseline.pt --format hdpl --out runs/base --set n_heads=8

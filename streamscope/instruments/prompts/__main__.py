@@ -1,4 +1,4 @@
-"""Suites of prompts: what each holds, and how many of its prompts a tokenizer serves.
+"""List suites of prompts, and count how many of their prompts a tokenizer can align.
 
 streamscope prompts                                       the bundled suites: counts per category and relation
 streamscope prompts competing --run runs/lfa              how many of its prompts the run's tokenizer aligns

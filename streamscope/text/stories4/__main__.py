@@ -1,4 +1,4 @@
-"""Print stories of version 4, or their statistics.
+"""Print stories of version 4 of the built-in corpus, or their statistics.
 
 python -m streamscope.text.stories4 --n 3 --seed 0 --stage 0
 python -m streamscope.text.stories4 --n 20000 --stats
