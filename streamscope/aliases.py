@@ -18,11 +18,11 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-WITH_INSTRUMENTS = ("probes", "interventions", "features")
+from streamscope.rooms import WITH_INSTRUMENTS
+
 MOVED: dict[str, tuple[str, ...]] = {
     "models.bounds": ("cli.bounds",),
     "models.cli": ("cli.parse",),
@@ -59,12 +59,6 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 """Old name -> where its objects are now, without `streamscope.`; names below a package move with it."""
 _ROOMS: set[str] = set()
-
-
-def folder_of(room: str) -> Path:
-    """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""
-    bases = [Path(base) for base in sys.modules["streamscope"].__path__]
-    return next((base / room for base in bases if (base / room).is_dir()), bases[0] / room)
 
 
 def _moved(name: str) -> tuple[str, ...]:

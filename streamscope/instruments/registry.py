@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import Any
 
-from streamscope.aliases import WITH_INSTRUMENTS, folder_of
 from streamscope.cli.errors import unknown
+from streamscope.rooms import WITH_INSTRUMENTS, folder_of
 
 REGISTERED: dict[str, type[Any]] = {}
 

@@ -153,6 +153,7 @@ BESIDE = {
         "torch.distributed.fsdp",
     },
     "models/training/run.py": {"torch.utils.tensorboard"},  # an extra
+    "models/weights.py": {"transformer_lens.model_bridge.composition_scores"},  # half a second, for one method
     "streamscope/instruments/result.py": {"streamscope.instruments.figures.drawing"},  # plotly, for a table of no use
 }  # fmt: skip
 """What other files import in functions, and why."""

@@ -11,12 +11,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.lines import json_lines
 from streamscope.instruments.prompts.loaders import FORMATS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, order_of
+from streamscope.rooms import folder_of
 
 if TYPE_CHECKING:
     from streamscope.text.stories import Span

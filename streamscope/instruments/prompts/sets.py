@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.aliases import folder_of
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.prompts.lines import json_lines, numbered, strings
+from streamscope.rooms import folder_of
 
 FOLDER = folder_of("datasets") / "contrast"
 BUILT_IN = ("indoor", "outdoor", "happy", "sad")
