@@ -22,7 +22,6 @@ def check_new(folder: Path) -> None:
 
 def parent_of(folder: Path) -> dict[str, Any]:
     """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
-
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     known: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
     return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **known}
@@ -33,7 +32,6 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     So that `evaluation_shards` finds the validation data of the run that was trained.
     """
-
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json", Config)
     names = ("preset", "scale", "seed", "data", "step", "steps")
@@ -47,7 +45,6 @@ def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens
     metrics.jsonl gets one evaluation row: `loss` in nats per token over `tokens` tokens. `about` and the parent go into
     the manifest. Raises `InputError` for a folder that is not empty or cannot be written.
     """
-
     check_new(folder)
     config, manifest = inherited(parent)
     part = folder.with_name(f".{folder.name}.part")

@@ -33,7 +33,6 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
 
     Projections, scores and A V, the head (2 D V), gates, hyper-connections.
     """
-
     c = model.config
     n = n or c.n_ctx
     projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
@@ -53,7 +52,6 @@ def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -
     The head counts once for every supervised layer; HDPL's log σ² is computed in training alone; the constant
     permutation matrices of mHC-lite need no gradient.
     """
-
     c = model.config
     out = {part: 3 * flops for part, flops in flops_per_token(model, n).items()}
     supervision = c.readout.supervision

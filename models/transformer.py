@@ -146,7 +146,6 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
         Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
         """
-
         return generate(self, prompts, **options)
 
     # ---- losses --------------------------------------------------------------------------------
@@ -228,12 +227,10 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors and tokenizer.json, for `models.load`."""
-
         save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON data."""
-
         return to_dict(self.config)
 
 

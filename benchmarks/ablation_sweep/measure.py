@@ -39,7 +39,6 @@ CHECKED = 24
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     """One row of the table."""
-
     shape: dict[str, Any] = {
         "n_layers": options.layers, "n_heads": options.heads, "d_model": options.width, "d_vocab": vocab,
         "n_ctx": options.length, "init_std": 0.1,
@@ -79,7 +78,6 @@ def _ours(
     model: StreamTransformer, tokens: Tensor, sweep: list, shards: TokenShards | None, options: Options
 ) -> Callable[[], np.ndarray]:
     """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
-
     prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
 
     def answers() -> np.ndarray:
@@ -94,7 +92,6 @@ def _ours(
 
 def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, found: np.ndarray, *, losses: bool) -> float:
     """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
-
     step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
     worst = 0.0
     for e in range(0, len(sweep), step):
@@ -107,7 +104,6 @@ def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, found: np
 
 def _shards(folder: Path, tokens: Tensor, vocab: int) -> TokenShards:
     """The rows as documents."""
-
     tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "starts.npy", np.arange(len(tokens) + 1) * tokens.shape[1])
     sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
@@ -118,7 +114,6 @@ def _shards(folder: Path, tokens: Tensor, vocab: int) -> TokenShards:
 
 
 def _peer_name() -> str:
-
     return f"transformer-lens {version('transformer-lens')}, transformers {version('transformers')}"
 
 
@@ -126,7 +121,6 @@ def _peers(
     model: StreamTransformer, tokens: Tensor, heads: list[Head], *, losses: bool
 ) -> dict[str, Callable[[], object]]:
     """TransformerLens' forward pass and its sweep, a pass per head."""
-
     bridge, x = as_bridge(model), tokens[:, :-1]
     torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
 
@@ -149,7 +143,6 @@ def _peers(
 
 def as_bridge(model: Any) -> Any:
     """A `TransformerBridge` around GPT-2 with the weights of a `std-t`: LayerNorm, learned positions, no biases."""
-
     c = model.config
     config = GPT2Config(
         n_layer=c.n_layers, n_head=c.n_heads, n_embd=c.d_model, n_inner=c.d_mlp, vocab_size=c.d_vocab,

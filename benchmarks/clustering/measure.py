@@ -22,7 +22,6 @@ from streamscope.features.store import read_features
 
 
 def _line(name: str, times: list[float], found: np.ndarray, ours: list[float], same: np.ndarray) -> str:
-
     line = f"{name:10s} {median(times):7.1f} s  {found.max() + 1:5d} clusters  {(found >= 0).mean():.1%} of the tokens"
     if name == "ours":
         return line
@@ -32,7 +31,6 @@ def _line(name: str, times: list[float], found: np.ndarray, ours: list[float], s
 
 def _peer(peer: Peer, jobs: int) -> Any:
     """The peer as it does the same: 30 components, the plain distance, clusters of ten."""
-
     if peer == "hdbscan":
         clusters = hdbscan.HDBSCAN(min_cluster_size=10, min_samples=1, core_dist_n_jobs=jobs)
     else:
@@ -42,7 +40,6 @@ def _peer(peer: Peer, jobs: int) -> Any:
 
 def _table(options: Options) -> np.ndarray:
     """[tokens, columns] float32 without constant columns."""
-
     if options.features is not None:
         x = read_features(options.features).X[: options.tokens]
         return x[:, np.ptp(x, axis=0) > 0]
@@ -56,7 +53,6 @@ def _table(options: Options) -> np.ndarray:
 
 def _compare_new(x: np.ndarray) -> None:
     """Labels of odd rows after a fit on the even ones."""
-
     modes = ComputationalModes().fit(x[::2])
     start = time.perf_counter()
     ours = modes.predict(x[1::2])

@@ -113,7 +113,6 @@ class Death:
 
 def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
     """What the process does: the command, on one thread, with its output in a file."""
-
     gc.freeze()  # what the server has imported is not garbage: a collection over it took a third of a second
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
@@ -186,7 +185,6 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
 def ended(folder: Path) -> dict[str, Any]:
     """What must be the same: of each run weights as `load` gives them, metrics without times, outcome and step; of each
     table its rows."""
-
     found: dict[str, Any] = {}
     for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):
         run, about = path.parent, json.loads(path.read_text(encoding="utf-8"))

@@ -35,7 +35,6 @@ COMPARED = 1e-4
 
 
 def _model(options: Options, vocab: int) -> StreamTransformer:
-
     shape: dict[str, Any] = {
         "n_layers": options.layers,
         "d_model": options.width,
@@ -47,7 +46,6 @@ def _model(options: Options, vocab: int) -> StreamTransformer:
 
 def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
     """Documents of random tokens, one more than `lengths` says."""
-
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
     np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "starts.npy", starts)
@@ -60,7 +58,6 @@ def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
 
 def _measure(options: Options, vocab: int) -> list[str]:
     """One row of the table of times."""
-
     model, how = _model(options, vocab), Extract(tier=options.tier)
     lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
@@ -95,13 +92,11 @@ def extraction(
     model: StreamTransformer, shards: TokenShards, how: Extract, out: Path, max_tokens: int | None = None
 ) -> None:
     """From shards to the finished file."""
-
     how.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
 
 
 def _bound(model: StreamTransformer, documents: Sequence[Sequence[int]]) -> None:
     """One forward pass with explicit attention, L unembeddings, one softmax and top-2 over each; no lower bound."""
-
     inputs = [ids[:-1] for ids in documents]
     for batch in batches([len(ids) for ids in inputs], BATCH_TOKENS):
         tokens = pad([inputs[i] for i in batch])
@@ -119,7 +114,6 @@ def straightforward(model: StreamTransformer, documents: Sequence[Sequence[int]]
 
     PLS B.6: `attn_slice = layer_attn[:, query_pos, :query_pos]`.
     """
-
     n_layers, n_heads, k = model.config.n_layers, model.config.n_heads, options.k
     X = []
     for ids in documents:

@@ -33,7 +33,6 @@ class RandomWindows:
 
     def batch(self, indices: Any) -> tuple[Any, Any]:
         """Inputs and next tokens [B, T]."""
-
         generator = torch.Generator().manual_seed(int(next(iter(indices))))
         rows = torch.randint(self.d_vocab, (len(indices), self.n_ctx + 1), generator=generator)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
@@ -41,13 +40,11 @@ class RandomWindows:
 
 def name_of(device: str) -> str:
     """As the hardware calls itself."""
-
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 
 def chosen(o: Options) -> Sequence[str]:
     """The presets to look at."""
-
     return o.presets or tuple(PRESETS)
 
 
@@ -84,14 +81,12 @@ def correctness(o: Options) -> Cases:
 
 def gradients(loss: Any, model: Any) -> list[Any]:
     """Of every parameter whose gradient is more than rounding."""
-
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     return [torch.zeros(()) if g is None or float(g.abs().max()) < 1e-7 else g for g in found]
 
 
 def trainer(o: Options, name: str, folder: Path, **changes: Any) -> Trainer:
     """The product's own training loop on random windows."""
-
     model = build(name, o.scale)
     options = {"steps": o.steps, "device": o.device, "sample_every": 0, "log_every": max(1, o.steps // 3), **changes}
     training = with_recipe(Training(**options), name, o.scale)
@@ -128,7 +123,6 @@ def mfu(o: Options) -> Cases:
     """The rows that a training logs: the last of three, so that compiling and warming up are over."""
 
     def look(name: str, compile_: str) -> Row:
-
         if o.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +152,6 @@ def memory(o: Options) -> Cases:
     """Bytes at the peak of a step of `c2` and of `pls`."""
 
     def look(name: str) -> Row:
-
         model = build(name).to(o.device).train()
         tokens = torch.randint(model.config.d_vocab, (32, 513), device=o.device)
         peaks = []

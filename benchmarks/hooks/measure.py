@@ -40,7 +40,6 @@ def without_hooks(model: StreamTransformer) -> StreamTransformer:
 @contextmanager
 def no_taps() -> Iterator[None]:
     """`read_point` and `observe` do nothing at all inside, as if no hook had ever been thought of."""
-
     nothing = {"tap": (read_point, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
     rooms = [module for name, module in sys.modules.items() if name.startswith("streamscope.models.")]
     with ExitStack() as stack:
@@ -53,7 +52,6 @@ def no_taps() -> Iterator[None]:
 
 def train_step(model: nn.Module, loss: Callable[[], Any], device: str) -> Callable[[], None]:
     """A whole step: bf16 autocast, backward, clipping to 1, AdamW, zeroing."""
-
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:

@@ -23,7 +23,6 @@ Step = Callable[[], None]
 
 def device_name(device: str) -> str:
     """As the hardware calls itself."""
-
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 
@@ -47,7 +46,6 @@ def beside_std_t(o: Options) -> Iterator[str]:
 
 def supervision(o: Options) -> Iterator[str]:
     """Time of `pls` over `c2`, beside the ratio of their FLOPs."""
-
     for width in o.widths:
         for vocabulary in o.vocabularies:
             configs = [shape(name, o, width, vocabulary) for name in ("pls", "c2")]
@@ -71,7 +69,6 @@ def pairs(o: Options) -> Iterator[str]:
 
 def mfu(o: Options) -> Iterator[str]:
     """Training FLOPs per second of every preset over those of a large matrix product in the same dtype."""
-
     ceiling = matmul_ceiling(o)
     known = peak_flops(device_name(o.device))
     printed = "" if known is None else f", the data sheet says {known / 1e12:.0f}"
@@ -90,7 +87,6 @@ def mfu(o: Options) -> Iterator[str]:
 
 def profile(o: Options) -> Iterator[str]:
     """The six operators with most time of their own in one step of each preset, as shares of the step, with calls."""
-
     device = ProfilerActivity.CUDA if o.device == "cuda" else ProfilerActivity.CPU
     own = "self_device_time_total" if o.device == "cuda" else "self_cpu_time_total"
     for name, c in compared(o):
@@ -123,7 +119,6 @@ def on_paper(o: Options) -> Iterator[str]:
     A ring of n moves 2 (n − 1) / n of the gradient's bytes through every link. Without any overlap a step takes the
     sum of the two times; with DDP's overlap of the backward pass the larger of communication and two thirds of compute.
     """
-
     n, speed = 8, 0.35 * PEAKS["H100"]
     for name in ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon"):
         model = build(name)
@@ -145,7 +140,6 @@ def on_paper(o: Options) -> Iterator[str]:
 
 def shape(name: str, o: Options, width: int | None, vocabulary: int) -> ModelConfig:
     """A preset's configuration in the benchmark's shape; heads stay the preset's."""
-
     change: dict[str, Any] = {"d_vocab": vocabulary, "n_ctx": o.context}
     change |= {"d_model": width, "mlp.d_mlp": 0} if width is not None else {}
     return preset(name, "paper", **change, **({"n_layers": o.layers} if o.layers else {}))
@@ -158,7 +152,6 @@ def clock(o: Options) -> Callable[[], float]:
 
 def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
     """One line: how many times as fast as the peer."""
-
     r = paired(theirs, ours, rounds=o.rounds, warmup=2, clock=clock(o))
     speed = o.batch * o.context / r.second
     return f"{name}: {r.ratio:.3f} x {peer} (pairs {r.low:.3f} to {r.high:.3f}), {speed:,.0f} tokens/s"
@@ -166,7 +159,6 @@ def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
 
 def training_step(c: ModelConfig, name: str, o: Options) -> Step:
     """A whole step of `models.train`'s kind on random tokens."""
-
     model: StreamTransformer = build(c).to(o.device).train()
     optimizer = make_optimizer(model, with_recipe(Training(), name, "paper"))
     blocks = [torch.compile(block.forward) for block in model.blocks] if o.compile else None
@@ -176,7 +168,6 @@ def training_step(c: ModelConfig, name: str, o: Options) -> Step:
 
 def plain_step(c: ModelConfig, o: Options) -> Step:
     """The same of the plain GPT: its optimiser is AdamW with the same options."""
-
     plain = PlainGPT(
         d_vocab=c.d_vocab, n_ctx=c.n_ctx, d=c.d_model, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp
     ).to(o.device)
@@ -188,7 +179,6 @@ def plain_step(c: ModelConfig, o: Options) -> Step:
 
 def some_tokens(c: ModelConfig, o: Options) -> tuple[Any, Any]:
     """Inputs and next tokens, drawn uniformly with seed 0."""
-
     tokens = torch.randint(c.d_vocab, (o.batch, o.context + 1), generator=torch.Generator().manual_seed(0))
     return tokens[:, :-1].to(o.device), tokens[:, 1:].to(o.device)
 
@@ -210,7 +200,6 @@ def _step(model: Any, optimizer: Any, loss: Callable[[], Any], o: Options) -> St
 
 def matmul_ceiling(o: Options) -> float:
     """FLOPs per second of the fastest of three square products, best of some tries."""
-
     dtype = torch.bfloat16 if o.dtype == "bf16" else torch.float32
     best = 0.0
     for n in (1024, 2048, 4096) if o.rounds > 1 else (256,):

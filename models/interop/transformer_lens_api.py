@@ -388,7 +388,6 @@ class LensMixin(WeightsMixin):
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
         """Attention weights of the chosen layers."""
-
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]
         with capture(self, names) as found:

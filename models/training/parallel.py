@@ -112,7 +112,6 @@ class Ranks:
         return ddp
 
     def _shard(self, wrapped: "_Loss") -> Callable[[Tensor, Tensor], Any]:
-
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 

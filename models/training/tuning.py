@@ -29,7 +29,6 @@ VALID_FRACTION = 0.05
 
 def start(options: Any, out: Path) -> None:
     """Begin the fine-tuning that `models.sft.Options` describe."""
-
     if not options.run or options.data is None:
         raise InputError("give a run and --data FILE, for example: runs/lfa --data pairs.jsonl --out runs/lfa-sft")
     template = options.template.replace("\\n", "\n")
@@ -59,7 +58,6 @@ def start(options: Any, out: Path) -> None:
 
 def go_on(out: Path) -> None:
     """Go on with the fine-tuning in `out`; raises `InputError` where its data, parent or tokenizer changed."""
-
     folder = whole_run(out)
     if "sft" not in read_json(folder / "config.json", Config):
         raise InputError(f"{folder} is no fine-tuning: resume it with python -m models.train --resume --out {folder}")
@@ -81,7 +79,6 @@ def go_on(out: Path) -> None:
 
 def _parent(manifest: dict[str, Any]) -> Path:
     """The run that the fine-tuning started from. Raises `InputError` when it has other weights now."""
-
     parent = run_folder(manifest["parent"]["run"])
     if parent_of(parent)["sha256"] != manifest["parent"]["sha256"]:
         raise InputError(f"{parent} has other weights than when the fine-tuning began; start it anew")
@@ -92,7 +89,6 @@ def _trainer(
     start: Path, out: Path, sft: dict[str, Any], training: Training, *, fresh: bool = False
 ) -> tuple[Any, dict[str, Any]]:
     """(trainer, counts of the pairs). The model is that of `start`; `fresh`: its shape only, a checkpoint fills it."""
-
     pairs = read_pairs(Path(sft["data"]))
     if sft["valid"] is not None:
         train, valid = pairs, read_pairs(Path(sft["valid"]))
@@ -119,12 +115,10 @@ def _trainer(
 
 
 def _digest(pairs: Sequence[tuple[str, str]]) -> str:
-
     return hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
 
 
 def _fit(trainer: Any, counts: dict[str, Any]) -> None:
-
     n_ctx = trainer.model.config.n_ctx
     for name, part in (("data", "training"), ("valid", "validation")):
         c = counts[name]
