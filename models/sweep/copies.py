@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks import changed, is_finite
+from streamscope.models.hooks import apply_edit, is_finite
 from streamscope.models.sweep.stages import Plan
 
 Keep = Callable[[str, Tensor], Any]
@@ -45,7 +45,7 @@ class Copies:
         parts, some = [], False
         for row, part in zip(self.rows, self._parts(name, x), strict=True):
             for fn in self.plans[row.edits[0]].functions.get(name, ()):
-                part, some = changed(name, fn, part, hook), True
+                part, some = apply_edit(name, fn, part, hook), True
             parts.append(part)
         if not some:
             return None

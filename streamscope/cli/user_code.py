@@ -48,7 +48,7 @@ def members(path: Path) -> dict[str, Any]:
     try:
         made.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path} cannot be executed: {told(error, path)}") from error
+        raise InputError(f"{path} cannot be executed: {error_line(error, path)}") from error
     return {name: one for name, one in vars(module).items()
             if not name.startswith("_") and getattr(one, "__module__", title) == title}  # fmt: skip
 
@@ -74,7 +74,7 @@ def member(spec: str, fits: Callable[[Any], bool], what: str, hint: str = "") ->
     return next(iter(fitting.values()))
 
 
-def told(error: BaseException, path: Path) -> str:
+def error_line(error: BaseException, path: Path) -> str:
     """An error of the user's code in one line, with the last line of the file that it came through."""
     at, trace = "", error.__traceback__
     while trace is not None:
