@@ -21,7 +21,7 @@ from streamscope.benchmarks.faults.options import Options
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.tensors import digest
-from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
+from streamscope.models.training.run import MACHINE_METRICS, read_metrics
 
 KILLED = 86
 """Exit code of a process that killed itself at a rename."""
@@ -182,7 +182,7 @@ def final_state(folder: Path) -> dict[str, Any]:
         run, about = path.parent, json.loads(path.read_text(encoding="utf-8"))
         prefix = "" if run == folder else f"{run.name} "
         state[f"{prefix}weights"] = digest(load(run).state_dict())
-        rows = [{k: v for k, v in row.items() if k not in OF_THE_MACHINE} for row in read_metrics(run)]
+        rows = [{k: v for k, v in row.items() if k not in MACHINE_METRICS} for row in read_metrics(run)]
         state[f"{prefix}metrics"] = rows
         state |= {f"{prefix}{name} noted": about.get(name) for name in ("outcome", "step", "steps", "weights")}
     for path in sorted(folder.glob("*.parquet")):

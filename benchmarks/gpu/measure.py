@@ -84,7 +84,7 @@ def fed_trainer(o: Options, name: str, **changes: Any) -> Iterator[Trainer]:
     """A trainer in a temporary folder, whose batches are ready."""
     with tempfile.TemporaryDirectory() as folder:
         t = trainer(o, name, Path(folder), **changes)
-        t.feed = t._fed()
+        t.feed = t.open_feed()
         try:
             yield t
         finally:
@@ -97,15 +97,15 @@ def sync(o: Options, name: str, scale: str) -> Row:
         t.steps = 10**6
         try:
             for _ in range(3):  # caches, autotuning and the first allocation may wait
-                t._account(t.update())
+                t._queue_values(t.update())
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
             for _ in range(o.steps):
-                t._account(t.update())
+                t._queue_values(t.update())
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        t._settle()
-        return {"steps_without_waiting": o.steps, "loss": t.shown}
+        t._read_values()
+        return {"steps_without_waiting": o.steps, "loss": t.mean_loss}
 
 
 def mfu(o: Options, name: str, scale: str, compile_: str) -> Row:
@@ -118,7 +118,7 @@ def mfu(o: Options, name: str, scale: str, compile_: str) -> Row:
         with Progress(o.steps) as progress:
             while t.step < o.steps:
                 began = time.perf_counter()
-                t._account(t.update())
+                t._queue_values(t.update())
                 t._log(progress, began)
         names = ("tokens_per_second", "mfu", "peak_memory", "loss")
         return {k: rows[-1][k] for k in names if k in rows[-1]} | {"parameters": t.model.n_params()}

@@ -156,13 +156,13 @@ class Job:
         """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
         from streamscope.instruments.data import Documents
         from streamscope.instruments.open_data import same_tokens
-        from streamscope.models.checkpoint import opened
+        from streamscope.models.checkpoint import load_for_instruments
 
-        model = opened(self.run, device=self.device, dtype=self.dtype)
+        model = load_for_instruments(self.run, device=self.device, dtype=self.dtype)
         if self.control is None:
             self.instrument.check(model)
             return model, None
-        control = opened(self.control, device=self.device, dtype=self.dtype)
+        control = load_for_instruments(self.control, device=self.device, dtype=self.dtype)
         _same_shape(model, control, self.control)
         if Documents in map(type, self.instrument.takes):
             same_tokens(model, control, self.control)

@@ -116,7 +116,7 @@ def test_stopping_and_starting(preset) -> None:
         model(tokens, stop_at_layer=3)
     middle = model(tokens, stop_at_layer=1)
     if preset != "std-t":
-        with pytest.raises(InputError, match=r"start_at_layer is for one stream.*model.segment"):
+        with pytest.raises(InputError, match=r"start_at_layer needs one stream.*model.segment"):
             model(middle, start_at_layer=1)
         return
     assert torch.equal(model(middle, start_at_layer=1), model(tokens))

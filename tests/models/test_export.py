@@ -269,7 +269,7 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     tensors = read_tensors(tmp_path / "out" / "step-000016" / "model.safetensors")[0]
     assert all(torch.equal(x, tensors[f"model.{name}"]) for name, x in early.items())
     for argv, line in (([str(run), "--out", str(tmp_path / "out")], "is there already"), ([str(run)], "give a run and"),
-                       (["nothing", "--out", str(tmp_path / "x")], "no run folder")):  # fmt: skip
+                       (["nothing", "--out", str(tmp_path / "x")], "not a run folder")):  # fmt: skip
         with pytest.raises(InputError, match=line):
             main(argv)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]

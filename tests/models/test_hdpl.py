@@ -301,7 +301,7 @@ def test_log_variance_is_only_shown() -> None:
 def test_there_is_no_matrix() -> None:
     attn, mlp = build("hdpl", "tiny").blocks[0].attn, build("hdpl", "tiny").blocks[0].mlp
     for read in (lambda: attn.W_Q, lambda: attn.W_V, lambda: mlp.W_in):
-        with pytest.raises(InputError, match="not linear .* no weight matrix: read hook_detail"):
+        with pytest.raises(InputError, match="not linear .* no weight matrix: read its hook_detail"):
             read()
     assert attn.W_O.shape == (4, 8, 32) and mlp.W_out.shape == (128, 32)
 
