@@ -89,7 +89,7 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lfa").mkdir()
     assert run_folder("lfa") == Path("lfa")
-    with pytest.raises(InputError, match="lfaa is not a run folder and no bundled model .stories/lfa, "):
+    with pytest.raises(InputError, match="lfaa is not a run folder or bundled model .stories/lfa, "):
         run_folder("lfaa")
     assert run_folder("stories/lfa") == ZOO / "lfa" and run_folder("pls") == ZOO / "pls"
     (tmp_path / "gpt2").mkdir()  # what is there is meant
@@ -101,7 +101,7 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pyte
     [
         ("gpt2", "gpt2 is ambiguous: stories/gpt2 is the bundled story model, hf:gpt2 is OpenAI's"),
         ("llama", "llama is ambiguous: stories/llama is the bundled"),
-        ("stories/gpt3", "stories/gpt3 is not a run folder and no bundled model"),
+        ("stories/gpt3", "stories/gpt3 is not a run folder or bundled model"),
         ("stories/", "stories is not a run folder"),
     ],
 )
