@@ -151,7 +151,7 @@ def test_transformer_lens_names_are_checked(model) -> None:
         model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.hook_rezid_pre", lambda x, hook: x)])
     _, cache = model.run_with_cache(tokens, names_filter="blocks.*.attn.hook_z")
     assert len(list(cache.keys())) == 2
-    with pytest.raises(InputError, match="names_filter chooses no hook"):
+    with pytest.raises(InputError, match="names_filter matches no hook"):
         model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_patern"))
 
 
