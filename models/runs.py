@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from streamscope.cli.disk import Listed, Trained
+from streamscope.cli.disk import ListedManifest, TrainedManifest
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid, visible
@@ -87,7 +87,7 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
     row = dict.fromkeys(("run", "preset", "scale", "parameters", "step", "validation loss", "outcome"), "")
     row["run"] = str(run.relative_to(below))
     try:
-        manifest, last = _manifest(run, Listed), (evaluations(run) or [{}])[-1]
+        manifest, last = _manifest(run, ListedManifest), (evaluations(run) or [{}])[-1]
     except InputError as error:
         return row | {"outcome": str(error)}
     return row | {
@@ -101,9 +101,9 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
 def _show(run: Path) -> None:
     from streamscope.models.checkpoint import run_folder, snapshots
     from streamscope.models.training.run import read_metrics
-    from streamscope.text.shards import counted
+    from streamscope.text.shards import document_count
 
-    manifest, metrics = _manifest(run, Trained), read_metrics(run_folder(run))
+    manifest, metrics = _manifest(run, TrainedManifest), read_metrics(run_folder(run))
     data = manifest["data"]["train"]
     names = "preset scale parameters seed commit device started ended wall_seconds outcome"
     for name in names.split():
@@ -113,7 +113,7 @@ def _show(run: Path) -> None:
     print(visible(f"{'command':13s} {' '.join(manifest['argv'])}"))
     if "parent" in manifest:  # fine-tuned or edited: the data below are the parent's
         print(visible(f"{'made from':13s} {manifest['parent']['run']}"))
-    documents = counted(data["n_documents"], manifest["data"]["valid"])
+    documents = document_count(data["n_documents"], manifest["data"]["valid"])
     print(visible(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"))
     losses = [(row["step"], f"{row['loss']:.4f}", f"{row['perplexity']:.2f}") for row in evaluations(run)]
     print_grid(["step", "loss", "perplexity"] if losses else [], losses)

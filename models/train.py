@@ -95,7 +95,7 @@ def _start(options: Options, out: Path) -> None:
 
 
 def _resume(out: Path) -> None:
-    from streamscope.cli.disk import Config, Trained, TrainedConfig, read_json
+    from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
     from streamscope.models.checkpoint import model_config, whole_run
     from streamscope.models.training.data import prepare
     from streamscope.models.training.parallel import ranks
@@ -116,7 +116,7 @@ def _resume(out: Path) -> None:
             config.d_vocab,
             **{name: value for name, value in source.items() if name not in ("data", "valid")},
         )
-    manifest = read_json(folder / "manifest.json", Trained)
+    manifest = read_json(folder / "manifest.json", TrainedManifest)
     for part, now in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
         if was != now.meta["corpus"]:
@@ -180,14 +180,14 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 def _fit(trainer: Any, data: Any) -> None:
     from streamscope.models.training.loop import run_to_end
-    from streamscope.text.shards import counted
+    from streamscope.text.shards import document_count
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:
         lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{visible(model.config.name)} {model.config.mixing}: {model.n_params():,} parameters; "
-            f"{data.train.n_tokens:,} training tokens in {counted(data.train.n_documents, data.valid.meta)}, "
+            f"{data.train.n_tokens:,} training tokens in {document_count(data.train.n_documents, data.valid.meta)}, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
             f"{trainer.steps} steps of {lengths} tokens -> {visible(folder)}",
             file=sys.stderr,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Trained, ValidatedConfig, read_json
+from streamscope.cli.disk import TrainedManifest, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import bundled_folder, run_label
 from streamscope.text import SplitAt
@@ -139,6 +139,6 @@ def evaluation_shards(
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
     manifest = folder / "manifest.json"
-    if manifest.exists() and read_json(manifest, Trained)["data"]["valid"]["corpus"] != shards.meta["corpus"]:
+    if manifest.exists() and read_json(manifest, TrainedManifest)["data"]["valid"]["corpus"] != shards.meta["corpus"]:
         raise InputError(f"the validation data of {folder} changed since it was trained; give --data SOURCE")
     return shards

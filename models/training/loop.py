@@ -144,7 +144,7 @@ class Trainer:
         number = self.phase(step)
         phase, seed = self.phases[number], self.training.seed_of("data")
         if isinstance(phase.windows, MixedWindows):
-            return phase.windows.drawn(seed, (step - phase.first) * phase.batch, phase.batch, number)
+            return phase.windows.draw(seed, (step - phase.first) * phase.batch, phase.batch, number)
         epoch, place = divmod(step - phase.first, len(phase.windows) // phase.batch)
         if getattr(self, "_epoch", None) != (number, epoch):
             self._epoch, self._order = (number, epoch), epoch_order(len(phase.windows), seed, epoch, number)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from streamscope.cli.disk import Config, Tuned, TunedConfig, read_json
+from streamscope.cli.disk import Config, TunedConfig, TunedManifest, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
@@ -60,7 +60,7 @@ def resume(out: Path) -> None:
         raise InputError(
             f"{folder} is not a fine-tuning: resume it with python -m models.train --resume --out {folder}"
         )
-    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", Tuned)
+    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
     training = from_dict(Training, saved["training"])
     restarts = none_yet(folder, training.checkpoint_every)
     start = _parent(manifest) if restarts else folder

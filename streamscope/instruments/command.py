@@ -248,13 +248,13 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
 def _writing(options: Arguments, work: str) -> Iterator[None]:
     """Hold --out for this work (`cli.output_lock`). Raises `InputError` where other work is done for it."""
     from streamscope.cli.ledger import Gone
-    from streamscope.cli.output_lock import shared
+    from streamscope.cli.output_lock import share_output
 
     if options.out is None:
         yield
         return
     try:
-        with shared(_parts(options.out), work, options.out, keep=is_worker(options)):
+        with share_output(_parts(options.out), work, options.out, keep=is_worker(options)):
             yield
     except Gone:
         if not is_worker(options):  # else all was done, and who saw that has tidied up

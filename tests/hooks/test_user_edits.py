@@ -129,7 +129,7 @@ def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name:
 @pytest.mark.parametrize(
     ("spec", "code", "line"),
     [
-        ("x.txt:f", "", "no FILE.py:NAME"),
+        ("x.txt:f", "", "not FILE.py:NAME"),
         ("nothere.py:f", None, "there is no file"),
         ("x.py:f", "import no_such_module", "cannot be executed: ModuleNotFoundError: .*, line 1$"),
         ("x.py:f", "x = (", "cannot be executed: SyntaxError: .*, line 1$"),

@@ -38,7 +38,7 @@ CASES: list[tuple[str, Callable[[list[str], Path], list[str]], str]] = [
     ("missing corpus", lambda a, t: replaced(a, "--data", str(t / "no.txt")), "no.txt"),
     ("empty corpus", lambda a, t: replaced(a, "--data", write(t / "e.txt", b"")), "e.txt"),
     ("bad bytes", lambda a, t: replaced(a, "--data", write(t / "b.txt", b"good \xff bad")), r"b.txt.*5"),
-    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "shorter than one sequence"),
+    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "fewer than one sequence"),
     ("vocabulary too large", lambda a, t: replaced(a, "--set", "d_vocab=90000"), "90000"),
     ("unknown preset", lambda a, t: ["lfaa", *a[1:]], "unknown preset 'lfaa': did you mean lfa"),
     ("unknown field", lambda a, t: [*a, "--set", "n_layer=2"], "unknown field .*'n_layer': did you mean n_layers"),

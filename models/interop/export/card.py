@@ -11,7 +11,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.describe import parameters_by_part
 from streamscope.models.training.config import tokens_seen
 from streamscope.models.training.run import read_metrics
-from streamscope.text.shards import counted
+from streamscope.text.shards import document_count
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
@@ -76,9 +76,9 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
     lines = []
     train, step = manifest.get("data", {}).get("train"), manifest.get("step")
     if train is not None:
+        documents = document_count(train["n_documents"], manifest["data"]["valid"])
         lines.append(
-            f"Data: {code(train['source']['source'])}, {counted(train['n_documents'], manifest['data']['valid'])}, "
-            f"{train['n_tokens']:,} tokens, fingerprint {code(train['corpus'][:12])}."
+            f"Data: {code(train['source']['source'])}, {documents}, {train['n_tokens']:,} tokens, fingerprint {code(train['corpus'][:12])}."
         )
     training = read_json(folder / "config.json", Config).get("training", {})
     if step is not None and "batch_size" in training and "pairs" not in training:

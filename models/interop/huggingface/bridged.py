@@ -240,7 +240,7 @@ def adopt(booted: TransformerBridge) -> Bridged:
 
     The bridge itself is unchanged. Raises `InputError` unless its tokenizer is a fast one.
     """
-    tokenizer = None if booted.tokenizer is None else Tokenizer.of_library(booted.tokenizer)
+    tokenizer = None if booted.tokenizer is None else Tokenizer.from_transformers(booted.tokenizer)
     return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
 
 
