@@ -290,7 +290,7 @@ def test_a_head_is_tied_where_both_names_hold_the_same(tmp_path: Path) -> None:
     w["lm_head.weight"] = w["token_emb.weight"].clone()
     w["lm_head.weight"][3, 4] += 1e-9
     assert not import_model(w, "hdpl", {"n_heads": H}).config.readout.tied
-    with pytest.raises(InputError, match=r"^lm_head.weight \[50, 32\] is read by no part"):
+    with pytest.raises(InputError, match=r"^lm_head.weight \[50, 32\] is not used by any part"):
         import_model(w, "hdpl", {"n_heads": H, "readout.tied": "true"})
 
 
@@ -365,7 +365,7 @@ def test_what_no_part_takes_is_refused_by_name(tmp_path: Path) -> None:
     assert refused(file, "kromcanon") == told
     assert "token_emb.weight is missing; is it a file of this format?" in refused(file, "hdpl")
     third = w | {"blocks.0.kromhc_attn.b_res.2": torch.zeros(2)}
-    assert "b_res.2 [2] is read by no part" in refused(written(third, file), "kromcanon")
+    assert "b_res.2 [2] is not used by any part" in refused(written(third, file), "kromcanon")
     gap = {name.replace("blocks.1.", "blocks.7."): x for name, x in w.items()}
     assert "blocks.1.norm1.weight is missing" in refused(written(gap, file), "kromcanon")
     written(w, file)
@@ -534,7 +534,7 @@ def test_a_layer_is_refused_by_name(kind: str) -> None:
         for other in (torch.cat([x, x[..., :1]], -1) if x.ndim else x.repeat(2), x.repeat(2, *[1] * x.ndim)):
             with pytest.raises(InputError):
                 hyper_connection(w | {name: other}, KINDS[kind])
-    with pytest.raises(InputError, match=r"^stream_embed \[4, 6\] is read by no part"):
+    with pytest.raises(InputError, match=r"^stream_embed \[4, 6\] is not used by any part"):
         hyper_connection(w | {"stream_embed": torch.zeros(4, 6)}, KINDS[kind])
     with pytest.raises(InputError, match="unknown kind of hyper-connection 'krom'"):
         hyper_connection(w, "krom")

@@ -78,7 +78,8 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
     if train is not None:
         documents = document_count(train["n_documents"], manifest["data"]["valid"])
         lines.append(
-            f"Data: {code(train['source']['source'])}, {documents}, {train['n_tokens']:,} tokens, fingerprint {code(train['corpus'][:12])}."
+            f"Data: {code(train['source']['source'])}, {documents}, {train['n_tokens']:,} tokens, "
+            f"fingerprint {code(train['corpus'][:12])}."
         )
     training = read_json(folder / "config.json", Config).get("training", {})
     if step is not None and "batch_size" in training and "pairs" not in training:
