@@ -1,8 +1,10 @@
-"""The peer: a GPT as one would write it with no thought of looking inside. Shape of `std-t`."""
+"""A plain GPT of the shape of `std-t`, written without hooks: the peer of our training step."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from streamscope.models.config import ModelConfig
 
 
 class PlainBlock(nn.Module):
@@ -36,7 +38,7 @@ class PlainGPT(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def hidden(self, tokens: Tensor, blocks: list | None = None) -> Tensor:
-        """The normed stream after all layers."""
+        """The normed residual stream after all layers."""
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in blocks or self.blocks:
             x = block(x)
@@ -46,3 +48,8 @@ class PlainGPT(nn.Module):
         """Mean cross-entropy in nats per token."""
         logits = F.linear(self.hidden(tokens, blocks), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def plain_gpt(c: ModelConfig) -> PlainGPT:
+    """The plain GPT of a configuration's shape."""
+    return PlainGPT(d_vocab=c.d_vocab, n_ctx=c.n_ctx, d=c.d_model, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp)

@@ -1,13 +1,20 @@
-"""Computations timed in turn, in one process, so that a drifting machine cannot favour either."""
+"""Times computations in turn in one process, so that a drifting machine cannot favour either."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+
+CLOCKS: dict[str, Callable[[], float]] = {
+    "wall": time.perf_counter, "cpu": time.process_time, "process": time.process_time,
+}  # fmt: skip
+"""What --clock names: wall time, or the processor's seconds, for a machine that others keep busy."""
 
 
 class Paired(NamedTuple):
-    """Seconds per call (medians) and the median, smallest and largest of the ratios first/second, pair by pair."""
+    """Median seconds of two computations, and the median, smallest and largest ratio first/second of the rounds."""
 
     first: float
     second: float
@@ -23,6 +30,12 @@ class Paired(NamedTuple):
         )
 
 
+def ratios(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """The median, smallest and largest of the ratios first/second, round by round."""
+    each = [a / b for a, b in zip(first, second, strict=True)]
+    return median(each), min(each), max(each)
+
+
 def paired(
     first: Callable[[], object],
     second: Callable[[], object],
@@ -31,31 +44,18 @@ def paired(
     warmup: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Paired:
-    """Time both `rounds` times, alternating which goes first, after `warmup` calls of each.
-
-    `clock` as in `interleaved`.
-    """
+    """Time both `rounds` times, alternating which goes first, after `warmup` calls of each."""
     for _ in range(warmup):
         first()
         second()
-    a: list[float] = []
-    b: list[float] = []
-    for i in range(rounds):
-        for fn, times in ((first, a), (second, b)) if i % 2 == 0 else ((second, b), (first, a)):
-            start = clock()
-            fn()
-            times.append(clock() - start)
-    ratios = sorted(x / y for x, y in zip(a, b, strict=True))
-    return Paired(median(a), median(b), median(ratios), ratios[0], ratios[-1])
+    a, b = interleaved({"first": first, "second": second}, rounds=rounds, clock=clock).values()
+    return Paired(median(a), median(b), *ratios(a, b))
 
 
 def interleaved(
     steps: Mapping[str, Callable[[], object]], *, rounds: int = 3, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of every step in every round; all steps run in every round, every other round backwards.
-
-    `clock` may be `time.process_time`, the processor's seconds, when others keep the machine busy.
-    """
+    """Seconds of every step in every round; all steps run in every round, every other round backwards."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds):
         for name in list(steps) if i % 2 == 0 else reversed(list(steps)):
@@ -63,3 +63,31 @@ def interleaved(
             steps[name]()
             seconds[name].append(clock() - start)
     return seconds
+
+
+def optimizer_step(
+    model: Any, optimizer: Any, loss: Callable[[], Any], device: str, *, bf16: bool = True
+) -> Callable[[], None]:
+    """A whole training step: forward (in bf16 autocast), backward, clipping to 1, the optimiser, zeroed gradients."""
+
+    def step() -> None:
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        synchronize(device)
+
+    return step
+
+
+def synchronize(device: str) -> None:
+    """Wait until a GPU has finished."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def device_name(device: str) -> str:
+    """The GPU's own name, or "cpu"."""
+    return torch.cuda.get_device_name() if device == "cuda" else device

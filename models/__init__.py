@@ -1,4 +1,4 @@
-"""Models: architectures, hooks, text, training, capture.
+"""Models: architectures, hooks, sweeps, training, and models of other libraries.
 
     from streamscope.models import build, load
     model = build("lfa", scale="small")
@@ -20,16 +20,10 @@ if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
 
 _HOME = {
-    "build": "models.make",
-    "Query": "models.hooks",
-    "edit": "models.hooks",
-    "run": "models.hooks",
-    "load": "models.checkpoint",
-    "ModelConfig": "models.config",
-    "InputError": "cli.errors",
-    "preset": "models.config.presets",
-    "StreamTransformer": "models.transformer",
-}
+    "build": "models.make", "Query": "models.hooks", "edit": "models.hooks", "run": "models.hooks",
+    "load": "models.checkpoint", "ModelConfig": "models.config", "InputError": "cli.errors",
+    "preset": "models.config.presets", "StreamTransformer": "models.transformer",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -44,17 +38,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
 
 
-__all__ = [
-    "InputError",
-    "ModelConfig",
-    "Query",
-    "StreamTransformer",
-    "build",
-    "edit",
-    "load",
-    "preset",
-    "run",
-]
+__all__ = ["InputError", "ModelConfig", "Query", "StreamTransformer", "build", "edit", "load", "preset", "run"]
 
 if __name__ == "models":  # the folder of a clone, under its short name
     from streamscope.aliases import alias

@@ -1,20 +1,20 @@
-"""Run folders on disk: read with every check, written so that nothing is ever half there.
+"""Run folders on disk: read with every check, written atomically.
 
     config.json          {"format", "model", "training", "data"}
     model.safetensors    weights
     tokenizer.json       with the BOS policy
-    generation_config.json   the tokens that end a generated text, where it is not BOS
+    generation_config.json   the tokens that end a generated text, unless it is BOS
     metrics.jsonl        one row per log, evaluation or sample
     manifest.json        how the run was made; of a completed run, the sha256 of its weights
     checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.checkpoints`)
 
     snapshots/           weights of chosen steps, step-000512.safetensors, and snapshots.json with their hashes
 
-`runs/lfa@512` is the run with the weights of step 512, wherever a run is named: `run_folder` reads it.
+Every option that takes a run also takes `runs/lfa@512`, the run with the weights of step 512 (`run_folder`).
 
-Files are written under a temporary name, synced, renamed, and their folder synced, so that after a kill or a loss of
-power there is the old file or the new one. Files of tensors carry the sha256 of their content, checked on reading.
-Nothing is unpickled here (see `models.training.parallel` for sharded checkpoints).
+Files are written under a temporary name, synced and renamed, so a kill or a loss of power leaves the old file or the
+new one. Tensor files carry the sha256 of their content, which is checked on reading. Nothing here is unpickled (for
+sharded checkpoints see `models.training.parallel`).
 """
 
 import json
@@ -54,24 +54,22 @@ NAMES = (
     "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-dense", "dst-kron", "llama", "hdpl", "gpt2", "canon", "kromcanon",
     "kromcanon-b2", "kromcanon-bf16", "std-t-rope", "dst-ind", "dst-full-ind", "kromhc",
 )  # fmt: skip
-
 WITH_SNAPSHOTS = ("lfa", "std-t-rope")
-"""Those whose training can be followed in a clone; a wheel holds no snapshots."""
-
+"""Bundled models with snapshots, in a clone; a wheel has none."""
 STORIES = "stories/"
-"""What the names of bundled models begin with, all of which learned from the built-in stories."""
-THEIRS = {"gpt2": "hf:gpt2 is OpenAI's", "llama": "hf:FOLDER is the model of a Hugging Face folder"}
-"""Bundled models that are never meant by their name alone: others know another model by it."""
+"""Prefix of the names of bundled models, which are trained on the built-in stories."""
+AMBIGUOUS_NAMES = {"gpt2": "hf:gpt2 is OpenAI's", "llama": "hf:FOLDER is the model of a Hugging Face folder"}
+"""Bundled models that need the prefix, because their short name is also that of a well-known model."""
 HUGGING_FACE = "hf:"
-"""What the name of a Hugging Face folder, or of a model in the hub's cache, begins with where a run is named."""
+"""Prefix of the names of Hugging Face folders and of models in the hub's cache."""
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path, *, in_place: bool = True) -> None:
-    """Put weights into the model, in its dtypes; any difference in names or shapes raises `InputError`.
+    """Load weights into the model, in its dtypes; any difference in names or shapes raises `InputError`.
 
-    Copied into the parameters that are there, which an optimiser may know. Not `in_place`, parameters are made anew of
-    the tensors: what `read_tensors` maps from a file stays mapped, and the file's pages are read when a weight is
-    used. A change of such a weight does not reach the file.
+    They are copied into the existing parameters, which an optimiser may hold. With `in_place` False, the tensors become
+    the parameters: a file mapped by `read_tensors` stays mapped, and its pages are read when a weight is used. Changing
+    such a weight does not change the file.
     """
     own = dict(model.state_dict())
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
@@ -89,21 +87,21 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
 
 
 def bundled() -> tuple[str, ...]:
-    """Names of the bundled models, in the order of the default: `load("stories/lfa")` works without training."""
+    """Names of the bundled models, such as "stories/lfa"; the first is the default."""
     return tuple(f"{STORIES}{name}" for name in NAMES if (ZOO / name / "config.json").is_file())
 
 
 def bundled_folder(name: str) -> Path | None:
-    """The folder of the bundled model stories/NAME, or NAME in short; None for another name.
+    """The folder of the bundled model stories/NAME, or NAME for short; None for other names.
 
-    Raises `InputError` for a short name that others know another model by, and for a bundled model that is not part of
-    this installation.
+    Raises `InputError` for an ambiguous short name, and for a bundled model that this installation lacks.
     """
     short = name.removeprefix(STORIES)
     if short not in NAMES:
         return None
-    if name in THEIRS:
-        raise InputError(f"{name} could be another's: {STORIES}{name} is the bundled story model, {THEIRS[name]}")
+    if name in AMBIGUOUS_NAMES:
+        other = AMBIGUOUS_NAMES[name]
+        raise InputError(f"{name} is ambiguous: {STORIES}{name} is the bundled story model, {other}")
     if not (ZOO / short / "config.json").is_file():
         raise InputError(
             f"{name} is not part of this installation, which has {', '.join(bundled()) or 'no bundled model'}; "
@@ -113,10 +111,10 @@ def bundled_folder(name: str) -> Path | None:
 
 
 def run_folder(run_or_path: str | Path) -> Path:
-    """The folder of a run, checked to be one, or of a bundled model; a folder of that name here comes first.
+    """The folder of a run or of a bundled model; an existing folder of that name has priority.
 
-    `RUN@STEP` is the run at one of its snapshots, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
-    (`models.interop.huggingface`), read into a run folder of the cache. Raises `InputError` for what is neither.
+    `RUN@STEP` is a snapshot of the run, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
+    (`models.interop.huggingface`), converted to a run folder in the cache. Raises `InputError` for other names.
     """
     if not str(run_or_path):
         raise InputError("the name of a run is empty; give a run folder or a bundled model")
@@ -132,61 +130,60 @@ def run_folder(run_or_path: str | Path) -> Path:
         folder = run_folder(name)
         known = [row["step"] for row in snapshots(folder)]
         if not known:
-            raise InputError(f"{name} has no snapshots, so there is no {path}: {_elsewhere(folder)}")
+            raise InputError(f"{name} has no snapshots, so {path} does not exist: {_snapshot_source(folder)}")
         if not step.isdecimal() or int(step) not in known:
             raise InputError(f"{name} has no snapshot {step!r}; it has {', '.join(map(str, known))}")
         return SnapshotPath(f"{folder}@{int(step)}")
     if path.is_file():
-        raise InputError(f"{path} is a file, and a run is a folder; files go to options: --data, --features, --suite")
+        raise InputError(
+            f"{path} is a file, but a run is a folder; files belong to options: --data, --features, --suite"
+        )
     raise InputError(
-        f"{path} is no run folder{f' and no bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
+        f"{path} is not a run folder{f' or bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
         f"train one with python -m models.train PRESET --data SOURCE --out {path}"
     )
 
 
-def _elsewhere(folder: Path) -> str:
-    """Where snapshots come from, for a run that has none: training, or of a bundled model a clone."""
-    kept = " and ".join(f"{STORIES}{name}" for name in WITH_SNAPSHOTS)
-    clone = f"; of the bundled models {kept} have them, in a clone of the repository" if folder.parent == ZOO else ""
+def _snapshot_source(folder: Path) -> str:
+    """How to get snapshots of a run that has none."""
+    names = " and ".join(f"{STORIES}{name}" for name in WITH_SNAPSHOTS)
+    clone = f"; among the bundled models {names} have snapshots, in a clone" if folder.parent == ZOO else ""
     return f"train with --snapshots log{clone}"
 
 
 def runs_of(names: Sequence[str]) -> list[str]:
-    """The runs that `names` mean: RUN@all stands for every snapshot of a run, RUN@STEP for each, in order.
+    """Expand the names of runs: RUN@all becomes RUN@STEP for every snapshot, in order.
 
-    Raises `InputError` for a run that there is not, or that has no snapshots, and for one named twice.
+    Raises `InputError` for a run that does not exist, has no snapshots, or is named twice.
     """
-    found: list[str] = []
+    runs: list[str] = []
     for name in names:
         run, at, step = name.rpartition("@")
         if at and step == "all" and not Path(name).is_dir():
             folder = run_folder(run)
             steps = [row["step"] for row in snapshots(folder)]
             if not steps:
-                raise InputError(f"{run} has no snapshots: {_elsewhere(folder)}")
-            found += [f"{run}@{step}" for step in steps]
+                raise InputError(f"{run} has no snapshots: {_snapshot_source(folder)}")
+            runs += [f"{run}@{step}" for step in steps]
         else:
             run_folder(name)
-            found.append(name)
-    folders = [str(run_folder(name)) for name in found]
-    if twice := [name for i, name in enumerate(found) if folders[i] in folders[:i]]:
+            runs.append(name)
+    folders = [str(run_folder(name)) for name in runs]
+    if twice := [name for i, name in enumerate(runs) if folders[i] in folders[:i]]:
         raise InputError(f"{twice[0]} is named twice")
-    return found
+    return runs
 
 
 def whole_run(run_or_path: str | Path) -> Path:
-    """`run_folder` of what is to be trained on: `InputError` for a snapshot, which has no state of the optimiser."""
+    """`run_folder` for resuming; `InputError` for a snapshot, which has no optimiser state."""
     folder = run_folder(run_or_path)
     if snapshot_step(folder) is not None:
-        raise InputError(f"{folder} is a snapshot, which cannot be resumed; python -m models.sft starts from one")
+        raise InputError(f"{folder} is a snapshot, which cannot be resumed; python -m models.sft can start from it")
     return folder
 
 
-# ---- snapshots -----------------------------------------------------------------------------------
-
-
 class SnapshotPath(type(Path())):  # type: ignore[misc]
-    """`runs/lfa@512` as a folder: its model.safetensors is the snapshot's file, every other file is the run's."""
+    """`runs/lfa@512` as a folder: model.safetensors is the snapshot, every other file is the run's."""
 
     def __truediv__(self, name: Any) -> Path:
         folder, step = _split(self)
@@ -195,35 +192,35 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
         return folder / name
 
     def is_dir(self, **options: Any) -> bool:
-        """Whether the run is there."""
+        """Whether the run exists."""
         return _split(self)[0].is_dir(**options)
 
 
 def _split(path: Path) -> tuple[Path, int | None]:
-    """(the run, the step) of a `SnapshotPath`; (the path, None) of any other."""
+    """(run, step) of a `SnapshotPath`; (path, None) of another path."""
     name, at, step = str(path).rpartition("@")
     return (Path(name), int(step)) if at and isinstance(path, SnapshotPath) else (Path(str(path)), None)
 
 
 def snapshot_step(folder: Path) -> int | None:
-    """The step of a run opened as RUN@STEP; None for a run as it ended."""
+    """The step of a run named RUN@STEP; None for the final run."""
     return _split(folder)[1]
 
 
 def snapshot_file(step: int) -> str:
-    """Where in a run folder a snapshot lies."""
+    """Path of a snapshot inside its run folder."""
     return f"snapshots/step-{step:06d}.safetensors"
 
 
 def snapshots(folder: Path) -> list[dict[str, Any]]:
-    """{"step", "file", "sha256", "bytes", "dtype"} of the snapshots of a run, by step; [] where it has none."""
+    """{"step", "file", "sha256", "bytes", "dtype"} of each snapshot of a run, sorted by step."""
     path = folder / "snapshots" / "snapshots.json"
     rows = read_json(path, list[Snapshot]) if path.is_file() else []
     return sorted(rows, key=lambda row: row["step"])
 
 
 def write_snapshot(folder: Path, tensors: dict[str, Tensor], step: int, dtype: str) -> None:
-    """Write the weights of a step, then its row in snapshots.json; both appear whole or not at all."""
+    """Write the weights of a step, then its row in snapshots.json, both atomically."""
     (folder / "snapshots").mkdir(exist_ok=True)
     path = folder / snapshot_file(step)
     if dtype == "bf16":
@@ -235,7 +232,8 @@ def write_snapshot(folder: Path, tensors: dict[str, Tensor], step: int, dtype: s
 
 
 def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
-    """manifest.json. Of a snapshot `step` and `steps` are its own, `of_steps` the run's and its outcome "snapshot"."""
+    """Read manifest.json. For a snapshot, `step` and `steps` are its own, `of_steps` the run's, `outcome`
+    "snapshot"."""
     manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
     at = snapshot_step(folder)
     if at is None:
@@ -244,8 +242,8 @@ def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
 
 
 def run_label(folder: Path) -> str:
-    """What a run is called, by which it is found again: its path, stories/NAME of a bundled one, hf:NAME of one that
-    was read from a Hugging Face folder into the cache."""
+    """The name by which a run can be opened: its path, stories/NAME if bundled, hf:NAME if converted from Hugging
+    Face."""
     if folder.parent == ZOO:
         return f"{STORIES}{folder.name}"
     if folder.parent == cache_root() / "huggingface":
@@ -260,10 +258,10 @@ def model_config(folder: Path) -> ModelConfig:
     theirs = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
     if theirs is not None:
         if theirs in FAMILIES:
-            raise InputError(f"{folder} is the folder of a Hugging Face model: name it {HUGGING_FACE}{folder}")
+            raise InputError(f"{folder} is a Hugging Face folder: write {HUGGING_FACE}{folder}")
         raise InputError(
-            f"{folder} is of the family {theirs!r}, of which only instruments can measure models, in a bridge; of "
-            f"{', '.join(FAMILIES)} they are read as ours"
+            f"{folder} is of the family {theirs!r}, which only instruments can measure, in a bridge; the families "
+            f"{', '.join(FAMILIES)} are read as ours"
         )
     data = read_json(path, Config)
     if data["format"] != FORMAT:
@@ -274,27 +272,24 @@ def model_config(folder: Path) -> ModelConfig:
 def load(
     run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32"
 ) -> StreamTransformer:
-    """The model of a run folder, in evaluation mode, with its tokenizer.
+    """Load the model of a run in evaluation mode, with its tokenizer.
 
-    `dtype` is what weights and activations are kept in, whatever the file has: fp32, or bf16 for half of the memory
-    and less than three digits. What has that dtype in the file already stays mapped to it.
-
-    Raises `InputError` for a dtype that is neither, for a missing or damaged file, for weights of another
-    configuration, for other weights than those with which the run completed, and for another configuration or
-    tokenizer than its own.
+    `dtype` of weights and activations is fp32, or bf16 for half of the memory and less than three digits. Weights that
+    have this dtype in the file stay mapped to it. Raises `InputError` for another dtype, a missing or damaged file,
+    weights of another configuration, other weights than the completed run had, and another configuration or tokenizer.
     """
-    named, folder = named_dtype(dtype), run_folder(run_or_path)
+    name, folder = dtype_name(dtype), run_folder(run_or_path)
     if not folder.is_relative_to(cache_root()):
-        return _load(folder, named, device)
+        return _load(folder, name, device)
     try:
-        return _load(folder, named, device)
-    except InputError as error:  # the cache is a copy: it can be made again
-        print(f"{folder} in the cache is damaged ({error}); it is made again", file=sys.stderr)
+        return _load(folder, name, device)
+    except InputError as error:  # the cache is a copy, so it can be rebuilt
+        print(f"{folder} in the cache is damaged ({error}); it is built again", file=sys.stderr)
         shutil.rmtree(folder)
-        return _load(run_folder(run_or_path), named, device)
+        return _load(run_folder(run_or_path), name, device)
 
 
-def _load(folder: Path, named: str, device: str | torch.device) -> StreamTransformer:
+def _load(folder: Path, name: str, device: str | torch.device) -> StreamTransformer:
     """`load` of a run folder."""
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
@@ -302,7 +297,7 @@ def _load(folder: Path, named: str, device: str | torch.device) -> StreamTransfo
     _check_config(folder, metadata)
     for row in snapshots(folder) if step is not None else ():
         if row["step"] == step and row["sha256"] != sha256(weights):
-            raise InputError(f"{weights} is damaged: it has another hash than snapshots.json says; train the run again")
+            raise InputError(f"{weights} is damaged: its hash differs from snapshots.json; train the run again")
     if step is None:
         _check_final(folder, metadata)
     tokenizer = Tokenizer.load(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
@@ -310,10 +305,11 @@ def _load(folder: Path, named: str, device: str | torch.device) -> StreamTransfo
         _check_tokenizer(folder, tokenizer, metadata)
     if tokenizer is not None and tokenizer.d_vocab > config.d_vocab:
         raise InputError(
-            f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: not of one run"
+            f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: "
+            "they belong to different runs"
         )
     model = StreamTransformer(config, tokenizer, seed=None)
-    if named == "bf16":
+    if name == "bf16":
         model.to(torch.bfloat16)
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
@@ -321,40 +317,40 @@ def _load(folder: Path, named: str, device: str | torch.device) -> StreamTransfo
     return model.to(pick_device(str(device))).eval()
 
 
-def opened(run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32") -> Any:
-    """What an instrument measures: `load`, or for hf:FOLDER of another family than ours TransformerLens' bridge.
+def load_for_instruments(
+    run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32"
+) -> Any:
+    """Load a model for an instrument: by `load`, or TransformerLens' bridge for hf:FOLDER of a family that we do not
+    read.
 
-    Raises `InputError` as `load` and `models.interop.huggingface.bridged.bridge` do.
+    Raises `InputError` like `load` and `models.interop.huggingface.bridged.bridge`.
     """
     if str(run_or_path).startswith(HUGGING_FACE):
         name = str(run_or_path).removeprefix(HUGGING_FACE)
         if foreign(name) is not None:
             from streamscope.models.interop.huggingface.bridged import bridge
 
-            return bridge(
-                name,
-                device=pick_device(str(device)),
-                dtype=torch.bfloat16 if named_dtype(dtype) == "bf16" else torch.float32,
-            )
+            kind = torch.bfloat16 if dtype_name(dtype) == "bf16" else torch.float32
+            return bridge(name, device=pick_device(str(device)), dtype=kind)
     return load(run_or_path, device=device, dtype=dtype)
 
 
-def named_dtype(dtype: str | torch.dtype) -> str:
-    """fp32 or bf16; `InputError` for another."""
-    named = {str(torch.float32): "fp32", str(torch.bfloat16): "bf16"}.get(str(dtype), str(dtype))
-    if named not in DTYPES:
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """Normalise to "fp32" or "bf16"; `InputError` for others."""
+    name = {str(torch.float32): "fp32", str(torch.bfloat16): "bf16"}.get(str(dtype), str(dtype))
+    if name not in DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown: {' or '.join(DTYPES)}")
-    return named
+    return name
 
 
 def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:
-    """Raise `InputError` where the manifest of a completed run names other weights than model.safetensors holds."""
+    """Raise `InputError` if model.safetensors does not hold the weights that a completed run's manifest names."""
     manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
     final = manifest.get("weights")
     if final is not None and metadata.get(DIGEST) != final:
         raise InputError(
-            f"{folder / 'model.safetensors'} holds other weights (sha256 {metadata.get(DIGEST, 'unknown')[:12]}…) than "
-            f"the run completed with ({final[:12]}…): restore it, or --resume the run, which writes it again"
+            f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
+            f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
         )
 
 
@@ -372,15 +368,15 @@ def _check_config(folder: Path, metadata: Mapping[str, str]) -> None:
 
 
 def _check_tokenizer(folder: Path, tokenizer: Tokenizer, metadata: Mapping[str, str]) -> None:
-    """Raise `InputError` for another tokenizer than manifest.json, or metadata of the weights, say.
+    """Raise `InputError` for another tokenizer than manifest.json, or the metadata of the weights, names.
 
-    A file that was written anew with the same ids is the same tokenizer, and so is an unchanged file that another
-    version of the library would write otherwise.
+    The same ids in a rewritten file are the same tokenizer; so is an unchanged file that a new version of the library
+    would write differently.
     """
     manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
     was = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
     if was not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
         raise InputError(
-            f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… where "
-            f"{was[:12]}… was written): its ids mean other tokens; restore it"
+            f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
+            f"of {was[:12]}…), so its ids mean other tokens: restore it"
         )

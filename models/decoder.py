@@ -1,6 +1,6 @@
-"""The forward pass of a `StreamTransformer`, without what looks into it: embed, L blocks, readout.
+"""The forward pass of a `StreamTransformer`: embed, L blocks, readout.
 
-`models.transformer` adds hooks, text and losses. `models.interop.export` writes this file and its parts for others.
+`models.transformer` adds hooks, text and losses. `models.interop.export` exports this file and its parts.
 """
 
 import os
@@ -15,7 +15,7 @@ from transformer_lens.hook_points import HookPoint
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks import read_point
-from streamscope.models.layers import hdpl, hyper  # noqa: F401  (they register what they compute)
+from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
@@ -27,7 +27,7 @@ BlockCall = Callable[[State], State]
 
 
 class Embedding(nn.Module):
-    """A table [rows, D]; `weight` is W_E, or the transposed W_U of an untied head."""
+    """A table [rows, D]: `weight` is W_E, or the transposed W_U of an untied head."""
 
     def __init__(self, rows: int, d_model: int, init: c.Init) -> None:
         super().__init__()
@@ -35,34 +35,34 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(rows, d_model))
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """By `init`; the fan-in is the width."""
+        """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Rows of the table."""
+        """Look up rows of the table."""
         return F.embedding(tokens, self.weight)
 
 
 def machine_memory() -> int:
-    """The memory of this machine, in bytes."""
+    """Memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_memory(config: c.ModelConfig) -> None:
-    """Raise `InputError` for a model whose tables and dense projections alone are larger than this machine's memory."""
+    """Raise `InputError` for a model whose tables and dense projections exceed this machine's memory."""
     d = config.d_model
     dense = sum(d_in * d_out for _, spec, d_in, d_out in config.projections() if isinstance(spec, c.Dense))
     tables = config.d_vocab + (config.n_ctx if config.positions.table else 0)
     size = torch.get_default_dtype().itemsize * (d * tables + config.n_layers * dense)
     if size > (have := machine_memory()):
         raise InputError(
-            f"a model of width {d:,}, vocabulary {config.d_vocab:,} and {config.n_layers:,} layers takes more than "
-            f"{size / 2**30:,.0f} GiB, this machine has {have / 2**30:,.0f}; choose smaller sizes"
+            f"a model of width {d:,}, vocabulary {config.d_vocab:,} and {config.n_layers:,} layers needs more than "
+            f"{size / 2**30:,.0f} GiB, but this machine has {have / 2**30:,.0f}: choose smaller sizes"
         )
 
 
 class Decoder(nn.Module):
-    """From token ids to logits. Weights are unset until `init_weights`, or until they are loaded."""
+    """Computes logits from token ids. Weights are unset until `init_weights`, or until they are loaded."""
 
     ln_final: Norm
 
@@ -89,13 +89,11 @@ class Decoder(nn.Module):
         self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d, config.init.embed)
 
     def init_weights(self, seed: int) -> None:
-        """Draw all weights from one generator: children first, then the module itself, in the model's order.
+        """Draw all weights from one generator, children before their module, in the model's order.
 
-        Projections by their own rule or by `init.weights`, tables by `init`; norms 1 and 0; gates, Canon layers, HDPL
-        projections and hyper-connections by their spec. With `init.head` copy an untied head starts as the embedding.
-
-        A module sets its own parameters in `init_weights(std, generator)`, and may set those of its children again.
-        Raises `InputError` for a parameter that no `init_weights` set.
+        Each module sets its parameters in `init_weights(std, generator)`, and may overwrite those of its children:
+        projections and tables by `init` or their own rule, others by their spec. With `init.head` copy, an untied head
+        starts as a copy of the embedding. Raises `InputError` for a parameter that no `init_weights` sets.
         """
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -115,23 +113,23 @@ class Decoder(nn.Module):
         if unset:
             raise InputError(
                 f"{unset[0]} has no initial value{f' (nor have {len(unset) - 1} others)' if unset[1:] else ''}: "
-                "its module needs a method init_weights(std, generator) that sets it"
+                "give its module a method init_weights(std, generator) that sets it"
             )
         if self.unembed is not None and self.config.init.head == "copy":
             with torch.no_grad():
                 self.unembed.weight.copy_(self.embed.weight)
 
-    # ---- the forward pass, in pieces -----------------------------------------------------------
-
     @property
     def head(self) -> Float[Tensor, "V D"]:
-        """The matrix that turns a normed stream into logits: logits = x W^T."""
+        """The unembedding W of a normed stream x: logits = x W^T."""
         return (self.unembed or self.embed).weight
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"]) -> State:
         """The state before layer 0."""
         if tokens.shape[1] > self.config.n_ctx:
-            raise InputError(f"sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}")
+            raise InputError(
+                f"a sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}"
+            )
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
             x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0]))
@@ -140,28 +138,28 @@ class Decoder(nn.Module):
     def segment(
         self, state: State, start: int = 0, stop: int | None = None, *, blocks: Sequence[BlockCall] | None = None
     ) -> State:
-        """The state after layers start … stop−1. `blocks` replaces the modules (compiled ones, in training).
+        """The state after layers start … stop−1. `blocks` replaces the modules, for example by compiled ones.
 
         segment(segment(s, 0, l), l, L) equals segment(s, 0, L) bit for bit.
         """
         n = self.config.n_layers
         stop = n if stop is None else stop
         if not 0 <= start <= stop <= n:
-            raise InputError(f"segment {start}..{stop} does not lie in the {n} layers")
+            raise InputError(f"segment {start}..{stop} is outside the {n} layers")
         for layer in range(start, stop):
             state = (blocks or self.blocks)[layer](state)
         return state
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
-        """The stream the head reads, before the final norm."""
+        """The stream that the head reads, before the final norm."""
         return self.residual.readout(state)
 
     def logits(
         self, state: State, logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B P V"]:
-        """Final norm and head, at positions [B, P] or [B], or everywhere.
+        """Apply final norm and head, at positions [B, P] or [B], or everywhere.
 
-        Negative positions count from the end of the padded row: with right padding, −1 may be a pad.
+        Negative positions count from the end of the padded row: with right padding, −1 may be padding.
         """
         x = self.readout(state)
         if logits_at is None:
@@ -176,12 +174,12 @@ class Decoder(nn.Module):
 def gather_positions(
     x: Float[Tensor, "B T D"], positions: Int[Tensor, "B P"] | Int[Tensor, " B"]
 ) -> Float[Tensor, "B P D"]:
-    """Rows of x at each sequence's own positions; negative positions count from the end."""
+    """Select from each sequence of x its own positions; negative positions count from the end."""
     p = torch.as_tensor(positions, device=x.device)
     p = p[:, None] if p.ndim == 1 else p
     n = x.shape[1]
     if p.shape[0] != x.shape[0]:
-        raise InputError(f"positions for {p.shape[0]} sequences given, the batch has {x.shape[0]}")
+        raise InputError(f"positions are given for {p.shape[0]} sequences, but the batch has {x.shape[0]}")
     if p.numel() and not -n <= int(p.min()) <= int(p.max()) < n:
         worst = int(p.max()) if int(p.max()) >= n else int(p.min())
         raise InputError(f"position {worst} is outside a sequence of {n} tokens")

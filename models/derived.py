@@ -1,4 +1,4 @@
-"""Run folders made from other runs without training: whole or not at all, with their parent in the manifest."""
+"""Writes run folders that derive from other runs without training, with their parent in the manifest."""
 
 import json
 import math
@@ -15,25 +15,24 @@ from streamscope.models.tensors import FORMAT, save, sha256
 
 
 def check_new(folder: Path) -> None:
-    """Raise `InputError` when a run folder to write holds something already."""
+    """Raise `InputError` if a run folder to write is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty: choose another folder")
 
 
 def parent_of(folder: Path) -> dict[str, Any]:
-    """What a derived run says about its parent: folder, sha256 of the weights, preset and step where it has them."""
-
+    """A derived run's record of its parent: name, sha256 of the weights, preset and step if known."""
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     known: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
     return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **known}
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(of config.json: data; of manifest.json: preset, scale, seed, data, step, steps) where the parent has them.
+    """(data from config.json; preset, scale, seed, data, step, steps from manifest.json), as far as the parent has
+    them.
 
-    So that `evaluation_shards` finds the validation data of the run that was trained.
+    `evaluation_shards` needs them to find the validation data of the original run.
     """
-
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json", Config)
     names = ("preset", "scale", "seed", "data", "step", "steps")
@@ -42,12 +41,11 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens: int, **about: Any) -> None:
-    """Write a run folder like the parent's, with these weights, under a temporary name first.
+    """Write a run folder like the parent's with these weights, atomically.
 
     metrics.jsonl gets one evaluation row: `loss` in nats per token over `tokens` tokens. `about` and the parent go into
     the manifest. Raises `InputError` for a folder that is not empty or cannot be written.
     """
-
     check_new(folder)
     config, manifest = inherited(parent)
     part = folder.with_name(f".{folder.name}.part")

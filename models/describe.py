@@ -26,19 +26,19 @@ class Options:
     """Arguments of `python -m models.describe`."""
 
     preset: Annotated[str, tyro.conf.Positional] = ""
-    """A preset; leave it out to list them."""
+    """A preset; without it, all presets are listed."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "paper"
-    """paper, small, zoo or tiny."""
+    """Scale of the preset."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Change the model, for example --set mixing=kron-kron/dns-dns."""
     run: Path | None = None
     """Describe the model of a run folder instead."""
     hooks: Literal["layer", "all", "none"] = "layer"
-    """Hook table: one layer stands for all, every hook, or none."""
+    """Hook table: of one layer, all hooks, or none."""
 
 
 def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
-    """(part, parameters) with the layers summed; the rows add up to `model.n_params()`."""
+    """(part, parameters) summed over layers; the rows add up to `model.n_params()`."""
     rows: dict[str, int] = {}
     for name, p in model.named_parameters():
         parts = name.split(".")
@@ -52,7 +52,7 @@ def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
 
 
 def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, str]]:
-    """(name, shape with numbers, access, meaning) of the hooks; layer 0 stands for all with which="layer"."""
+    """(name, shape with numbers, access, meaning) of the hooks; with which="layer", only of layer 0."""
     from streamscope.models.hooks import Hook, concrete_shape, expected_hooks
 
     def access(row: Hook) -> str:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     if not options.preset and options.run is None:
         if options != Options():
-            raise InputError("--scale, --set and --hooks are of a model: name a preset, as in lfa --set n_layers=4")
+            raise InputError("--scale, --set and --hooks need a model: name a preset, as in lfa --set n_layers=4")
         for name, make in PRESETS.items():
             print(f"{name:14s} {make.__doc__}")
         return
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.preset and Path(options.preset).is_dir() and options.preset not in PRESETS:
         options = replace(options, preset="", run=Path(options.preset))
     if options.run is not None and (options.set or options.scale != Options.scale):
-        raise InputError("--scale and --set change a preset; a run is described as it was trained: leave them out")
+        raise InputError("--scale and --set only change a preset: leave them out with a run")
 
     from rich.console import Console
     from rich.table import Table
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         highlight=False,
     )
     if options.hooks != "none":
-        table = Table(title="hooks, in the order in which they fire", title_justify="left")
+        table = Table(title="hooks, in firing order", title_justify="left")
         for column in ("name", "shape", "access", "meaning"):
             table.add_column(column, no_wrap=column in ("name", "shape"))
         for row in hook_rows(config, options.hooks):

@@ -1,9 +1,9 @@
-"""Floating-point operations by formula, and what a device can do: model FLOPs utilisation (MFU).
+"""FLOPs of a model by formula and peak FLOPs of devices, for the model FLOPs utilisation (MFU).
 
     MFU = tokens per second · training FLOPs per token / peak FLOPs per second
 
-A multiply-add counts as two. Matrix products only: what norms, activations and softmaxes cost is in the time and not
-in the FLOPs. Attention counts all n keys (4 n H d_h per layer); the causal half is not subtracted, as in PaLM's MFU.
+A multiply-add counts as two. Only matrix products count, not norms, activations and softmaxes. As in PaLM's MFU,
+attention counts all n keys (4 n H d_h per layer), without subtracting the causal half.
 """
 
 from typing import TYPE_CHECKING
@@ -21,10 +21,8 @@ PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 40
 
 
 def peak_flops(device: str) -> float | None:
-    """The ceiling of `device` (a name as `torch.cuda.get_device_name` says it); None where the table has none.
-
-    A CPU has no entry: `python -m benchmarks.training` measures its ceiling.
-    """
+    """Peak FLOPs per second of a device by its name from `torch.cuda.get_device_name`; None if unknown, as for a
+    CPU."""
     return next((peak for name, peak in PEAKS.items() if name in device), None)
 
 
@@ -33,7 +31,6 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
 
     Projections, scores and A V, the head (2 D V), gates, hyper-connections.
     """
-
     c = model.config
     n = n or c.n_ctx
     projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
@@ -50,10 +47,9 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
 def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
     """FLOPs of a training step per token, by part: three times the forward pass (one product forward, two backward).
 
-    The head counts once for every supervised layer; HDPL's log σ² is computed in training alone; the constant
-    permutation matrices of mHC-lite need no gradient.
+    The head counts once per supervised layer. HDPL's log σ² is only computed in training. The constant permutation
+    matrices of mHC-lite need no gradient.
     """
-
     c = model.config
     out = {part: 3 * flops for part, flops in flops_per_token(model, n).items()}
     supervision = c.readout.supervision

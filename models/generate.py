@@ -1,4 +1,4 @@
-"""Sampling text: greedy, temperature, top-k, top-p; in batches, seeded, under edits."""
+"""Samples text: greedy, temperature, top-k, top-p; in batches, seeded, under edits."""
 
 import math
 from collections.abc import Sequence
@@ -30,11 +30,10 @@ def generate(
 ) -> list[list[int]]:
     """Continue each prompt (texts, or token ids) and return the ids of prompt and continuation.
 
-    temperature 0 is greedy. Every step runs the whole sequence, so that edits which look at positions
-    see what they would see in a forward pass; the state is not cached. A sequence ends early before one of
-    `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator seeded `seed + i`, so its text
-    does not depend on the other prompts.
-    Raises `InputError` when prompt and continuation would not fit the context, and for logits that are NaN or +∞.
+    Temperature 0 is greedy. Every step runs the whole sequence without a cache, so that edits see all positions. A
+    sequence ends early before one of `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator
+    seeded `seed + i`, so its text does not depend on other prompts. Raises `InputError` if prompt and continuation
+    exceed the context, and for logits that are NaN or +∞.
     """
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
@@ -45,7 +44,7 @@ def generate(
     longest = max(map(len, rows)) + max_new_tokens
     if longest > model.config.n_ctx:
         raise InputError(
-            f"prompt and {max_new_tokens} new tokens are {longest} tokens, the context holds {model.config.n_ctx}"
+            f"prompt and {max_new_tokens} new tokens are {longest} tokens, but the context has {model.config.n_ctx}"
         )
     ends = model.eos_ids if stop_at_eos else ()
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(rows))]
@@ -69,7 +68,7 @@ def generate(
 
 
 def check_room(model: "StreamTransformer", prompt: str, tokens: int) -> None:
-    """Raise `InputError` where the context has no room for a prompt and that many tokens after it."""
+    """Raise `InputError` if a prompt and this number of new tokens exceed the context."""
     room = model.config.n_ctx - len(model._text().encode(prompt))
     if not 0 < tokens <= room:
         raise InputError(f"--sample-tokens {tokens}: the context leaves room for 1 to {room}")
@@ -78,7 +77,7 @@ def check_room(model: "StreamTransformer", prompt: str, tokens: int) -> None:
 def continuations(
     model: "StreamTransformer", prompt: str, edits: Sequence[Edits], *, tokens: int, seed: int
 ) -> list[str]:
-    """One sampled continuation per set of edits (temperature 0.8, the same seed), the prompt included."""
+    """One sampled continuation per set of edits (temperature 0.8, same seed), including the prompt."""
     return [
         model._text().decode(generate(model, [prompt], max_new_tokens=tokens, temperature=0.8, seed=seed, edits=e)[0])
         for e in edits
@@ -86,10 +85,10 @@ def continuations(
 
 
 def _ids(model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
-    """Prompts as lists of ids; texts get the tokenizer's BOS."""
+    """Convert prompts to lists of ids; texts get the tokenizer's BOS."""
     items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not items:
-        raise InputError("nothing to continue: give at least one prompt")
+        raise InputError("there is nothing to continue: give at least one prompt")
     if any(isinstance(p, int) for p in items):
         raise InputError("prompts are texts or lists of token ids: wrap a single list of ids in a list")
     rows = [model._text().encode(p) if isinstance(p, str) else [int(t) for t in p] for p in items]
@@ -101,7 +100,7 @@ def _ids(model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Seq
 def _sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generators: list[torch.Generator]
 ) -> Tensor:
-    """[B, V] logits -> [B] token ids."""
+    """Sample token ids [B] from logits [B, V]."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits / temperature

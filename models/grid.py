@@ -12,20 +12,20 @@
     data = "stories"
     scale = "zoo"
     set = ["n_layers=4"]
-    [settings.fast]                                  # each run once with these as well: runs/grid/lfa-fast-s0
+    [settings.fast]                                  # each run once more with these: runs/grid/lfa-fast-s0
     lr = 2e-3
     [settings.slow]
     lr = 5e-4
-    [[parts]]                                        # in this order, each with what it changes of the above
+    [[parts]]                                        # in this order, each with its changes to the above
     [[parts]]
     presets = ["std-t"]
     train = {set = ["positions=rope"]}
 
 A Python file defines GRID, a dictionary of the same form. Every run is a folder OUT/PRESET[-SETTING]-sSEED of
-`models.train`, trained in a process of its own. Killed, the same command goes on: runs that ended are left alone,
-others resume from their last checkpoint. A run that fails is recorded with its line (`--retry` tries it again), the
-others go on. Several commands on one OUT, also of several machines, share the work; a training that two grids have
-is there once, under the name that it had first.
+`models.train`, trained in its own process. After a kill, repeat the command: finished runs are skipped, others resume
+from their last checkpoint. A run that fails is recorded with its error (`--retry` tries it again), and the others
+continue. Several commands on one OUT, also on several machines, share the work. A training that two grids contain is
+run once, under its first name.
 """
 
 import contextlib
@@ -49,18 +49,18 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.launch import LaunchOptions, child, is_worker, launch
 from streamscope.cli.ledger import Ledger, Released
 from streamscope.cli.parse import command, parse
-from streamscope.cli.terminal import print_grid, visible
+from streamscope.cli.terminal import print_grid
+from streamscope.cli.terminal import visible as printable
 
 SCALE = "small"
-"""Of a run whose options do not say it: the default of `models.train`."""
+"""Default scale of `models.train`."""
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(10**9),
     "MALLOC_TRIM_THRESHOLD_": str(2 * 10**9),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-"""For glibc, where the caller sets nothing: what a step frees is kept for the next one, in large pages. By default the
-system maps and zeroes memory anew at every step, which takes a tenth of a step of pls and some per cent of others.
-Other C libraries ignore it."""
+"""Settings for glibc, unless the caller sets them: memory freed by a step is kept for the next one, in large pages. By
+default every step maps and zeroes new memory, which takes a tenth of a step of pls. Other C libraries ignore them."""
 KEYS = ("presets", "seeds", "train", "settings", "parts")
 
 
@@ -69,17 +69,17 @@ class Options(LaunchOptions):
     """Arguments of `python -m models.grid`."""
 
     grid: Annotated[Path | None, tyro.conf.Positional] = None
-    """GRID.toml or GRID.py, which is executed; default: the grid that --out was begun with."""
+    """GRID.toml, or GRID.py, which is executed; default: the grid that --out was started with."""
     out: Path | None = None
-    """Folder of the run folders."""
+    """Folder for the run folders."""
     threads: Count = 1
-    """CPU threads of a training."""
+    """CPU threads per training."""
     train: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """KEY=VALUE, an option of every run in place of what the grid says of it, as scale=paper or device=cuda."""
+    """KEY=VALUE: an option for every run that replaces the grid's, such as scale=paper or device=cuda."""
     retry: bool = False
-    """Try runs again that failed."""
+    """Try failed runs again."""
     status: bool = False
-    """Only say where the runs stand."""
+    """Only print the state of the runs."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,16 @@ class Cell:
     """One run of a grid."""
 
     name: str
-    """Of its folder."""
+    """Name of its folder."""
     argv: tuple[str, ...]
-    """Arguments of `models.train` but for --out."""
+    """Arguments of `models.train` without --out."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check all cells, train what is open, print the table."""
     options = parse(Options, argv, __doc__)
     if options.out is None:
-        raise InputError("--out FOLDER is missing: say where the run folders go")
-    if options.threads < 1:
-        raise InputError(f"--threads {options.threads}: at least 1")
+        raise InputError("--out FOLDER is missing: name the folder for the runs")
     out = options.out
     cells = _cells(options.grid, out, options.train, write=not options.status)
     if not options.status:
@@ -107,13 +105,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         launch(
             options, "streamscope.models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs"
         )
-        work(cells, out, threads=options.threads, shown=not is_worker(options))
+        work(cells, out, threads=options.threads, visible=not is_worker(options))
     if not is_worker(options):
         print_status(out, cells)
 
 
 def reopen(cells: Sequence[Cell], out: Path, *, retry: bool = False) -> None:
-    """Open the cells again whose model is gone, and with `retry` those that failed."""
+    """Reopen the cells whose model is gone, and with `retry` those that failed."""
     ledger = Ledger(out / ".ledger")
     for name in (cell.name for cell in cells):
         state = ledger.state(name)
@@ -122,24 +120,21 @@ def reopen(cells: Sequence[Cell], out: Path, *, retry: bool = False) -> None:
             ledger.forget(name)
 
 
-def work(cells: Sequence[Cell], out: Path, *, threads: int = 1, shown: bool = True) -> None:
-    """Train the cells that nobody has trained or trains; with `shown` under a bar, and until those of others end too.
+def work(cells: Sequence[Cell], out: Path, *, threads: int = 1, visible: bool = True) -> None:
+    """Train the open cells; with `visible`, show a bar and also wait for the cells of other processes.
 
-    On SIGINT and SIGTERM the run at hand is saved, and the process exits with 130.
+    On SIGINT and SIGTERM the current run is saved, and the process exits with 130.
     """
     by_name, ledger = {cell.name: cell for cell in cells}, Ledger(out / ".ledger")
-    with _Bar(ledger, list(by_name), shown=shown) as bar:
+    with _Bar(ledger, list(by_name), visible=visible) as bar:
         done = _stoppable(ledger, list(by_name), lambda name: train(by_name[name], out, threads), bar)
     if not done:
-        print(visible(f"stopped; the same command goes on with {out}"), file=sys.stderr)
+        print(printable(f"stopped; the same command continues {out}"), file=sys.stderr)
         sys.exit(130)
 
 
-# ---- what a grid says ------------------------------------------------------------------------------
-
-
 def read_grid(path: Path) -> dict[str, Any]:
-    """The dictionary of a TOML file, or GRID of a Python file. Raises `InputError` for what is neither."""
+    """The dictionary of a TOML file, or GRID of a Python file. Raises `InputError` for other files."""
     if not path.is_file():
         raise InputError(f"{path} does not exist: give a grid as .toml or .py")
     if path.suffix == ".py":
@@ -157,11 +152,11 @@ def read_grid(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML: {error}") from None
+        raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
 def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
-    """Presets × settings × seeds of every part, in this order.
+    """The cells, presets × settings × seeds of every part, in this order.
 
     Raises `InputError` for an unknown key, preset or option.
     """
@@ -173,12 +168,12 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
     if "parts" in grid:
         parts = grid["parts"]
         if not isinstance(parts, list) or not all(isinstance(part, dict) and "parts" not in part for part in parts):
-            raise InputError("[[parts]] of a grid are tables, each with what it changes of the grid")
+            raise InputError("[[parts]] of a grid are tables with changes to the grid")
         cells = [cell for part in parts for cell in cells_of(_part(grid, part))]
         return _distinct(cells)
     presets, seeds, settings = grid.get("presets"), grid.get("seeds", [0]), grid.get("settings") or {"": {}}
     if not isinstance(presets, list) or not presets or not isinstance(seeds, list) or not seeds:
-        raise InputError('a grid needs lists of presets and seeds, as presets = ["lfa"] and seeds = [0, 1]')
+        raise InputError('a grid needs lists of presets and seeds, such as presets = ["lfa"] and seeds = [0, 1]')
     for name in presets:
         if name not in PRESETS:
             raise unknown("preset", str(name), sorted(PRESETS))
@@ -189,7 +184,7 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
     for where, table in tables.items():
         if not isinstance(table, dict):
             raise InputError(f"[{where}] of a grid is a table of options of python -m models.train, got {table!r}")
-    found = []
+    cells = []
     for preset in presets:
         for setting, changes in settings.items():
             train, sets = tables["train"] | changes, [*tables["train"].get("set", []), *changes.get("set", [])]
@@ -197,12 +192,12 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
             _check("-".join([preset, *([setting] if setting else []), f"s{seeds[0]}"]), preset, train, sets)
             for seed in seeds:
                 name = "-".join([preset, *([setting] if setting else []), f"s{seed}"])
-                found.append(Cell(name, (preset, *words, "--seed", str(seed))))
-    return _distinct(found)
+                cells.append(Cell(name, (preset, *words, "--seed", str(seed))))
+    return _distinct(cells)
 
 
 def _check(name: str, preset_name: str, train: Mapping[str, Any], sets: Sequence[str]) -> None:
-    """Raise `InputError` for an option that would be ignored (`models.training.config.check_given`)."""
+    """Raise `InputError` for options that would be ignored (`models.training.config.check_given`)."""
     from streamscope.models.config.presets import preset
     from streamscope.models.config.serialization import from_dict, parse_set
     from streamscope.models.training.config import Training, check_given, with_recipe
@@ -218,7 +213,7 @@ def _check(name: str, preset_name: str, train: Mapping[str, Any], sets: Sequence
 
 
 def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """The grid with what a part changes: options of `train` one by one, those of `set` beside the grid's."""
+    """Apply a part's changes to the grid: options of `train` replace the grid's, those of `set` are added."""
     whole = {key: value for key, value in grid.items() if key != "parts"} | dict(part)
     both = [table.get("train", {}) for table in (grid, part)]
     if all(isinstance(table, dict) for table in both):
@@ -230,17 +225,17 @@ def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _distinct(cells: list[Cell]) -> list[Cell]:
     if len({cell.name for cell in cells}) < len(cells):
-        raise InputError("a grid names a run twice: a preset with a setting and a seed")
+        raise InputError("a grid names a run (preset, setting and seed) twice")
     first: dict[str, Cell] = {}
     for cell in cells:
-        other = first.setdefault(_what(cell), cell)
+        other = first.setdefault(_identity(cell), cell)
         if other is not cell:
-            raise InputError(f"{other.name} and {cell.name} of a grid are one run: what they set differs in nothing")
+            raise InputError(f"{other.name} and {cell.name} of a grid are the same run: their settings are equal")
     return cells
 
 
-def _what(cell: Cell) -> str:
-    """The model's configuration, not what was typed of it, and the other options in no order: what a run is made of."""
+def _identity(cell: Cell) -> str:
+    """What determines a run: the model's configuration, however it was typed, and the other options in any order."""
     from streamscope.models.config.presets import preset
     from streamscope.models.config.serialization import parse_set, to_dict
 
@@ -260,7 +255,7 @@ def _what(cell: Cell) -> str:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Options of `models.train` as one types them, each checked by name and by type."""
+    """Options of `models.train` as command-line words, checked by name and type."""
     from streamscope.models.config.serialization import from_dict
     from streamscope.models.training.config import Options as Train
     from streamscope.models.training.config import Training
@@ -272,7 +267,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         if name not in known:
             raise unknown("option of a grid", name, sorted(known))
     from_dict(Training, {k: v for k, v in given.items() if k not in own}, "train")
-    of_recipe = {f.name for f in fields(Training) if f.default is None}  # true and false are typed
+    of_recipe = {f.name for f in fields(Training) if f.default is None}  # these take True and False
     words: list[str] = []
     for name, value in given.items():
         flag = f"--{name.replace('_', '-')}"
@@ -289,8 +284,8 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def changed(cell: Cell, given: Sequence[str]) -> Cell:
-    """The cell with each KEY=VALUE in place of what its grid says of that option; VALUE as TOML, else text.
+def with_options(cell: Cell, given: Sequence[str]) -> Cell:
+    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text.
 
     Raises `InputError` for a word of another form, an unknown option and a value of another type.
     """
@@ -300,7 +295,7 @@ def changed(cell: Cell, given: Sequence[str]) -> Cell:
     for word in given:
         key, equals, text = word.partition("=")
         if not equals or key == "set":
-            raise InputError(f"--train {word}: give KEY=VALUE of an option other than set, as scale=paper")
+            raise InputError(f"--train {word}: give KEY=VALUE for an option other than set, such as scale=paper")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -315,69 +310,66 @@ def changed(cell: Cell, given: Sequence[str]) -> Cell:
 
 
 def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bool) -> list[Cell]:
-    """The cells of the grid as `begin` has them, or all that `out` was begun with."""
+    """The cells of the grid by `begin`, or all that `out` was started with."""
     if path is None and words:
-        raise InputError("--train changes a grid: name its file as well")
+        raise InputError("--train changes a grid: also name the grid's file")
     if path is not None:
-        return begin([changed(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
-    if not (before := _begun(out)):
+        return begin([with_options(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
+    if not (before := _read_cells(out)):
         raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
     return [Cell(name, tuple(argv)) for name, argv in before.items()]
 
 
-def _begun(out: Path) -> dict[str, list[str]]:
-    """The arguments of the cells that `out` was begun with, by name."""
+def _read_cells(out: Path) -> dict[str, list[str]]:
+    """Arguments of the cells that `out` was started with, by name."""
     memory = out / "grid.json"
     return read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
 
 
 def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]:
-    """Remember the cells in `out`, beside those that it was begun with, and return them as `out` has them.
+    """Add the cells to those in `out`, and return them under the names that `out` uses.
 
-    A training is in a folder once: a cell that is one of `out` under another name, or whose options came in another
-    order, is that one. Raises `InputError` where `out` has another training of that name, and where it cannot be made.
+    A training is in a folder once: if it is already there, under another name or with its options in another order,
+    that cell is used. Raises `InputError` if `out` has another training of a name, or cannot be created.
     """
     if not write:
-        return _known(cells, _begun(out), out)
+        return _match_cells(cells, _read_cells(out), out)
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = (out / ".grid.lock").open("w")
     except OSError as error:
         raise InputError(f"cannot create {out}: {error.strerror}") from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # commands that begin at once see one another's cells
-        before = _begun(out)
-        found = _known(cells, before, out)
-        if any(cell.name not in before for cell in found):
-            now = before | {cell.name: list(cell.argv) for cell in found}
+        fcntl.flock(lock, fcntl.LOCK_EX)  # simultaneous commands see each other's cells
+        before = _read_cells(out)
+        matched = _match_cells(cells, before, out)
+        if any(cell.name not in before for cell in matched):
+            now = before | {cell.name: list(cell.argv) for cell in matched}
             write_text(out / "grid.json", json.dumps(now, indent=1))
-    return found
+    return matched
 
 
-def _known(cells: Sequence[Cell], before: Mapping[str, list[str]], out: Path) -> list[Cell]:
-    """The cells, each under the name and with the arguments under which its training is among `before`."""
-    there: dict[str, Cell] = {}
+def _match_cells(cells: Sequence[Cell], before: Mapping[str, list[str]], out: Path) -> list[Cell]:
+    """The cells; a training that is among `before` gets its name and arguments from there."""
+    known: dict[str, Cell] = {}
     for name, argv in before.items():
-        with contextlib.suppress(InputError):  # of another version, which had other parts
-            there.setdefault(_what(Cell(name, tuple(argv))), Cell(name, tuple(argv)))
-    taken, found = dict(before), []
+        with contextlib.suppress(InputError):  # a cell of another version, with unknown parts
+            known.setdefault(_identity(Cell(name, tuple(argv))), Cell(name, tuple(argv)))
+    taken, matched = dict(before), []
     for cell in cells:
-        one = there.setdefault(_what(cell), cell)
+        one = known.setdefault(_identity(cell), cell)
         if one is cell and list(cell.argv) != taken.setdefault(cell.name, list(cell.argv)):
             raise InputError(
-                f"{out / cell.name} was begun with other options ({' '.join(taken[cell.name])}): choose another --out"
+                f"{out / cell.name} was started with other options ({' '.join(taken[cell.name])}): choose another --out"
             )
-        found.append(one)
-    return found
-
-
-# ---- one run ---------------------------------------------------------------------------------------
+        matched.append(one)
+    return matched
 
 
 def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
-    """Train a cell to its end in a process of its own, or go on with it; its last evaluation.
+    """Train a cell to its end in its own process, or resume it; returns its last evaluation.
 
-    Raises `InputError` with the line that says why it failed, and `Released` where a signal stopped it.
+    Raises `InputError` with the error line of a failed training, and `Released` when a signal stops it.
     """
     folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -400,7 +392,7 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
         if code == 130:
             raise Released
         if code:
-            raise InputError(f"{_why(log, code)} (all of it in {log})")
+            raise InputError(f"{_error_line(log, code)} (see {log})")
     last = [row for row in read_rows(folder / "metrics.jsonl", strict=False) if row["kind"] == "eval"][-1]
     return {"step": last["step"], "loss": last["loss"]}
 
@@ -410,8 +402,8 @@ def _completed(folder: Path) -> bool:
     return path.is_file() and read_json(path, Manifest).get("outcome") == "completed"
 
 
-def _why(log: Path, code: int) -> str:
-    """The line of a failed training."""
+def _error_line(log: Path, code: int) -> str:
+    """The error line of a failed training."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     if code < 0:
         return f"killed by signal {-code}"
@@ -419,7 +411,7 @@ def _why(log: Path, code: int) -> str:
 
 
 def _stoppable(ledger: Ledger, names: Sequence[str], do: Any, bar: "_Bar") -> bool:
-    """Work until nothing is open; on SIGINT and SIGTERM the run at hand saves and False comes back."""
+    """Work until no cell is open; on SIGINT and SIGTERM the current run is saved, and False is returned."""
     stopped = []
 
     def ask(number: int, frame: Any) -> None:
@@ -428,7 +420,7 @@ def _stoppable(ledger: Ledger, names: Sequence[str], do: Any, bar: "_Bar") -> bo
 
     old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ledger.work(names, do, wait=bar.shown, after=bar.update)
+        ledger.work(names, do, wait=bar.visible, after=bar.update)
     except Released:
         pass
     finally:
@@ -437,19 +429,16 @@ def _stoppable(ledger: Ledger, names: Sequence[str], do: Any, bar: "_Bar") -> bo
     return not stopped
 
 
-# ---- looking ---------------------------------------------------------------------------------------
-
-
 class _Bar:
-    """Runs that are over, of all."""
+    """A progress bar of finished runs."""
 
-    def __init__(self, ledger: Ledger, names: Sequence[str], *, shown: bool) -> None:
+    def __init__(self, ledger: Ledger, names: Sequence[str], *, visible: bool) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self.ledger, self.names, self.shown = ledger, names, shown
+        self.ledger, self.names, self.visible = ledger, names, visible
         columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bar = Progress(*columns, console=Console(file=sys.stderr), disable=not shown)
+        self.bar = Progress(*columns, console=Console(file=sys.stderr), disable=not visible)
         self.task = self.bar.add_task("runs", total=len(names))
 
     def __enter__(self) -> "_Bar":
@@ -461,14 +450,14 @@ class _Bar:
         self.bar.stop()
 
     def update(self) -> None:
-        """Count those that are done or failed."""
+        """Count the runs that are done or failed."""
         over = sum(self.ledger.state(name).kind in ("done", "failed") for name in self.names)
         self.bar.update(self.task, completed=over)
 
 
 def print_status(out: Path, cells: Sequence[Cell]) -> None:
-    """A line per run: its state, how far it came, its last validation loss, or why it failed."""
-    found, ledger = [], Ledger(out / ".ledger")
+    """Print a line per run: its state, its step, its last validation loss, or its error."""
+    rows_printed, ledger = [], Ledger(out / ".ledger")
     for cell in cells:
         state, folder = ledger.state(cell.name), out / cell.name
         log = folder / "metrics.jsonl"
@@ -476,9 +465,9 @@ def print_status(out: Path, cells: Sequence[Cell]) -> None:
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
         detail = state.detail if state.kind in ("failed", "running") else ""
-        found.append((cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
+        rows_printed.append((cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
     columns = ("run", "state", "step", "validation loss", "")
-    print_grid(columns, found, title=str(out), width=None if sys.stdout.isatty() else 160)
+    print_grid(columns, rows_printed, title=str(out), width=None if sys.stdout.isatty() else 160)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""The head grammar: which heads a command means.
+"""Parses head specifications such as L5.H4.
 
 L5.H4        one head                    all          every head
 L4.*         a layer                     random3:7    three heads drawn with seed 7
 L4-5.H0-2    ranges, ends included       top3:NAME    the three heads with the largest score NAME
 *.H2         head 2 of every layer       bottom3:NAME the three with the smallest
 
-Other parts of layers are said likewise (`parse_parts`): L2.attn, L2.*, L0-2.up, *.v, all.
+Other parts of layers have similar specifications (`parse_parts`): L2.attn, L2.*, L0-2.up, *.v, all.
 
-The command supplies the scores: it asks `score_names` which ones the user wants, and computes only those
-(`probes.pds` for pds).
+The command computes only the scores that `score_names` lists, for example pds by `probes.pds`.
 """
 
 import random
@@ -24,19 +23,19 @@ Scores = Mapping[str, Mapping["Head", float]]
 
 
 class Head(NamedTuple):
-    """A head by layer and index, both from 0."""
+    """A head, by layer and index from 0."""
 
     layer: int
     head: int
 
     @property
     def label(self) -> str:
-        """The form used in columns: L5H4."""
+        """Name in tables: L5H4."""
         return f"L{self.layer}H{self.head}"
 
 
 def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:
-    """Heads in order of layer and index, each once. Raises `InputError` for a head the model does not have."""
+    """Parse to heads, sorted and without repetition. Raises `InputError` for a head that the model does not have."""
     chosen: set[Head] = set()
     for spec in [specs] if isinstance(specs, str) else specs:
         chosen.update(_one(spec, n_layers, n_heads, scores or {}))
@@ -49,14 +48,14 @@ def every_head(model: Any) -> list[Head]:
 
 
 def score_names(specs: str | Sequence[str]) -> set[str]:
-    """The scores that `specs` rank heads by: {"pds"} for top3:pds."""
-    found = [re.fullmatch(_RANKED, spec) for spec in ([specs] if isinstance(specs, str) else specs)]
-    return {ranked[3] for ranked in found if ranked}
+    """The scores by which `specs` rank heads: {"pds"} for top3:pds."""
+    matches = [re.fullmatch(_RANKED, spec) for spec in ([specs] if isinstance(specs, str) else specs)]
+    return {ranked[3] for ranked in matches if ranked}
 
 
 def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") -> list[int]:
-    """Layers of "3" and "2-4" (inclusive), ascending, each once. Raises `InputError`, naming the option, otherwise."""
-    found: set[int] = set()
+    """Parse "3" and "2-4" (inclusive) to sorted layers. Raises `InputError`, which names the option, for others."""
+    layers: set[int] = set()
     for spec in specs:
         first, dash, last = spec.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
@@ -64,21 +63,21 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
         some = range(int(first), int(last or first) + 1)
         if not some or some[-1] >= n_layers:
             raise InputError(f"{option} {spec}: the model has layers 0 to {n_layers - 1}")
-        found |= set(some)
-    return sorted(found)
+        layers |= set(some)
+    return sorted(layers)
 
 
 def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str], what: str) -> list[tuple[int, str]]:
-    """(layer, part) of parts that every layer has (L2.q, L2.*, L0-2.up, *.v, all), in order, each once.
+    """Parse parts of layers (L2.q, L2.*, L0-2.up, *.v, all) to sorted (layer, part) without repetition.
 
-    Raises `InputError`, which calls a part `what`, for those that the model does not have.
+    Raises `InputError`, which calls a part `what`, for parts that the model does not have.
     """
     chosen: set[tuple[int, str]] = set()
     for spec in [specs] if isinstance(specs, str) else specs:
         found = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)
         if found is None:
             first, last = parts[0], parts[-1]
-            raise InputError(f"{spec!r} names no {what}: write L2.{first}, L2.*, L0-2.{last}, *.{first} or all")
+            raise InputError(f"{spec!r} does not name a {what}: write L2.{first}, L2.*, L0-2.{last}, *.{first} or all")
         if found[3] not in (*parts, "*"):
             raise unknown(f"{what} in {spec!r}", found[3], list(parts))
         wanted = parts if found[3] == "*" else [found[3]]
@@ -102,7 +101,7 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
         return order[: _count(spec, k, len(every))]
     places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
     if places is None:
-        raise InputError(f"{spec!r} names no head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
+        raise InputError(f"{spec!r} does not name a head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
     layers = _range(spec, "layer", places[1], places[2], n_layers)
     heads = _range(spec, "head", places[3], places[4], n_heads)
     return [Head(layer, head) for layer in layers for head in heads]
@@ -110,7 +109,7 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
 
 def _count(spec: str, k: int, n: int) -> int:
     if not 1 <= k <= n:
-        raise InputError(f"{spec!r} asks for {k} heads, the model has {n}")
+        raise InputError(f"{spec!r} asks for {k} heads, but the model has {n}")
     return k
 
 
@@ -120,5 +119,5 @@ def _range(spec: str, what: str, first: str | None, last: str | None, n: int) ->
     low = int(first)
     high = int(last) if last is not None else low
     if not low <= high < n:
-        raise InputError(f"{spec!r}: {what}s go from 0 to {n - 1} in this model")
+        raise InputError(f"{spec!r}: this model has {what}s 0 to {n - 1}")
     return range(low, high + 1)

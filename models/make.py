@@ -1,4 +1,4 @@
-"""`build`: a model from a preset's name or a configuration."""
+"""Builds a model from a preset's name or a configuration."""
 
 from typing import Any
 
@@ -10,21 +10,16 @@ from streamscope.text.tokenizer import Tokenizer
 
 
 def build(
-    name_or_config: str | ModelConfig,
-    scale: str = "paper",
-    *,
-    tokenizer: Tokenizer | None = None,
-    seed: int = 0,
+    name_or_config: str | ModelConfig, scale: str = "paper", *, tokenizer: Tokenizer | None = None, seed: int = 0,
     **overrides: Any,
-) -> StreamTransformer:
-    """A freshly initialised model in evaluation mode.
+) -> StreamTransformer:  # fmt: skip
+    """Build a model with random weights, in evaluation mode.
 
     build("lfa", scale="tiny"), build("pls", n_layers=4, **{"attention.v": "kron"}), build(config).
     `scale` applies to preset names only. Raises `InputError` for unknown names and impossible parts.
     """
-    config = (
-        preset(name_or_config, scale, **overrides)
-        if isinstance(name_or_config, str)
-        else override(name_or_config, overrides)
-    )
+    if isinstance(name_or_config, str):
+        config = preset(name_or_config, scale, **overrides)
+    else:
+        config = override(name_or_config, overrides)
     return StreamTransformer(config, tokenizer, seed=seed).eval()

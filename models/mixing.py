@@ -1,11 +1,11 @@
-"""What a model's mixing matrices do: numbers per module, for the training log and for `probes.mixing_monitor`.
+"""Measures a model's mixing matrices, for the training log and for `probes.mixing_monitor`.
 
 One row per module, metric and part ("factor 0", "head 3"; "" where a module has one value), in the model's order:
 
     {"module": "blocks.0.attn_hc", "metric": "swap_static", "part": "factor 0", "value": 0.1192}
 
-A value that does not exist is None, with the reason under "undefined". What there is depends on the modules: a
-hyper-connection, a head gate, a Kronecker projection; a model without any has no rows. METRICS has the formulas.
+A value that does not exist is None, with the reason under "undefined". Hyper-connections, head gates and Kronecker
+projections have rows; a model without any has none. METRICS has the formulas.
 """
 
 import math
@@ -33,20 +33,19 @@ METRICS = {
     "sigma2_dynamic": "mean over tokens of the second singular value of H_res",
     "swap_static": "s_k = softmax(b_res^k)_1, probability of the swap in factor k (SPEC §1.4)",
     "swap_dynamic": "mean over tokens of s_k",
-    "swap_best": "σ(−(g_k − 2|α_res|)), g_k = b_res,0^k − b_res,1^k: no token can have a larger s_k (SPEC §1.5)",
+    "swap_best": "σ(−(g_k − 2|α_res|)), g_k = b_res,0^k − b_res,1^k: the largest s_k that a token can have (SPEC §1.5)",
     "alpha_res": "α_res, scale of the dynamic term",
     "gradient": "‖∂L/∂b_res‖_2 (Σ over tokens of the gradients of the logits), L the training loss, nats per token",
     "gate_mean": "mean over tokens (and channels) of the gate g of a head",
     "gate_sd": "standard deviation of g over tokens (and channels)",
     "gate_low": "share of g below 0.1",
     "routing_norm": "‖W − diag W‖_F of a Kronecker matrix W [H to, H from]",
-    "routing_share": "‖W − diag W‖_F² / ‖W‖_F²: what lies between different heads; (H−1)/H where all cells are alike",
+    "routing_share": "‖W − diag W‖_F² / ‖W‖_F², the share between different heads; (H−1)/H if all cells are equal",
 }
 UNITS = {"gradient": "nats per token", "alpha_res": "logits", "routing_norm": "weight"}
 LOW_GATE = 0.1
-STILL = 0.05
+NO_MIXING = 0.05
 """‖H_res − I‖_F below which a module does not mix: a swap of 1 % in both of two factors."""
-
 PARTS = ("attn", "mlp")
 """The branches of a layer, in their order."""
 Row = dict[str, Any]
@@ -59,39 +58,39 @@ class PlacedConnection(NamedTuple):
     part: str
 
     @classmethod
-    def of(cls, path: str) -> "PlacedConnection":
-        """The module of this name in the model, blocks.2.attn_hc."""
+    def from_path(cls, path: str) -> "PlacedConnection":
+        """The connection with this name in the model, such as blocks.2.attn_hc."""
         _, layer, name = path.split(".")
         return cls(int(layer), name.removesuffix("_hc"))
 
     @property
     def label(self) -> str:
-        """The form used in columns: L2.attn."""
+        """Name in tables: L2.attn."""
         return f"L{self.layer}.{self.part}"
 
     @property
     def number(self) -> int:
-        """Its place in the order of writing, from 0."""
+        """Index in the order of writing, from 0."""
         return len(PARTS) * self.layer + PARTS.index(self.part)
 
     @property
     def path(self) -> str:
-        """Its name in the model."""
+        """Name in the model."""
         return f"blocks.{self.layer}.{self.part}_hc"
 
     @property
     def entry(self) -> str:
-        """The hook where streams enter it."""
+        """Hook of the streams that enter it."""
         return f"blocks.{self.layer}.hook_streams_{'pre' if self.part == 'attn' else 'mid'}"
 
     @property
     def exit(self) -> str:
-        """The hook of the streams that it has mixed and written to."""
+        """Hook of the streams that leave it."""
         return f"blocks.{self.layer}.hook_streams_{'mid' if self.part == 'attn' else 'post'}"
 
 
 def connections(model: nn.Module) -> dict[str, HyperConnection]:
-    """The hyper-connections by name, in the order in which they mix."""
+    """The hyper-connections by name, in order of computation."""
     return {name: m for name, m in model.named_modules() if isinstance(m, HyperConnection)}
 
 
@@ -102,54 +101,51 @@ def gates(model: nn.Module) -> dict[str, HeadGate]:
 
 def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
     """The Kronecker matrices W [H to, H from] by the name of their projection, detached."""
-    found = {name: m for name, m in model.named_modules() if isinstance(m, KroneckerProjection)}
-    return {name: m.weight.detach() for name, m in found.items()}
+    kind = KroneckerProjection
+    return {name: m.weight.detach() for name, m in model.named_modules() if isinstance(m, kind)}
 
 
 def inert_modules(model: nn.Module) -> dict[str, str]:
-    """Hyper-connections whose mixing cannot change any output, by name, with the reason; they are never counted.
-
-    H_res = I does not mix at all; of others see `unseen`.
-    """
+    """{name: reason} of the hyper-connections whose mixing cannot change any output: H_res = I, and `unseen`."""
     fixed = {name: "H_res = I by construction" for name, m in connections(model).items() if "res" not in m.b}
     return unseen(model) | fixed
 
 
 def unseen(model: nn.Module) -> dict[str, str]:
-    """Hyper-connections where any other doubly stochastic H_res would do the same, by name, with the reason.
+    """{name: reason} of the hyper-connections where every doubly stochastic H_res gives the same output.
 
-    It leaves equal streams as they are, and the sum of unequal ones: nothing can be seen of the first module's, nor of
-    the last one's unless its H_post depends on the mixed streams.
+    Mixing changes neither equal streams nor the sum of streams. So it has no effect in the first module, nor in the
+    last one unless its H_post depends on the mixed streams.
     """
-    found = connections(model)
+    modules = connections(model)
     reasons = {}
-    for i, (name, module) in enumerate(found.items()):
+    for i, (name, module) in enumerate(modules.items()):
         exact = "res" not in module.b or isinstance(module, PermutationConnection | KroneckerConnection)
         if i == 0 and (exact or isinstance(module, StochasticConnection)):
             reasons[name] = "its streams are equal: mixing changes nothing"
-        elif i == len(found) - 1 and exact and not (module.spec.post_input == "mixed" and module.spec.dynamic):
+        elif i == len(modules) - 1 and exact and not (module.spec.post_input == "mixed" and module.spec.dynamic):
             reasons[name] = "only the sum of its streams is read: mixing changes nothing"
     return reasons
 
 
 def has_mixing(model: nn.Module) -> bool:
-    """Whether `measure` has anything to say."""
+    """Whether `measure` returns any row."""
     kinds = (HyperConnection, HeadGate, KroneckerProjection)
     return any(isinstance(m, kinds) for m in model.modules())
 
 
 def distance(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B"]:
-    """‖H − I‖_F."""
+    """The distance ‖H − I‖_F."""
     return (H - torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)).flatten(-2).norm(dim=-1)
 
 
 def sigma2(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B"]:
-    """Second singular value, N ≥ 2. For a doubly stochastic H the first is 1, of equal streams."""
+    """The second singular value, N ≥ 2; the first one of a doubly stochastic H is 1, for equal streams."""
     return torch.linalg.svdvals(H)[..., 1]
 
 
 def factor_swaps(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B K"]:
-    """s_k of H = U_1 ⊗ … ⊗ U_K: Σ_j H_0j over the j whose k-th of K bits is 1, the first factor the highest bit."""
+    """s_k of H = U_1 ⊗ … ⊗ U_K: Σ_j H_0j over j whose k-th of K bits is 1; the first factor is the highest bit."""
     n = H.shape[-1]
     bits = n.bit_length() - 1
     j = torch.arange(n, device=H.device)
@@ -158,68 +154,70 @@ def factor_swaps(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B K"]:
 
 
 def best_swap(gap: Float[Tensor, " K"], alpha: float) -> Float[Tensor, " K"]:
-    """σ(−(g − 2|α|)): a tanh moves each of the two logits by at most |α| (SPEC §1.5)."""
+    """The largest possible swap, σ(−(g − 2|α|)): a tanh moves each of the two logits by at most |α| (SPEC §1.5)."""
     return (2 * abs(alpha) - gap).sigmoid()
 
 
 def measure(
     model: Any, tokens: Int[Tensor, "B T"] | None = None, targets: Int[Tensor, "B T"] | None = None
 ) -> list[Row]:
-    """Every metric of every module. Dynamic ones and gates need `tokens`, gradients `targets` as well.
+    """Compute every metric of every module. Dynamic ones and gates need `tokens`, gradients also `targets`.
 
-    The model is used as it is (set it to eval for no dropout); no `.grad` of a parameter is touched. What was not
-    given leaves its metrics out.
+    The model keeps its mode (use eval to switch dropout off) and the `.grad` of its parameters.
     """
-    found = connections(model)
-    seen, gradients = _look(model, found, tokens, targets)
+    modules = connections(model)
+    captured, gradients = _capture(model, modules, tokens, targets)
     without = inert_modules(model)
     rows: list[Row] = []
     with torch.no_grad():
-        for name, module in found.items():
-            rows += _connection(name, module, seen.get(f"{name}.hook_res"))
+        for name, module in modules.items():
+            rows += _connection(name, module, captured.get(f"{name}.hook_res"))
             if targets is not None:
                 rows.append(_gradient(name, gradients.get(name), without.get(name, "")))
         for name in gates(model):
-            rows += _gate(name, seen.get(f"{name.removesuffix('gate')}hook_gate"))
+            rows += _gate(name, captured.get(f"{name.removesuffix('gate')}hook_gate"))
         for name, W in routing(model).items():
             rows += _routing(name, W)
     return rows
 
 
-def _look(
-    model: Any, found: dict[str, HyperConnection], tokens: Tensor | None, targets: Tensor | None
+def _capture(
+    model: Any, modules: dict[str, HyperConnection], tokens: Tensor | None, targets: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(activations by hook, gradients of b_res by module) of one pass."""
-    names = [f"{name}.hook_res" for name in found]
+    names = [f"{name}.hook_res" for name in modules]
     names += [f"{name.removesuffix('gate')}hook_gate" for name in gates(model)]
     if tokens is None or not names:
         return {}, {}
-    free = {name: m.b["res"] for name, m in found.items() if "res" in m.b}
+    free = {name: m.b["res"] for name, m in modules.items() if "res" in m.b}
     wanted = targets is not None and bool(free)
-    with torch.set_grad_enabled(wanted), capture(model, names) as seen:
+    with torch.set_grad_enabled(wanted), capture(model, names) as captured:
         if not wanted:
             model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
-            return dict(seen), {}
+            return dict(captured), {}
         loss, _ = model.loss(tokens, targets)
         grads = torch.autograd.grad(loss, list(free.values()), allow_unused=True)
-    return dict(seen), {name: g for name, g in zip(free, grads, strict=True) if g is not None}
+    return dict(captured), {name: g for name, g in zip(free, grads, strict=True) if g is not None}
 
 
 def _row(module: str, metric: str, value: Any, part: str = "", why: str = "") -> Row:
-    """One row; a number that is not finite has no value."""
+    """Make a row; the value is None if it is not finite."""
     number = None if value is None else float(value)
     if number is not None and not math.isfinite(number):
         number, why = None, "not finite"
     return {"module": module, "metric": metric, "part": part, "value": number} | ({"undefined": why} if why else {})
 
 
-def _connection(name: str, module: HyperConnection, seen: Tensor | None) -> Iterator[Row]:
+def _connection(name: str, module: HyperConnection, captured: Tensor | None) -> Iterator[Row]:
     if "res" not in module.b:
         why = "H_res = I by construction"
         yield from (_row(name, metric, None, why=why) for metric in ("distance_static", "sigma2_static", "swap_static"))
         return
     H = module.H_res(None)
-    both: list[tuple[str, Tensor | None]] = [("static", H), ("dynamic", None if seen is None else seen.to(H.dtype))]
+    both: list[tuple[str, Tensor | None]] = [
+        ("static", H),
+        ("dynamic", None if captured is None else captured.to(H.dtype)),
+    ]
     for kind, matrix in both:
         if matrix is None:
             continue
@@ -231,7 +229,7 @@ def _connection(name: str, module: HyperConnection, seen: Tensor | None) -> Iter
             swaps = factor_swaps(matrix).reshape(-1, module.spec.factors).mean(0)
             yield from (_row(name, f"swap_{kind}", s, f"factor {k}") for k, s in enumerate(swaps))
         elif kind == "static":
-            yield _row(name, "swap_static", None, why="H_res is no product of 2 x 2 factors")
+            yield _row(name, "swap_static", None, why="H_res is not a product of 2 x 2 factors")
     yield from _dynamics(name, module)
 
 
@@ -249,7 +247,7 @@ def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
 
 
 def _gradient(name: str, grad: Tensor | None, why: str) -> Row:
-    """Undefined where mixing cannot be seen, and why."""
+    """The row of the gradient; undefined if mixing has no effect."""
     if not why and grad is None:
         why = "the loss does not depend on it"
     return _row(name, "gradient", None if why or grad is None else grad.float().norm(), why=why)
@@ -277,19 +275,20 @@ def _routing(name: str, W: Tensor) -> Iterator[Row]:
 
 
 def no_mixing_message(rows: list[Row], without: Collection[str]) -> str:
-    """One line when the streams do not mix, else "". `without` are the modules that cannot change an output (`idle`).
+    """One line if the streams do not mix, else "". `without` are modules without an effect (`inert_modules`).
 
-    The rule: there are modules whose mixing can act, and in every one ‖H_res − I‖_F is below `STILL`, both with
-    the biases alone and, where it was measured, in the mean over tokens.
+    Streams do not mix if, in every module that can act, ‖H_res − I‖_F is below `NO_MIXING`, with the biases alone and,
+    if measured, in the mean over tokens.
     """
     kinds = ("distance_static", "distance_dynamic")
-    can = [r for r in rows if r["module"] not in without and r["value"] is not None]
-    found = {k: [r["value"] for r in can if r["metric"] == k] for k in kinds}
-    if not found["distance_static"] or any(x >= STILL for values in found.values() for x in values):
+    active = [r for r in rows if r["module"] not in without and r["value"] is not None]
+    distances = {k: [r["value"] for r in active if r["metric"] == k] for k in kinds}
+    if not distances["distance_static"] or any(x >= NO_MIXING for values in distances.values() for x in values):
         return ""
-    best = [r["value"] for r in can if r["metric"] == "swap_best"]
-    reach = f"; the best swap that any token could have is {100 * max(best):.2f} %" if best else ""
+    best = [r["value"] for r in active if r["metric"] == "swap_best"]
+    reach = f"; the largest swap that any token could have is {100 * max(best):.2f} %" if best else ""
+    largest = max(max(values, default=0.0) for values in distances.values())
     return (
-        f"streams are not mixing: ‖H_res − I‖ is at most {max(max(v, default=0.0) for v in found.values()):.4f} in all "
-        f"{len(found['distance_static'])} modules whose mixing can act (mixing starts at {STILL}){reach}"
+        f"streams are not mixing: ‖H_res − I‖ is at most {largest:.4f} in all "
+        f"{len(distances['distance_static'])} modules whose mixing can act (mixing starts at {NO_MIXING}){reach}"
     )

@@ -1,7 +1,7 @@
-"""From the stream to losses and per-layer predictions, never holding [tokens, vocabulary].
+"""Computes losses and predictions from the residual stream without holding [tokens, vocabulary].
 
-A chunk of rows is turned into logits, used, and dropped: the loss and its gradient cost one matrix
-product more than the forward pass and memory of [chunk, V].
+Logits exist only for a chunk of rows at a time: the loss and its gradient cost one more matrix product than the forward
+pass, and memory of [chunk, V].
 """
 
 from collections.abc import Callable, Sequence
@@ -14,23 +14,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORE = -100
-"""Target of a position that has none (padding)."""
+"""Target of a position without one, such as padding."""
 
 
 def chunk_rows(d_vocab: int, budget: int = 2**22, least: int = 160) -> int:
-    """Rows per chunk: `budget` logits (16 MiB in fp32), but no fewer rows than make a product efficient."""
+    """Rows per chunk: `budget` logits (16 MiB in fp32), but at least `least` rows, for an efficient product."""
     return max(least, budget // d_vocab)
 
 
 LOSS_BUDGET = {"cpu": (2**22, 640), "cuda": (2**27, 2048)}
-"""Logits per chunk of the training loss, and the fewest rows, by device. The gradient of the head is read and written
-once per chunk, which few rows do not pay for: measured on two CPU cores at V = 50,257, width 384, 640 rows take a
-quarter of the time of 160. On a GPU a chunk is some hundred MB, so that kernels are few."""
+"""(logits, least rows) per chunk of the training loss, by device. Each chunk reads and writes the gradient of the head,
+so few rows are slow: on two CPU cores at V = 50,257, width 384, 640 rows take a quarter of the time of 160. On a GPU a
+chunk has some hundred MB, for few kernels."""
 CACHE = 2**18
-"""Logits per CPU thread that are turned into probabilities at once, in fp32: 1 MiB, which stays in its cache."""
+"""Logits per CPU thread whose softmax is computed at once: 1 MiB in fp32, which stays in the cache."""
 VOCABULARY_MULTIPLE, WIDTH_MULTIPLE = 64, 8
-"""On CUDA the head is padded inside the product to multiples of these, for tensor cores: V = 50,257 to 50,304 rows,
-D = 516 to 520 columns."""
+"""On CUDA, the product pads the head to these multiples for tensor cores: 50,257 to 50,304 rows, 516 to 520 columns."""
 
 
 def loss_rows(d_vocab: int, device: str) -> int:
@@ -40,22 +39,21 @@ def loss_rows(d_vocab: int, device: str) -> int:
 
 
 def _softmax_rows(d_vocab: int, device: torch.device) -> int:
-    """Rows whose probabilities are formed at once: a cache full on a CPU, the whole chunk elsewhere and compiled."""
+    """Rows whose softmax is computed at once: one cache full on a CPU; the whole chunk elsewhere, or if compiled."""
     if device.type != "cpu" or torch.compiler.is_compiling():
         return 2**31
     return max(1, torch.get_num_threads() * CACHE // d_vocab)
 
 
 def _padding(d_vocab: int, d_model: int, device: str) -> tuple[int, int]:
-    """Rows and columns of zeros that the head gets inside the product."""
+    """Rows and columns of zeros that pad the head inside the product."""
     return (-d_vocab % VOCABULARY_MULTIPLE, -d_model % WIDTH_MULTIPLE) if device == "cuda" else (0, 0)
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Σ_l scale_l · mean over the targets of −log softmax(h_l W^T)[target], and those means one by one.
+    """Σ_l scale_l · mean over the targets of −log softmax(h_l W^T)[target], and the means (without a gradient).
 
-    Gradients are formed in the forward pass, of all h_l in one go: W is converted once, and its gradient exists once.
-    The means alone are for reading: no gradient flows through them.
+    The forward pass computes the gradients of all h_l together: W is converted once, and its gradient exists once.
     """
 
     @staticmethod
@@ -75,23 +73,23 @@ class _CrossEntropy(torch.autograd.Function):
         slices = _even(len(target), chunks)
         means = []
         for number, h in enumerate(hs):
-            found = []
+            log_probs = []
             for rows in slices:
                 hd = F.pad(h[rows].to(dtype), (0, more_d)) if more_d else h[rows].to(dtype)
                 logits = hd @ wd.T
                 if more_v:
                     logits[:, v:] = -torch.inf  # probability and gradient of a padded row are exactly 0
                 scale = share[rows] * scales[number] if wants_h or wants_w else None
-                found.append(_log_probs(logits, index[rows], wide, scale))
+                log_probs.append(_log_probs(logits, index[rows], wide, scale))
                 if wants_h:
                     grad_hs[number][rows] = (logits @ wd)[:, :d]
                 if wants_w:
                     part = (logits.T @ hd)[:v, :d]
                     grad_w = part.to(w.dtype) if grad_w is None else grad_w.add_(part)
-            means.append(-(torch.cat(found) * share).sum())
+            means.append(-(torch.cat(log_probs) * share).sum())
         losses = torch.stack(means)
         total = torch.zeros_like(means[0])
-        for weight, mean in zip(scales, means, strict=True):  # no list goes to the device
+        for weight, mean in zip(scales, means, strict=True):  # avoids copying a list to the device
             total = total + weight * mean
         ctx.save_for_backward(grad_w, *grad_hs)
         ctx.mark_non_differentiable(losses)
@@ -108,7 +106,8 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor | None) -> Tensor:
-    """ln softmax(logits)[index], [rows, 1] in dtype `wide`; with `scale` [rows, 1] the logits become their gradient.
+    """ln softmax(logits)[index] [rows, 1] in dtype `wide`; with `scale` [rows, 1], logits are overwritten by their
+    gradient.
 
     The gradient of −log softmax[index] is softmax − one-hot; it is scaled before it is rounded to the logits' dtype.
     """
@@ -126,7 +125,7 @@ def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor |
 
 
 def _even(n: int, chunks: int) -> list[slice]:
-    """0 … n−1 in `chunks` slices of nearly one size."""
+    """Split 0 … n−1 into `chunks` slices of nearly equal size."""
     size = max(1, -(-n // chunks))
     return [slice(i, min(i + size, n)) for i in range(0, max(1, n), size)]
 
@@ -134,24 +133,22 @@ def _even(n: int, chunks: int) -> list[slice]:
 def cross_entropy(
     h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
 ) -> Float[Tensor, ""]:
-    """Mean of −log softmax(h W^T)[target], in nats, over the targets that are not `IGNORE`.
+    """The mean of −log softmax(h W^T)[target] in nats over the targets other than `IGNORE`.
 
-    Under autocast the matrix products are in its dtype; logits are reduced in fp32 (fp64 for fp64 input).
+    Matrix products use the dtype of autocast; logits are reduced in fp32 (fp64 for fp64 input).
     """
     return cross_entropies([h], w, target, [1.0])[0]
 
 
 def cross_entropies(
-    hs: Sequence[Float[Tensor, "*rows D"]],
-    w: Float[Tensor, "V D"],
-    target: Int[Tensor, "*rows"],
+    hs: Sequence[Float[Tensor, "*rows D"]], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"],
     scales: Sequence[float],
-) -> tuple[Float[Tensor, ""], Float[Tensor, " hs"]]:
-    """(Σ_l scale_l · cross_entropy(h_l), every cross_entropy(h_l) by itself, without a gradient).
+) -> tuple[Float[Tensor, ""], Float[Tensor, " hs"]]:  # fmt: skip
+    """(Σ_l scale_l · cross_entropy(h_l), each cross_entropy(h_l) without a gradient), for per-layer supervision.
 
-    For per-layer supervision: one gradient of W for all layers, where separate losses hold one each.
+    All layers share one gradient of W, where separate losses would hold one each.
     """
-    if not torch.is_grad_enabled():  # inside the Function grad mode is always off
+    if not torch.is_grad_enabled():  # grad mode is always off inside the Function
         hs, w = [h.detach() for h in hs], w.detach()
     device = w.device.type
     autocast = torch.is_autocast_enabled(device)
@@ -164,19 +161,19 @@ def cross_entropies(
 def map_logits(
     h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
 ) -> Float[Tensor, "rows ..."]:
-    """Concatenate fn(logits [n, V], rows) over chunks of rows. `fn` must not keep the logits.
+    """Concatenate fn(logits [n, V], rows) over chunks of rows; `fn` must not keep the logits.
 
-    Chunks are even, for a product of one to three rows takes another path and rounds otherwise.
+    Chunks are even, because a product of one to three rows takes another path and rounds differently.
     """
     slices = _even(h.shape[0], max(1, -(-h.shape[0] // chunk_rows(w.shape[0]))))
     return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
 
 
 def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) -> Float[Tensor, "rows ids"]:
-    """ln softmax(logits) at some ids, in nats, in fp32 at least.
+    """ln softmax(logits) at some ids, in nats, in at least fp32.
 
-    By torch's fused kernel: in fp32 as near to the truth as `logsumexp` with 4,096 ids (2e-6 nats where logits have a
-    standard deviation of 3), a little farther with 50,257 (8e-6).
+    torch's fused kernel is as exact as `logsumexp` with 4,096 ids (2e-6 nats for logits with a standard deviation of
+    3), and slightly less with 50,257 (8e-6).
     """
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).gather(-1, ids)
 
@@ -184,7 +181,7 @@ def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) 
 def token_losses(
     h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
 ) -> Float[Tensor, "*rows"]:
-    """−log softmax(h W^T)[target] per position, in nats; 0 where the target is `IGNORE`. No gradient."""
+    """−log softmax(h W^T)[target] per position in nats, 0 if the target is `IGNORE`; without a gradient."""
     flat = target.reshape(-1)
 
     def loss(logits: Tensor, rows: slice) -> Tensor:
@@ -196,15 +193,13 @@ def token_losses(
 
 
 def divergences(
-    h_p: Float[Tensor, "*rows D"],
-    h_q: Float[Tensor, "*rows D"],
-    w_p: Float[Tensor, "V D"],
+    h_p: Float[Tensor, "*rows D"], h_q: Float[Tensor, "*rows D"], w_p: Float[Tensor, "V D"],
     w_q: Float[Tensor, "V D"] | None = None,
-) -> Float[Tensor, "*rows"]:
+) -> Float[Tensor, "*rows"]:  # fmt: skip
     """KL(P ‖ Q) = Σ_v p_v (ln p_v − ln q_v) in nats per position, P = softmax(h_p w_p^T), Q = softmax(h_q w_q^T); fp64.
 
-    `w_q` is `w_p` where there is but one head. Exactly 0 for equal inputs; the logits are products in the dtype of the
-    inputs, so in fp32 differences below 1e-6 are rounding. No gradient.
+    `w_q` defaults to `w_p`. The KL of equal inputs is exactly 0. Logits are products in the dtype of the inputs, so in
+    fp32 differences below 1e-6 are rounding. There is no gradient.
     """
     flat, other = h_q.reshape(-1, h_q.shape[-1]), w_p if w_q is None else w_q
 
@@ -217,7 +212,7 @@ def divergences(
 
 
 class TopTwo(NamedTuple):
-    """Per row: the most probable token, its probability, the second-highest, and the target's."""
+    """Per row, the most probable token, its probability, the second-highest and the target's probability."""
 
     ids: Int[Tensor, " rows"]
     first: Float[Tensor, " rows"]
@@ -225,16 +220,15 @@ class TopTwo(NamedTuple):
     target: Float[Tensor, " rows"]
 
 
-TILE = 512
-"""Columns of a tile of logits: with `TILE_ROWS` rows it stays in the cache, which makes the product faster too."""
-TILE_ROWS = 1024
+TILE, TILE_ROWS = 512, 1024
+"""Columns and rows of a tile of logits, which stays in the cache and makes the product faster too."""
 
 
 @torch.no_grad()
 def top_two(h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, " rows"]) -> TopTwo:
-    """The two highest probabilities of softmax(h W^T) and that of `target`, from tiles [1024, 512] of the logits.
+    """The two highest probabilities of softmax(h W^T) and that of `target`, in at least fp32.
 
-    Of each tile only ln Σ exp is kept, and the two largest logits where it holds the largest so far. At least fp32.
+    Logits are computed in tiles [1024, 512]; of each tile only ln Σ exp and its largest logits are kept.
     """
     parts = [_top_two(h[i : i + TILE_ROWS], w, target[i : i + TILE_ROWS]) for i in range(0, h.shape[0], TILE_ROWS)]
     return TopTwo(*map(torch.cat, zip(*parts, strict=True)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from streamscope.cli.disk import Listed, Trained
+from streamscope.cli.disk import ListedManifest, TrainedManifest
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid, visible
@@ -23,12 +23,12 @@ class List:
     """A line per run below a folder."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
-    """Where to look."""
+    """Folder to search."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """One run: how it was made, its losses, its last sample."""
+    """One run: its origin, its losses, its last sample."""
 
     run: tyro.conf.Positional[Path]
     """Run folder."""
@@ -36,7 +36,7 @@ class Show:
 
 @dataclass(frozen=True)
 class Diff:
-    """What differs between two runs: configuration, then final losses."""
+    """Differences between two runs: configuration, then final losses."""
 
     first: tyro.conf.Positional[Path]
     """Run folder."""
@@ -45,7 +45,7 @@ class Diff:
 
 
 def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested JSON as dotted names."""
+    """Flatten nested JSON to dotted names."""
     if not isinstance(data, dict):
         return {prefix: data}
     out: dict[str, Any] = {}
@@ -75,65 +75,48 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _list(folder: Path) -> None:
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder")
+        raise InputError(f"{folder} is not a folder")
     runs = sorted(path.parent for path in folder.rglob("manifest.json"))
     if not runs:
-        raise InputError(f"no run folder below {folder}; train one with python -m models.train")
-    rows = [_row(run, folder) for run in runs]
-    _print(rows)
+        raise InputError(f"{folder} contains no run: train one with python -m models.train")
+    _print([_row(run, folder) for run in runs])
 
 
 def _row(run: Path, below: Path) -> dict[str, Any]:
-    """A run's line in the list; one that cannot be read says why in its outcome."""
+    """A run's line in the list; the outcome of an unreadable run is the error."""
     row = dict.fromkeys(("run", "preset", "scale", "parameters", "step", "validation loss", "outcome"), "")
     row["run"] = str(run.relative_to(below))
     try:
-        manifest, last = _manifest(run, Listed), (evaluations(run) or [{}])[-1]
+        manifest, last = _manifest(run, ListedManifest), (evaluations(run) or [{}])[-1]
     except InputError as error:
         return row | {"outcome": str(error)}
     return row | {
-        "preset": manifest["preset"],
-        "scale": manifest["scale"] or "",
-        "parameters": f"{manifest['parameters']:,}",
+        "preset": manifest["preset"], "scale": manifest["scale"] or "", "parameters": f"{manifest['parameters']:,}",
         "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}",
         "validation loss": f"{last['loss']:.4f}" if last else "",
         "outcome": manifest.get("outcome", "running or killed"),
-    }
+    }  # fmt: skip
 
 
 def _show(run: Path) -> None:
     from streamscope.models.checkpoint import run_folder, snapshots
     from streamscope.models.training.run import read_metrics
-    from streamscope.text.shards import counted
+    from streamscope.text.shards import document_count
 
-    manifest, metrics = _manifest(run, Trained), read_metrics(run_folder(run))
+    manifest, metrics = _manifest(run, TrainedManifest), read_metrics(run_folder(run))
     data = manifest["data"]["train"]
-    for name in (
-        "preset",
-        "scale",
-        "parameters",
-        "seed",
-        "commit",
-        "device",
-        "started",
-        "ended",
-        "wall_seconds",
-        "outcome",
-    ):
+    names = "preset scale parameters seed commit device started ended wall_seconds outcome"
+    for name in names.split():
         print(visible(f"{name:13s} {manifest.get(name, '')}"))
     if steps := [str(row["step"]) for row in snapshots(run_folder(run))]:
         print(f"{'snapshots':13s} {', '.join(steps)}")
     print(visible(f"{'command':13s} {' '.join(manifest['argv'])}"))
-    if "parent" in manifest:  # fine-tuned or edited: what follows about data is the parent's
+    if "parent" in manifest:  # fine-tuned or edited: the data below are the parent's
         print(visible(f"{'made from':13s} {manifest['parent']['run']}"))
-    documents = counted(data["n_documents"], manifest["data"]["valid"])
+    documents = document_count(data["n_documents"], manifest["data"]["valid"])
     print(visible(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"))
-    _print(
-        [
-            {"step": r["step"], "loss": f"{r['loss']:.4f}", "perplexity": f"{r['perplexity']:.2f}"}
-            for r in evaluations(run)
-        ]
-    )
+    losses = [(row["step"], f"{row['loss']:.4f}", f"{row['perplexity']:.2f}") for row in evaluations(run)]
+    print_grid(["step", "loss", "perplexity"] if losses else [], losses)
     samples = [row["text"] for row in metrics if row["kind"] == "sample"]
     if samples:
         print(visible(f"last sample: {samples[-1]}", keep="\n"))

@@ -6,8 +6,9 @@
     python -m models.sft --resume --out runs/lfa-sft
 
 A line of the data is {"prompt": …, "response": …}. The loss is the mean over the tokens of the responses and the BOS
-that ends each (--unmasked: of the prompts as well; padding is never a target). Defaults are those of SPEC §1.7: AdamW
-6e-5, constant, decay 0.01, clip 1, batches of 16 windows. Weights start as the run's; the manifest names the parent.
+that ends each, with --unmasked also over the prompts; padding is never a target. Defaults are those of SPEC §1.7: AdamW
+6e-5, constant, decay 0.01, clip 1, batches of 16 windows. Training starts from the run's weights; the manifest names
+the parent run.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from streamscope.models.training.config import Training
 
 
 def recipe() -> Training:
-    """The options of a training with SPEC §1.7's defaults."""
+    """Training options with the defaults of SPEC §1.7."""
     return Training(
         lr=6e-5, lr_floor=1.0, warmup=0, weight_decay=0.01, beta2=0.999, optimizer="adamw", hc_lr=6e-5, hc_decay=0.01,
         batch_size=16, epochs=1.0, packing="document", eval_every=100, sample_every=0, checkpoint_every=100,
@@ -40,15 +41,15 @@ class Options:
     data: Path | None = None
     """JSONL with prompt and response on each line."""
     valid: Path | None = None
-    """JSONL to validate on; without it 5 % of the prompts of --data are held out."""
+    """JSONL for validation; default: 5 % of the prompts of --data, held out."""
     template: str = "User: {prompt}\nAssistant: {response}"
-    """Text of a pair; \\n is a new line."""
+    """Template of a pair; \\n is a new line."""
     unmasked: bool = False
-    """Train on the prompts as well."""
+    """Also train on the prompts."""
     out: Path | None = None
     """Run folder to write."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint; everything else is read from there."""
+    """Continue the run in --out from its last checkpoint, with its own options."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=recipe)
 
 
@@ -56,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check everything, train."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.models.training.tuning import go_on, start
+    from streamscope.models.training.tuning import resume, start
 
     if options.out is None:
-        raise InputError("--out RUN is missing: say where the run folder goes")
+        raise InputError("--out RUN is missing: name the run folder")
     if options.resume:
         if options != replace(Options(), out=options.out, resume=True):
-            raise InputError("--resume takes everything from the run in --out: leave out the other arguments")
-        go_on(options.out)
+            raise InputError("--resume takes all options from the run in --out: leave out the others")
+        resume(options.out)
     else:
         start(options, options.out)
 

@@ -1,4 +1,4 @@
-"""Files of a model: tensors with the sha256 of their content, texts, hashes; each whole or not there at all."""
+"""Files of a model, written atomically: tensors with the sha256 of their content, configuration, tokenizer."""
 
 import hashlib
 import json
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
 
 FORMAT = 1
-"""Of config.json."""
+"""Format number of config.json."""
 GENERATION = "generation_config.json"
-"""Of a run, and of a Hugging Face folder: the tokens that end a generated text, where that of a run is not BOS."""
+"""File of a run or Hugging Face folder with the tokens that end a generated text, if it is not BOS."""
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], keep: Path | None = None
 ) -> str:
-    """Write a safetensors file with the `digest` of its tensors, whole or not at all; the digest."""
+    """Write a safetensors file with the `digest` of its tensors, atomically; returns the digest."""
     plain = {k: v.detach().contiguous().cpu() for k, v in tensors.items()}
     sha256 = digest(plain)
 
@@ -41,60 +41,61 @@ def write_tensors(
 
 
 DIGEST = "sha256"
-"""Metadata of a file of tensors: `digest` of what it holds."""
+"""Metadata key of a tensor file: the `digest` of its content."""
 TOKENIZER = "tokenizer"
-"""Metadata of weights that no training wrote: sha256 of the tokenizer whose ids they know."""
+"""Metadata key of weights that no training wrote: sha256 of their tokenizer."""
 CONFIG = "config_sha256"
-"""`config_digest` of the configuration that weights belong to: in manifest.json of a run, else in their metadata."""
+"""Key of the `config_digest` of the configuration that weights belong to: in a run's manifest.json, else in the
+metadata of the weights."""
 
 
 def config_digest(model: Mapping[str, Any]) -> str:
-    """sha256 of a model's part of config.json, whatever the layout of the file and the order of its fields."""
+    """sha256 of the model part of config.json, independent of layout and order of fields."""
     return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over the names, dtypes, shapes and bytes of tensors, in the order of their names."""
-    found = hashlib.sha256()
+    """sha256 over names, dtypes, shapes and bytes of tensors, sorted by name."""
+    sha = hashlib.sha256()
     for name in sorted(tensors):
         x = tensors[name].detach().contiguous().cpu()
-        found.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
+        sha.update(f"{name} {x.dtype} {list(x.shape)}\n".encode())
         if x.numel():
-            found.update(x.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+            sha.update(x.reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file. Raises `InputError` for one that is missing, truncated or damaged:
-    whose content has not the sha256 that was written with it (files from elsewhere have none)."""
+    """(tensors, metadata) of a safetensors file. Raises `InputError` if it is missing, truncated, or differs from its
+    recorded sha256 (files of other programs have none)."""
     if not path.is_file():
-        raise InputError(f"{path} is missing: {path.parent} is no complete run folder")
+        raise InputError(f"{path} is missing: {path.parent} is not a complete run folder")
     try:
         with safe_open(path, framework="pt") as file:
             tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is truncated or damaged ({error}); restore it or train the run again") from None
-    if metadata.get(DIGEST, "") not in ("", found := digest(tensors)):
+    if metadata.get(DIGEST, "") not in ("", actual := digest(tensors)):
         raise InputError(
-            f"{path} is damaged: its content has sha256 {found[:12]}…, {metadata[DIGEST][:12]}… was written; "
+            f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; "
             "restore it or train the run again"
         )
     return tensors, metadata
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file, as hex digits."""
+    """sha256 of a file as hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save(model: "StreamTransformer", folder: Path) -> None:
-    """Write a model as a folder that `checkpoint.load` reads: configuration, weights, tokenizer, no training.
+    """Write configuration, weights and tokenizer of a model to a folder for `checkpoint.load`.
 
-    Raises `InputError` for the folder of a run, whose manifest and metrics would belong to other weights.
+    Raises `InputError` for the folder of a run, whose manifest and metrics belong to other weights.
     """
     if (folder / "manifest.json").exists():
-        raise InputError(f"{folder} is a run with a history of its own; save the model into another folder")
+        raise InputError(f"{folder} is a run with its own history: save the model into another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

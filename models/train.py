@@ -10,7 +10,7 @@ python -m models.train lfa --start runs/lfa@6000 --data stories4 --scale zoo --s
 python -m models.train --resume --out runs/lfa
 torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
 
-Several processes (`models.training.parallel`) take the steps of one: each computes its part of every batch.
+With torchrun, each process computes a part of every batch (`models.training.parallel`).
 """
 
 import sys
@@ -26,23 +26,30 @@ from streamscope.cli.terminal import visible
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
-from streamscope.models.training.config import Options, Training, check_given, late_positions, phases_of, with_recipe
+from streamscope.models.training.config import (
+    Options,
+    Training,
+    check_given,
+    late_positions_message,
+    phases_of,
+    with_recipe,
+)
 
 LEAST_VOCABULARY = 300
-"""Entries of a tokenizer that is trained here, where a scale has fewer than bytes need."""
+"""Minimum number of entries of a tokenizer that is trained here; bytes alone need 256."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check everything, train."""
     options = parse(Options, argv, __doc__)
     if options.out is None:
-        raise InputError("--out RUN is missing: say where the run folder goes")
+        raise InputError("--out RUN is missing: name the run folder")
     if options.resume:
         plain = replace(Options(), out=options.out, resume=True)
         given = [f.name for f in fields(Options) if getattr(options, f.name) != getattr(plain, f.name)]
         if given:
-            raise InputError(f"--resume takes everything from the run in --out: leave out {', '.join(given)}")
-        _go_on(options.out)
+            raise InputError(f"--resume takes all options from the run in --out: leave out {', '.join(given)}")
+        _resume(options.out)
     else:
         _start(options, options.out)
 
@@ -80,15 +87,15 @@ def _start(options: Options, out: Path) -> None:
         )
     if data.tokenizer.d_vocab != config.d_vocab:
         if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
-            raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, d_vocab is {config.d_vocab}")
+            raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, but d_vocab is {config.d_vocab}")
         if "d_vocab" not in changes:
             config = override(config, {"d_vocab": data.tokenizer.d_vocab})
     trainer = _trainer(config, training, data, out, data.source, options.scale, group, device, options.start)
     _fit(trainer, data)
 
 
-def _go_on(out: Path) -> None:
-    from streamscope.cli.disk import Config, Trained, TrainedConfig, read_json
+def _resume(out: Path) -> None:
+    from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
     from streamscope.models.checkpoint import model_config, whole_run
     from streamscope.models.training.data import prepare
     from streamscope.models.training.parallel import ranks
@@ -96,7 +103,7 @@ def _go_on(out: Path) -> None:
     folder = whole_run(out)
     config = model_config(folder)
     if "sft" in read_json(folder / "config.json", Config):
-        raise InputError(f"{folder} is a fine-tuning: resume it with python -m models.sft --resume --out {folder}")
+        raise InputError(f"{folder} is a fine-tuning: use python -m models.sft --resume --out {folder}")
     saved = read_json(folder / "config.json", TrainedConfig)
     training = from_dict(Training, saved["training"])
     source: dict[str, Any] = saved["data"]
@@ -109,7 +116,7 @@ def _go_on(out: Path) -> None:
             config.d_vocab,
             **{name: value for name, value in source.items() if name not in ("data", "valid")},
         )
-    manifest = read_json(folder / "manifest.json", Trained)
+    manifest = read_json(folder / "manifest.json", TrainedManifest)
     for part, now in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
         if was != now.meta["corpus"]:
@@ -118,24 +125,16 @@ def _go_on(out: Path) -> None:
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or train a new run")
     trainer = _trainer(config, training, data, folder, source, None, group, device)
     trainer.resume()
-    done = " (the run is complete)" if trainer.step == trainer.steps else ""
     if group.leader:
-        print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
+        print(trainer.resume_line(), file=sys.stderr)
     _fit(trainer, data)
 
 
 def _trainer(
-    config: ModelConfig,
-    training: Training,
-    data: Any,
-    out: Path,
-    source: dict[str, Any],
-    scale: str | None,
-    group: Any,
-    device: str,
-    start: str | None = None,
-) -> Any:
-    """Model, windows and run folder; the folder is created last, when nothing can be wrong any more."""
+    config: ModelConfig, training: Training, data: Any, out: Path, source: dict[str, Any], scale: str | None,
+    group: Any, device: str, start: str | None = None,
+) -> Any:  # fmt: skip
+    """Make the model, the windows and, after all checks, the run folder."""
     from streamscope.cli.provenance import provenance
     from streamscope.models.checkpoint import run_folder
     from streamscope.models.derived import parent_of
@@ -153,23 +152,18 @@ def _trainer(
     trainer = Trainer(model, training, train, valid, group.run(Run(out)), device, group)
     if scale is not None and group.leader:
         manifest = {
-            "preset": config.name,
-            "scale": scale,
-            "seed": training.seed,
-            "seeds": training.seeds,
-            "parameters": model.n_params(),
-            "data": data.description,
-            "processes": group.size,
+            "preset": config.name, "scale": scale, "seed": training.seed, "seeds": training.seeds,
+            "parameters": model.n_params(), "data": data.description, "processes": group.size,
             **({} if start is None else {"parent": parent_of(run_folder(start))}),
             **provenance(device),
-        }
+        }  # fmt: skip
         saved = {"model": to_dict(config), "training": asdict(training), "data": source}
         trainer.run = Run.create(out, saved, data.tokenizer, manifest)
     return trainer
 
 
 def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
-    """The model of --start. Raises `InputError` for another configuration than asked for, other tokens, and NaN."""
+    """The model of --start. Raises `InputError` if its configuration or tokenizer differs, and for NaN weights."""
     from streamscope.models.checkpoint import load
     from streamscope.models.hooks import check_weights
     from streamscope.models.runs import flatten
@@ -177,30 +171,30 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
     model = load(start)
     check_weights(model)
     mine, theirs = (flatten(to_dict(one)) for one in (config, model.config))
-    names = [name for name in {**mine, **theirs} if "init" not in name]  # how weights would be drawn
+    names = [name for name in {**mine, **theirs} if "init" not in name]  # initial weights are replaced
     if other := [name for name in names if mine.get(name) != theirs.get(name)]:
-        said = ", ".join(f"{name} is {theirs.get(name)} there, {mine.get(name)} here" for name in other[:3])
-        raise InputError(f"--start {start} is another model: {said}; give its preset, --scale and --set")
+        values = ", ".join(f"{name} is {theirs.get(name)} there, {mine.get(name)} here" for name in other[:3])
+        raise InputError(f"--start {start} is another model: {values}; give its preset, --scale and --set")
     if model.tokenizer is None or model.tokenizer.sha256 != tokenizer.sha256:
-        raise InputError(f"--start {start} has another tokenizer than --tokenizer: leave --tokenizer out")
+        raise InputError(f"--start {start} has another tokenizer than --tokenizer: leave out --tokenizer")
     return model
 
 
 def _fit(trainer: Any, data: Any) -> None:
     from streamscope.models.training.loop import run_to_end
-    from streamscope.text.shards import counted
+    from streamscope.text.shards import document_count
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:
         lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{visible(model.config.name)} {model.config.mixing}: {model.n_params():,} parameters; "
-            f"{data.train.n_tokens:,} training tokens in {counted(data.train.n_documents, data.valid.meta)}, "
+            f"{data.train.n_tokens:,} training tokens in {document_count(data.train.n_documents, data.valid.meta)}, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
             f"{trainer.steps} steps of {lengths} tokens -> {visible(folder)}",
             file=sys.stderr,
         )
-        late = late_positions(phases_of(trainer.training.phases), model.config.n_ctx)
+        late = late_positions_message(phases_of(trainer.training.phases), model.config.n_ctx)
         if late and model.config.positions.table:
             print(late, file=sys.stderr)
     run_to_end(trainer)

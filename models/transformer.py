@@ -1,9 +1,9 @@
-"""StreamTransformer: embed, L blocks, readout. The same forward pass serves training and analysis.
+"""StreamTransformer: one forward pass (embed, L blocks, readout) for training and analysis.
 
 model(tokens)                          logits [B, T, V]
 model(tokens, logits_at=positions)     logits at those positions only
 model.segment(state, start, stop)      layers start … stop−1 on a cached state
-model.loss(tokens, targets)            training loss, with per-layer supervision where configured
+model.loss(tokens, targets)            training loss, with per-layer supervision if configured
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ from streamscope.text.tokenizer import Tokenizer
 class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     """A causal language model built from the parts of a `ModelConfig`.
 
-    Hooks are listed in `models.hooks`. `tokenizer` is None for a model without text. `eos_ids` are the tokens that end
-    a generated text: BOS, which begins the next document, or those that the files of a Hugging Face folder name.
+    `models.hooks` lists the hooks. `tokenizer` is None for a model without text. `eos_ids` are the tokens that end a
+    generated text: BOS, which starts the next document, or those of a Hugging Face folder.
     """
 
     def __init__(self, config: c.ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int | None = 0) -> None:
-        """Initialised by `seed`; with None the weights are unset, to be loaded."""
+        """Draw the weights by `seed`; None leaves them unset, to be loaded."""
         super().__init__(config)
         self.tokenizer = None if tokenizer is None else tokenizer.padded_to(config.d_vocab)
         self.eos_ids: tuple[int, ...] = () if tokenizer is None else (tokenizer.bos_id,)
@@ -64,20 +64,20 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     ) -> Any:
         """Logits [B, T, V] of tokens or texts, or [B, P, V] at `logits_at`; "loss", "both", or None (hooks only).
 
-        The loss is the mean next-token loss in nats, or [B, T − 1] with `loss_per_token`; with `mask` (from `to_batch`)
-        over real targets only: without it, the padding of a batch of tokens counts. Texts are padded on the right and
-        bring their mask. `stop_at_layer` k returns the residual stream that enters layer k, [B, T, D] (with several
-        streams their readout), negative k counted from the end; `start_at_layer` takes that stream in place of tokens.
+        The loss is the mean next-token loss in nats, or [B, T − 1] with `loss_per_token`. `mask` (from `to_batch`)
+        excludes padding; texts are padded on the right and have their own mask. `stop_at_layer` k returns the residual
+        stream [B, T, D] that enters layer k (with several streams, their readout); negative k counts from the end.
+        `start_at_layer` takes that stream instead of tokens.
 
         Raises `InputError` for tokens outside the vocabulary, sequences longer than the context, unknown return types,
-        layers that do not exist, and a start from the stream where there are several.
+        layers that do not exist, and `start_at_layer` with several streams.
         """
         if isinstance(logits_at, str):
-            raise InputError(f"give the return type by name: model(tokens, return_type={logits_at!r})")
+            raise InputError(f"name the return type: model(tokens, return_type={logits_at!r})")
         if return_type not in ("logits", "loss", "both", None):
             raise unknown("return_type", str(return_type), ["logits", "loss", "both"])
         if start_at_layer is not None:
-            start, state = self._layer("start_at_layer", start_at_layer), self._resumed(tokens, return_type)
+            start, state = self._layer("start_at_layer", start_at_layer), self._as_state(tokens, return_type)
         else:
             if is_text(tokens):
                 tokens, real = self.to_batch(tokens, prepend_bos is not False)
@@ -106,21 +106,21 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         return loss if return_type == "loss" else (F.linear(x, self.head), loss)
 
     def _layer(self, option: str, layer: int) -> int:
-        """A layer counted from 0, of an option that may count from the end."""
+        """Convert a layer that may count from the end."""
         n = self.config.n_layers
         if not -n <= layer <= n:
             raise InputError(f"{option} must be from {-n} to {n}, got {layer}")
         return layer + n if layer < 0 else layer
 
-    def _resumed(self, x: Any, return_type: str | None) -> State:
-        """The stream as a state to go on from."""
+    def _as_state(self, x: Any, return_type: str | None) -> State:
+        """Check that a stream can be used as a state."""
         if self.config.residual.streams:
             names = " and ".join(self.config.residual.streams)
             raise InputError(
-                f"start_at_layer is for one stream; this model has {names}: use model.segment(state, start)"
+                f"start_at_layer needs one stream, but this model has {names}: use model.segment(state, start)"
             )
         if return_type in ("loss", "both"):
-            raise InputError("a loss needs the tokens: take the logits, and model.loss_fn(logits, tokens)")
+            raise InputError("a loss needs the tokens: use the logits and model.loss_fn(logits, tokens)")
         if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self.config.d_model or not x.is_floating_point():
             raise InputError(
                 f"start_at_layer takes the stream that enters the layer, [batch, position, {self.config.d_model}]"
@@ -128,10 +128,10 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         return x
 
     def check_tokens(self, tokens: Any) -> None:
-        """Raise `InputError` unless tokens are [B, T] with ids of the vocabulary."""
+        """Raise `InputError` unless tokens are [B, T] with ids inside the vocabulary."""
         if not isinstance(tokens, Tensor):
             raise InputError(
-                f"the model reads texts, or a tensor of token ids, not {type(tokens).__name__}: pass torch.tensor(ids)"
+                f"the model reads texts or a tensor of token ids, not {type(tokens).__name__}: pass torch.tensor(ids)"
             )
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             raise InputError(
@@ -146,22 +146,15 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
         Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
         """
-
         return generate(self, prompts, **options)
 
-    # ---- losses --------------------------------------------------------------------------------
-
     def loss(
-        self,
-        tokens: Int[Tensor, "B T"],
-        targets: Int[Tensor, "B T"],
-        *,
-        blocks: Sequence[BlockCall] | None = None,
+        self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"], *, blocks: Sequence[BlockCall] | None = None
     ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
         """(training loss, its parts), in nats per target.
 
-        L = L_final + λ Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5.2); without supervision L = L_final, the part `ce`.
-        In training HDPL projections add the part `kl` (HDPL §2.3); `kl_nats` and `kl_clamped` only report
+        L = L_final + λ Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5.2); without supervision L = L_final, the part `ce`. In
+        training, HDPL projections add the part `kl` (HDPL §2.3); `kl_nats` and `kl_clamped` are only reported
         (`models.layers.hdpl.take_penalties`).
         """
         state = self.embed_tokens(tokens)
@@ -179,7 +172,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
     @torch.no_grad()
     def token_losses(self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-        """−log p(target) per position, in nats; 0 where the target is −100."""
+        """−log p(target) per position in nats, 0 if the target is −100."""
         return self.losses_from(self.segment(self.embed_tokens(tokens)), targets)
 
     @torch.no_grad()
@@ -187,10 +180,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         """`token_losses` of a final state."""
         return readout.token_losses(self.ln_final(self.readout(state)), self.head, targets)
 
-    # ---- every layer ---------------------------------------------------------------------------
-
     def layer_norm(self, layer: int) -> Norm:
-        """The norm of layer `layer`'s readout: the final one unless `readout.layer_norms` is own."""
+        """The norm of a layer's readout: the final norm unless `readout.layer_norms` is own."""
         own = layer < len(self.layer_norms)
         return self.layer_norms[layer] if own else self.ln_final  # type: ignore[return-value]
 
@@ -201,9 +192,9 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         positions: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None,
         layers: Sequence[int] | None = None,
     ) -> Float[Tensor, "B P l V"]:
-        """Logits of the chosen layers' outputs through the shared head (PLS A.5.1; logit lens otherwise).
+        """Logits of the chosen layers' outputs through the shared head (PLS A.5.1; else the logit lens).
 
-        Without `positions` everywhere: memory then grows with T · layers · V.
+        Without `positions` at all positions; memory then grows with T · layers · V.
         """
         self.check_tokens(tokens)
         wanted = list(range(self.config.n_layers) if layers is None else layers)
@@ -212,31 +203,29 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         for layer in wanted:
             if not 0 <= layer < self.config.n_layers:
                 raise InputError(f"layer {layer} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
-        found: dict[int, Tensor] = {}
+        logits: dict[int, Tensor] = {}
         state = self.embed_tokens(tokens)
         for layer in range(max(wanted) + 1):
             state = self.segment(state, layer, layer + 1)
             if layer in wanted:
                 x = self.readout(state)
                 x = x if positions is None else gather_positions(x, positions)
-                found[layer] = F.linear(self.layer_norm(layer)(x), self.head)
-        return torch.stack([found[layer] for layer in wanted], dim=2)
+                logits[layer] = F.linear(self.layer_norm(layer)(x), self.head)
+        return torch.stack([logits[layer] for layer in wanted], dim=2)
 
     def n_params(self) -> int:
-        """Parameters, a tied head counted once."""
+        """Number of parameters; a tied head counts once."""
         return sum(p.numel() for p in self.parameters())
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors and tokenizer.json, for `models.load`."""
-
         save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON data."""
-
         return to_dict(self.config)
 
 
 def is_text(x: Any) -> bool:
-    """Whether x is a text or several."""
+    """Whether x is a text or a sequence of texts."""
     return isinstance(x, str) or (isinstance(x, list | tuple) and bool(x) and all(isinstance(one, str) for one in x))

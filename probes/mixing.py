@@ -7,10 +7,10 @@ them at each evaluation. Here a run folder becomes two tidy tables:
     table    one row per module and part: every metric at the weights that the run kept
 
 Streams mix where training made them mix: weight decay pulls every logit towards 0, where mixing is full, whatever the
-loss says. So a module or factor counts only if its mixing can change an output (`models.mixing.idle`), and against what
-the run's decay, schedule and storage make of the initial bias without any gradient (`without_gradient`):
+loss says. So a module or factor counts only if its mixing can change an output (`models.mixing.inert_modules`), and
+against what the run's decay, schedule and storage make of the initial bias without any gradient (`without_gradient`):
 
-    mix                          that much exceeded by at least `STILL` of ‖H_res − I‖_F, or `LEAST` of a swap
+    mix                          that much exceeded by at least `NO_MIXING` of ‖H_res − I‖_F, or `LEAST` of a swap
     no more than decay alone     not so, and yet at least that much in itself: the initial bias or decay mixes
     still                        less than that
 """

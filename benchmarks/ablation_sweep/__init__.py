@@ -5,11 +5,11 @@
 
 answers   every head ablated alone, ln p of one answer at the last position of every row
 losses    every head ablated alone, the loss at every position
-pairs     every two heads together, scored as `answers`
+pairs     every two heads ablated together, scored as `answers`
 
-A forward pass is the model's own, with the logits of all positions; each side is measured in its own. The peer is a
-`TransformerBridge` around GPT-2 with our weights, one `run_with_hooks` per head; outputs are asserted to be equal
-first. Δ is the largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
+The unit is one forward pass of the same side, with the logits of all positions. The peer is a `TransformerBridge`
+around GPT-2 with our weights and one `run_with_hooks` per head. Its outputs are checked to equal ours first. Δ is the
+largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
 """
 
 from collections.abc import Sequence

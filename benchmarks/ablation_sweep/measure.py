@@ -1,9 +1,7 @@
-"""What `python -m benchmarks.ablation_sweep` measures and prints."""
+"""Measurements of `python -m benchmarks.ablation_sweep`."""
 
 import itertools
-import json
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -20,112 +18,91 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from streamscope.benchmarks.ablation_sweep.options import Case, Options
-from streamscope.benchmarks.timing import interleaved
+from streamscope.benchmarks.inputs import random_tokens, write_shards
+from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import answer_log_probs, document_losses
 from streamscope.models import build
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.tensors import sha256
 from streamscope.models.transformer import StreamTransformer
-from streamscope.text.shards import FORMAT, TokenShards
+from streamscope.text.shards import TokenShards
 
 UNITS = 3
-"""Forward passes that are timed together."""
+"""Number of forward passes timed together."""
 CHECKED = 24
-"""Pairs that are compared with a pass of their own."""
+"""Number of pairs compared with a forward pass of their own."""
 
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     """One row of the table."""
-
     shape: dict[str, Any] = {
         "n_layers": options.layers, "n_heads": options.heads, "d_model": options.width, "d_vocab": vocab,
         "n_ctx": options.length, "init_std": 0.1,
     }  # fmt: skip
     model = build("std-t", **shape)
-    tokens = torch.randint(vocab, (options.batch, options.length + 1), generator=torch.Generator().manual_seed(0))
+    x, y = random_tokens(vocab, options.batch, options.length)
+    tokens = torch.cat([x, y[:, -1:]], 1)
     heads = parse_heads("all", options.layers, options.heads)
     groups = list(itertools.combinations(heads, 2)) if case == "pairs" else [(head,) for head in heads]
     sweep = [scale_heads(group, 0.0) for group in groups]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        ours = _ours(model, tokens, sweep, None if case != "losses" else _shards(Path(folder), tokens, vocab), options)
-        clock = time.process_time if options.clock == "cpu" else time.perf_counter
-        found: list[np.ndarray] = []
+        starts = np.arange(len(tokens) + 1) * tokens.shape[1]
+        shards = write_shards(Path(folder), tokens.numpy(), starts, vocab) if case == "losses" else None
+        ours = _sweep(model, tokens, sweep, shards, options)
+        outputs: list[np.ndarray] = []
         steps: dict[str, Callable[[], object]] = {
-            "forward": lambda: [model(tokens[:, :-1]) for _ in range(UNITS)],
-            "sweep": lambda: found.append(ours()),
+            "forward": lambda: [model(x) for _ in range(UNITS)],
+            "sweep": lambda: outputs.append(ours()),
         }
         if options.peer and case != "pairs":
             steps |= _peers(model, tokens, heads, losses=case == "losses")
-        model(tokens[:, :-1])  # the first call of a process is slow
-        seconds = interleaved(steps, rounds=options.rounds, clock=clock)
-        difference = _difference(model, tokens, sweep, found[0], losses=case == "losses")
+        model(x)  # the first call of a process is slow
+        seconds = interleaved(steps, rounds=options.rounds, clock=CLOCKS[options.clock])
+        difference = _difference(model, tokens, sweep, outputs[0], losses=case == "losses")
     for name in {"forward", "peer"} & set(seconds):
         seconds[name] = [s / UNITS for s in seconds[name]]
-    ratio = _ratios(seconds, "sweep", "forward")
-    peer = f"{median(_ratios(seconds, 'peer sweep', 'peer')):.1f}" if "peer" in seconds else "–"
+    ratio, low, high = ratios(seconds["sweep"], seconds["forward"])
+    peer = times = "–"
+    if "peer" in seconds:
+        peer = f"{ratios(seconds['peer sweep'], seconds['peer'])[0]:.1f}"
+        times = f"{ratios(seconds['peer sweep'], seconds['sweep'])[0]:.2f}"
     cells = [case, f"{vocab:,}", str(len(sweep)), *(f"{median(seconds[name]):.3f} s" for name in ("forward", "sweep"))]
-    times = f"{median(_ratios(seconds, 'peer sweep', 'sweep')):.2f}" if "peer" in seconds else "–"
-    return [*cells, f"{median(ratio):.2f}", f"{min(ratio):.2f} to {max(ratio):.2f}", peer, times, f"{difference:.1e}"]
+    return [*cells, f"{ratio:.2f}", f"{low:.2f} to {high:.2f}", peer, times, f"{difference:.1e}"]
 
 
-def _ratios(seconds: dict[str, list[float]], step: str, unit: str) -> list[float]:
-    return [a / b for a, b in zip(seconds[step], seconds[unit], strict=True)]
-
-
-def _ours(
+def _sweep(
     model: StreamTransformer, tokens: Tensor, sweep: list, shards: TokenShards | None, options: Options
 ) -> Callable[[], np.ndarray]:
     """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
-
     prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
 
     def answers() -> np.ndarray:
         return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep, budget=options.budget)[..., 0]
 
     def losses(shards: TokenShards) -> np.ndarray:
-        found = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
-        return np.concatenate([found.baseline[None], found.edited]) / found.tokens
+        sums = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
+        return np.concatenate([sums.baseline[None], sums.edited]) / sums.tokens
 
     return answers if shards is None else lambda: losses(shards)
 
 
-def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, found: np.ndarray, *, losses: bool) -> float:
-    """The largest difference to one whole pass per edit, of `CHECKED` edits spread over the sweep, or all of a few."""
-
+def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, output: np.ndarray, *, losses: bool) -> float:
+    """The largest difference to one whole pass per edit, over every edit of a short sweep or `CHECKED` spread ones."""
     step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
     worst = 0.0
     for e in range(0, len(sweep), step):
         with edit(model, sweep[e]):
             log_p = model(tokens[:, :-1]).log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
         expected = -log_p.double().mean(1) if losses else log_p[:, -1]
-        worst = max(worst, float(np.abs(found[1 + e] - expected.numpy()).max()))
+        worst = max(worst, float(np.abs(output[1 + e] - expected.numpy()).max()))
     return worst
-
-
-def _shards(folder: Path, tokens: Tensor, vocab: int) -> TokenShards:
-    """The rows as documents."""
-
-    tokens.numpy().astype(np.uint16).tofile(folder / "tokens.bin")
-    np.save(folder / "starts.npy", np.arange(len(tokens) + 1) * tokens.shape[1])
-    sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
-    sums = {name: sha256(folder / name) for name in sizes}
-    meta = {"format": FORMAT, "bytes": sizes, "sha256": sums, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    return TokenShards(folder)
-
-
-def _peer_name() -> str:
-
-    return f"transformer-lens {version('transformer-lens')}, transformers {version('transformers')}"
 
 
 def _peers(
     model: StreamTransformer, tokens: Tensor, heads: list[Head], *, losses: bool
 ) -> dict[str, Callable[[], object]]:
     """TransformerLens' forward pass and its sweep, a pass per head."""
-
     bridge, x = as_bridge(model), tokens[:, :-1]
     torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
 
@@ -148,7 +125,6 @@ def _peers(
 
 def as_bridge(model: Any) -> Any:
     """A `TransformerBridge` around GPT-2 with the weights of a `std-t`: LayerNorm, learned positions, no biases."""
-
     c = model.config
     config = GPT2Config(
         n_layer=c.n_layers, n_head=c.n_heads, n_embd=c.d_model, n_inner=c.d_mlp, vocab_size=c.d_vocab,
@@ -174,24 +150,15 @@ def as_bridge(model: Any) -> Any:
 
 def measure(options: Options) -> None:
     """Measure and print."""
-    table = Table(
-        "case",
-        "vocabulary",
-        "edits",
-        "forward",
-        "sweep",
-        "forwards",
-        "rounds",
-        "peer's forwards",
-        "peer / ours",
-        "max Δ, nats",
-    )
+    titles = ["case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "peer / ours"]
+    table = Table(*titles, "max Δ, nats")
     for vocab, case in itertools.product(options.vocab, options.cases):
         table.add_row(*_measure(options, vocab, case))
     print(
         f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
         f"{options.heads} heads, width {options.width}, {options.batch} x {options.length} tokens, "
-        f"{options.clock} time; peer: {_peer_name()}"
+        f"{options.clock} time; peer: transformer-lens {version('transformer-lens')}, "
+        f"transformers {version('transformers')}"
     )
     Console(width=132).print(table)
     print(f"largest memory of the process, both sides: {getrusage(RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

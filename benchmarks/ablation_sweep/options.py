@@ -13,24 +13,24 @@ class Options:
     """Arguments of `python -m benchmarks.ablation_sweep`."""
 
     cases: tuple[Case, ...] = ("answers", "losses")
-    """What to time; pairs take a minute per round."""
+    """Cases to time; pairs take a minute per round."""
     vocab: tuple[Count, ...] = (50257, 4096)
-    """Vocabularies."""
+    """Vocabulary sizes."""
     batch: Count = 8
-    """Sequences."""
+    """Sequences per batch."""
     length: Count = 128
-    """Tokens of each."""
+    """Tokens per sequence."""
     layers: Count = 6
-    """Layers."""
+    """Layers of the model."""
     heads: Count = 6
-    """Heads of each layer."""
+    """Heads per layer."""
     width: Count = 384
     """Width, a multiple of the heads."""
     rounds: Count = 3
-    """Times that everything is measured, in turn; medians of the ratios are printed."""
+    """Repetitions; the medians of the ratios are printed."""
     budget: Count | None = None
-    """Tokens that run at once; default: the engine's."""
+    """Tokens per forward pass; default: the sweep's own."""
     clock: Literal["wall", "cpu"] = "wall"
-    """cpu: processor seconds, for one thread on a machine that others keep busy."""
+    """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
     peer: bool = True
-    """Measure TransformerLens as well."""
+    """Also measure TransformerLens."""

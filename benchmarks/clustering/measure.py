@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.clustering` measures and prints."""
+"""Measurements of `python -m benchmarks.clustering`."""
 
 import time
 from collections.abc import Callable
@@ -14,25 +14,22 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streamscope.benchmarks.clustering.options import Options, Peer
-from streamscope.benchmarks.timing import interleaved
-from streamscope.cli.errors import InputError
+from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.features.cluster.agreement import adjusted_rand
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import read_features
 
 
-def _line(name: str, times: list[float], found: np.ndarray, ours: list[float], same: np.ndarray) -> str:
-
-    line = f"{name:10s} {median(times):7.1f} s  {found.max() + 1:5d} clusters  {(found >= 0).mean():.1%} of the tokens"
+def _line(name: str, times: list[float], labels: np.ndarray, ours: list[float], our_labels: np.ndarray) -> str:
+    share = (labels >= 0).mean()
+    line = f"{name:10s} {median(times):7.1f} s  {labels.max() + 1:5d} clusters  {share:.1%} of the tokens"
     if name == "ours":
         return line
-    ratios = [a / b for a, b in zip(ours, times, strict=True)]
-    return f"{line}  ours/theirs {median(ratios):.3f}  ARI {adjusted_rand(found, same):.4f}"
+    return f"{line}  ours/theirs {ratios(ours, times)[0]:.3f}  ARI {adjusted_rand(labels, our_labels):.4f}"
 
 
 def _peer(peer: Peer, jobs: int) -> Any:
-    """The peer as it does the same: 30 components, the plain distance, clusters of ten."""
-
+    """The peer with our settings: 30 components, the plain distance, clusters of ten."""
     if peer == "hdbscan":
         clusters = hdbscan.HDBSCAN(min_cluster_size=10, min_samples=1, core_dist_n_jobs=jobs)
     else:
@@ -42,7 +39,6 @@ def _peer(peer: Peer, jobs: int) -> Any:
 
 def _table(options: Options) -> np.ndarray:
     """[tokens, columns] float32 without constant columns."""
-
     if options.features is not None:
         x = read_features(options.features).X[: options.tokens]
         return x[:, np.ptp(x, axis=0) > 0]
@@ -56,7 +52,6 @@ def _table(options: Options) -> np.ndarray:
 
 def _compare_new(x: np.ndarray) -> None:
     """Labels of odd rows after a fit on the even ones."""
-
     modes = ComputationalModes().fit(x[::2])
     start = time.perf_counter()
     ours = modes.predict(x[1::2])
@@ -74,23 +69,14 @@ def _compare_new(x: np.ndarray) -> None:
 
 def measure(options: Options) -> None:
     """Measure and print."""
-    try:
-        import hdbscan  # noqa: F401
-    except ImportError:
-        raise InputError("the peer is missing: pip install 'streamscope[cluster]'") from None
     x = _table(options)
     modes = ComputationalModes()
     modes.fit(x[:2000])  # the first calls of a process are slow
     labels: dict[str, np.ndarray] = {}
     steps: dict[str, Callable[[], object]] = {"ours": lambda: labels.update(ours=modes.fit_predict(x))}
     for peer in options.peers:
-
-        def step(peer: Peer = peer) -> None:
-            labels[peer] = _peer(peer, options.jobs).fit_predict(x)
-
-        steps[peer] = step
-    clock = time.process_time if options.clock == "cpu" else time.perf_counter
-    seconds = interleaved(steps, rounds=options.rounds, clock=clock)
+        steps[peer] = lambda peer=peer: labels.update({peer: _peer(peer, options.jobs).fit_predict(x)})  # type: ignore[misc]
+    seconds = interleaved(steps, rounds=options.rounds, clock=CLOCKS[options.clock])
     versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "hdbscan", "scikit-learn"))
     source = options.features or "blobs"
     explained = modes.explained_variance_ratio_

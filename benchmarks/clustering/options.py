@@ -14,16 +14,16 @@ class Options:
     """Arguments of `python -m benchmarks.clustering`."""
 
     features: Path | None = None
-    """Table of `features.extract`; default: blobs with noise between them."""
+    """Table of `features.extract`; default: synthetic clusters with noise."""
     tokens: Count = 50453
-    """Rows, at most as many as there are."""
+    """Rows to use."""
     rounds: Count = 1
-    """Times that everything is measured, in turn; medians are printed."""
+    """Repetitions; the medians are printed."""
     peers: tuple[Peer, ...] = ("hdbscan", "sklearn")
-    """What to compare with."""
+    """Packages to compare with."""
     jobs: Count = 4
-    """Processes of the hdbscan package for its core distances."""
+    """Processes that the hdbscan package starts for its core distances."""
     clock: Literal["wall", "cpu"] = "wall"
-    """cpu: processor seconds, for one thread and --jobs 1 on a machine that others keep busy."""
+    """Wall time or processor seconds (cpu: for a busy machine, with one thread and --jobs 1)."""
     predict: bool = False
-    """Compare labels of new tokens as well (the package takes minutes)."""
+    """Also compare the labels of new tokens (the package takes minutes)."""

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.faults` measures and prints."""
+"""Measurements of `python -m benchmarks.faults`."""
 
 import gc
 import importlib
@@ -21,32 +21,39 @@ from streamscope.benchmarks.faults.options import Options
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.tensors import digest
-from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
+from streamscope.models.training.run import MACHINE_METRICS, read_metrics
 
 KILLED = 86
 """Exit code of a process that killed itself at a rename."""
 STEPS = 9
-PRELOADED = ["training.loop", "training.data", "derived", "text.pairs"]
-PRELOADED = [f"streamscope.models.{name}" for name in (*PRELOADED, "train", "sft", "checkpoint")]
-PRELOADED += ["torch._dynamo", "torch.utils.tensorboard", "typeguard"]  # which torch and tyro import late, and slowly
-LATEST = 120.0
-"""Seconds after which a process is no longer waited for."""
+PRELOADED = [
+    "models.training.loop",
+    "models.training.data",
+    "models.derived",
+    "models.train",
+    "models.sft",
+    "text.pairs",
+]
+PRELOADED = [f"streamscope.{name}" for name in (*PRELOADED, "models.checkpoint")]
+PRELOADED += ["torch._dynamo", "torch.utils.tensorboard", "typeguard"]  # torch and tyro import these late, and slowly
+TIMEOUT = 120.0
+"""Seconds that a process may take."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Work that a test can start again: module with the command, arguments without --out."""
+    """A command that can be killed and continued: its module and its arguments without --out."""
 
     name: str
     module: str
     argv: tuple[str, ...]
     file: str = ""
-    """What --out names inside the folder of the case; nothing: the folder."""
+    """File name for --out inside the folder of the case; empty: the folder itself."""
     resumes: bool = True
-    """Gone on with by --resume; else by the same command."""
+    """Whether --resume continues it; otherwise the same command does."""
 
-    def words(self, folder: Path) -> list[str]:
-        """The arguments that start the case, or go on with what is left of it in `folder`."""
+    def arguments(self, folder: Path) -> list[str]:
+        """The arguments that start the case in `folder`, or continue it there."""
         out = ("--out", str(folder / self.file))
         return ["--resume", *out] if self.resumes and (folder / "manifest.json").exists() else [*self.argv, *out]
 
@@ -54,11 +61,11 @@ class Case:
 def training(folder: Path, *more: str) -> Case:
     """A tiny PLS: 9 steps, a checkpoint every 3, an evaluation every 4."""
     argv = (
-        *("pls", "--data", "stories:0:30", "--valid", "stories:1:4", "--scale", "tiny", "--set", "d_vocab=300"),
-        *("--steps", str(STEPS), "--batch-size", "4", "--log-every", "2", "--eval-every", "4", "--eval-batches", "2"),
-        *("--checkpoint-every", "3", "--sample-every", "0", "--snapshots", "0", "--device", "cpu", *more),
+        "pls --data stories:0:30 --valid stories:1:4 --scale tiny --set d_vocab=300 "
+        f"--steps {STEPS} --batch-size 4 --log-every 2 --eval-every 4 --eval-batches 2 "
+        "--checkpoint-every 3 --sample-every 0 --snapshots 0 --device cpu"
     )
-    return Case(" ".join(("training", *more)), "models.train", argv)
+    return Case(" ".join(("training", *more)), "models.train", (*argv.split(), *more))
 
 
 def tuning(folder: Path, base: Path) -> Case:
@@ -67,31 +74,18 @@ def tuning(folder: Path, base: Path) -> Case:
     pairs = folder / "pairs.jsonl"
     rows = [{"prompt": " ".join(rng.choices(words, k=3)), "response": rng.choice(words)} for _ in range(80)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    argv = (
-        "--batch-size",
-        "4",
-        "--steps",
-        "6",
-        "--eval-every",
-        "3",
-        "--checkpoint-every",
-        "2",
-        "--snapshots",
-        "0",
-        "--device",
-        "cpu",
-    )
-    return Case("sft", "models.sft", (str(base), "--data", str(pairs), *argv))
+    options = "--batch-size 4 --steps 6 --eval-every 3 --checkpoint-every 2 --snapshots 0 --device cpu"
+    return Case("sft", "models.sft", (str(base), "--data", str(pairs), *options.split()))
 
 
 def extraction(folder: Path, base: Path) -> Case:
-    """The features of some stories in several parts (see `_work`), and raw activations beside them."""
+    """The features and raw activations of some stories, in several parts (see `_work`)."""
     argv = (str(base), "--data", "stories:1:12", "--raw", "--device", "cpu")
     return Case("extraction", "features.extract", argv, file="features.parquet", resumes=False)
 
 
 def grid(folder: Path) -> Case:
-    """Two trainings as `training`'s."""
+    """A grid of two trainings with the options of `training`."""
     preset, *train = training(folder).argv
     options = {name[2:].replace("-", "_"): value for name, value in zip(train[::2], train[1::2], strict=True)}
     words = {"set": [options.pop("set")], "snapshots": options.pop("snapshots")}
@@ -112,8 +106,7 @@ class Death:
 
 
 def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
-    """What the process does: the command, on one thread, with its output in a file."""
-
+    """Run the command on one thread, with its output in a file; the process dies as `death` says."""
     gc.freeze()  # what the server has imported is not garbage: a collection over it took a third of a second
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
@@ -122,10 +115,9 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
     def counted(*names: Any) -> None:
         nonlocal count
         count += 1
-        if count == death.replace and not death.after:
-            os._exit(KILLED)
-        replace(*names)
-        if count == death.replace and death.after:
+        if count != death.replace or death.after:
+            replace(*names)
+        if count == death.replace:
             os._exit(KILLED)
 
     os.replace = counted  # type: ignore[assignment]
@@ -141,7 +133,7 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
 
 
 def start(module: str, argv: Sequence[str], log: Path, death: Death | None = None) -> Any:
-    """A process that runs the command; forked from a server that has imported what it needs."""
+    """Start the command in a process, forked from a server that has already imported the libraries."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=_work, args=(module, tuple(argv), death or Death(), str(log)))
@@ -150,31 +142,31 @@ def start(module: str, argv: Sequence[str], log: Path, death: Death | None = Non
 
 
 def run(module: str, argv: Sequence[str], log: Path, death: Death | None = None) -> int:
-    """Exit code of the command; negative for a signal. Raises `InputError` for one that does not end."""
+    """Exit code of the command, negative for a signal. Raises `InputError` if it does not end in time."""
     process = start(module, argv, log, death)
-    process.join(LATEST if death is None or death.seconds is None else death.seconds)
+    process.join(TIMEOUT if death is None or death.seconds is None else death.seconds)
     if process.is_alive():
         process.kill()
         process.join()
         if death is None or death.seconds is None:
-            raise InputError(f"{module} did not end within {LATEST:g} s; see {log}")
+            raise InputError(f"{module} did not end within {TIMEOUT:g} s; see {log}")
     return int(process.exitcode or 0)
 
 
 def uninterrupted(case: Case, folder: Path) -> float:
-    """Run the case to its end in `folder`; seconds. Raises `InputError` when it fails."""
+    """Run the case to its end in `folder` and return its seconds. Raises `InputError` when it fails."""
     began = time.perf_counter()
-    code = run(case.module, case.words(folder), folder.with_suffix(".log"))
+    code = run(case.module, case.arguments(folder), folder.with_suffix(".log"))
     if code != 0:
         raise InputError(f"{case.name} ended with {code}; see {folder.with_suffix('.log')}")
     return time.perf_counter() - began
 
 
 def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
-    """Run the case with these deaths, one per process, until it completes or they are used up; the number of kills."""
+    """Run the case with these deaths, one per process, until it completes; the number of kills."""
     log, kills = folder.with_suffix(".log"), 0
     while True:
-        argv, death = case.words(folder), next(deaths, None)
+        argv, death = case.arguments(folder), next(deaths, None)
         code = run(case.module, argv, log, death)
         if code == 0:
             return kills
@@ -183,33 +175,31 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
         kills += 1
 
 
-def ended(folder: Path) -> dict[str, Any]:
-    """What must be the same: of each run weights as `load` gives them, metrics without times, outcome and step; of each
-    table its rows."""
-
-    found: dict[str, Any] = {}
+def final_state(folder: Path) -> dict[str, Any]:
+    """What must be equal: weights, metrics without times, outcome and step of each run; the rows of each table."""
+    state: dict[str, Any] = {}
     for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):
         run, about = path.parent, json.loads(path.read_text(encoding="utf-8"))
-        of = "" if run == folder else f"{run.name} "
-        found[f"{of}weights"] = digest(load(run).state_dict())
-        rows = [{k: v for k, v in row.items() if k not in OF_THE_MACHINE} for row in read_metrics(run)]
-        found[f"{of}metrics"] = rows
-        found |= {f"{of}{name} noted": about.get(name) for name in ("outcome", "step", "steps", "weights")}
+        prefix = "" if run == folder else f"{run.name} "
+        state[f"{prefix}weights"] = digest(load(run).state_dict())
+        rows = [{k: v for k, v in row.items() if k not in MACHINE_METRICS} for row in read_metrics(run)]
+        state[f"{prefix}metrics"] = rows
+        state |= {f"{prefix}{name} noted": about.get(name) for name in ("outcome", "step", "steps", "weights")}
     for path in sorted(folder.glob("*.parquet")):
-        found[path.name] = pq.read_table(path).to_pandas().to_csv()
-    if not found:
+        state[path.name] = pq.read_table(path).to_pandas().to_csv()
+    if not state:
         raise InputError(f"{folder}: neither a run nor a table")
-    return found
+    return state
 
 
 def differences(one: Path, two: Path) -> list[str]:
-    """In what two runs differ: names out of `ended`."""
-    a, b = ended(one), ended(two)
+    """Names in `final_state` whose values differ between two folders."""
+    a, b = final_state(one), final_state(two)
     return [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]
 
 
 def measure(options: Options) -> None:
-    """Measure and print."""
+    """Kill, resume, compare and print."""
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -223,8 +213,8 @@ def measure(options: Options) -> None:
 
         def once(case: Case, deaths: Iterator[Death], out: Path) -> int:
             kills = killed(case, out, deaths)
-            found = differences(folder / case.name.replace(" ", "_"), out)
-            wrong.extend(f"{case.name}, {out.name}: {', '.join(found)} differ" for _ in found[:1])
+            if differing := differences(folder / case.name.replace(" ", "_"), out):
+                wrong.append(f"{case.name}, {out.name}: {', '.join(differing)} differ")
             return kills
 
         runs = 0

@@ -10,8 +10,8 @@ class Options:
     """Arguments of `python -m benchmarks.faults`."""
 
     kills: Whole = 50
-    """Kills at random times."""
+    """Number of kills at random times."""
     every_replace: bool = False
-    """Kill at every rename as well, once before it and once after."""
+    """Also kill at every rename, once before it and once after."""
     seed: Seed = 0
-    """Of the times."""
+    """Seed of the random times."""

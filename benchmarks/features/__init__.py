@@ -4,15 +4,14 @@
     python -m benchmarks.features --vocab 4096 --tier topk --rounds 5
     python -m benchmarks.features --memory
 
-extraction        `features.extract` as the command runs it, from token shards to the finished parquet file
+extraction        `features.extract`, from token shards to the finished parquet file
 bound             one forward pass with explicit attention, one unembedding per layer, one softmax and top-2 over each
 straightforward   document by document: `run_with_cache`, softmax and top-k of the logits of every layer, then position
-                  by position and layer by layer as in PLS B.6; no file. Equal to the extraction's features, asserted
+                  by position and layer by layer as in PLS B.6; writes no file. Its features must equal the extraction's
 
-All three see the same documents; the bound runs in the extraction's batches, its logits in chunks of `readout`. It is
-no lower bound: the extraction keeps of the logits only what it needs, tile by tile, and is faster at a vocabulary of
-50,257.
---memory: the largest resident size of a process that extracts, by the number of tokens.
+All three see the same documents. The bound uses the extraction's batches and computes logits in chunks of `readout`. It
+is not a lower bound: the extraction keeps only the logits it needs, tile by tile, and is faster at a vocabulary of
+50,257. --memory measures the largest resident size of an extracting process, by the number of tokens.
 """
 
 from collections.abc import Sequence
@@ -25,8 +24,8 @@ from streamscope.cli.parse import parse
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure, print."""
     options = parse(Options, argv, __doc__)
-    if options.documents < 1 or options.length < 40:
-        raise InputError(f"{options.documents} documents of {options.length} tokens: at least 1, of at least 40")
+    if options.length < 40:
+        raise InputError(f"--length must be at least 40, got {options.length}")
 
     from streamscope.benchmarks.features.measure import measure
 

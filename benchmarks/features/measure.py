@@ -1,10 +1,9 @@
-"""What `python -m benchmarks.features` measures and prints."""
+"""Measurements of `python -m benchmarks.features`."""
 
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -16,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from streamscope.benchmarks.features.options import Options
-from streamscope.benchmarks.timing import interleaved
+from streamscope.benchmarks.inputs import write_shards
+from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.cli.errors import InputError
 from streamscope.features.extract import Extract
 from streamscope.features.extract.measure import BATCH_TOKENS
@@ -26,41 +26,27 @@ from streamscope.instruments.open_data import OpenTokens
 from streamscope.models import build
 from streamscope.models.hooks import batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.tensors import sha256
 from streamscope.models.transformer import StreamTransformer
-from streamscope.text.shards import FORMAT, TokenShards
+from streamscope.text.shards import TokenShards
 
 COMPARED = 1e-4
-"""Largest difference to the straightforward features that rounding may make; relative for values above 1 (spans)."""
+"""Largest allowed difference to the straightforward features; relative for values above 1 (spans)."""
 
 
 def _model(options: Options, vocab: int) -> StreamTransformer:
-
-    shape: dict[str, Any] = {
-        "n_layers": options.layers,
-        "d_model": options.width,
-        "d_vocab": vocab,
-        "n_ctx": options.length,
-    }
-    return build(options.preset, **shape, init_std=0.1).eval()
+    shape = {"n_layers": options.layers, "d_model": options.width, "d_vocab": vocab, "n_ctx": options.length}
+    return build(options.preset, **shape, init_std=0.1).eval()  # type: ignore[arg-type]
 
 
 def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
-    """Documents of random tokens, one more than `lengths` says."""
-
+    """Documents of lengths + 1 random tokens."""
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
-    np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16).tofile(folder / "tokens.bin")
-    np.save(folder / "starts.npy", starts)
-    sizes = {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")}
-    sums = {name: sha256(folder / name) for name in sizes}
-    meta = {"format": FORMAT, "bytes": sizes, "sha256": sums, "dtype": "uint16", "d_vocab": vocab, "pad_id": 0}
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    return TokenShards(folder)
+    tokens = np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16)
+    return write_shards(folder, tokens, starts, vocab)
 
 
 def _measure(options: Options, vocab: int) -> list[str]:
     """One row of the table of times."""
-
     model, how = _model(options, vocab), Extract(tier=options.tier)
     lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
@@ -76,32 +62,28 @@ def _measure(options: Options, vocab: int) -> list[str]:
         extraction(model, shards, how, out, len(documents[0]))  # first calls of a process are slow
         _bound(model, documents[:1])
         straightforward(model, documents[:1], how)
-        clock = time.process_time if options.clock == "cpu" else time.perf_counter
-        seconds = interleaved(steps, rounds=options.rounds, clock=clock)
+        seconds = interleaved(steps, rounds=options.rounds, clock=CLOCKS[options.clock])
         difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
     if not difference < COMPARED:
         raise InputError(f"the features differ from the straightforward ones by {difference:.1e}")
     n = int(lengths.sum())
-    ours = seconds["extraction"]
-    bound = [b / a for a, b in zip(ours, seconds["bound"], strict=True)]
-    faster = [b / a for a, b in zip(ours, seconds["straightforward"], strict=True)]
-    cells = [f"{vocab:,}", f"{n:,}", f"{median(ours):.2f} s", f"{n / median(ours):,.0f}"]
-    cells += [f"{median(seconds['bound']):.2f} s", f"{median(bound):.2f}", f"{min(bound):.2f} to {max(bound):.2f}"]
-    cells += [f"{median(seconds['straightforward']):.2f} s", f"{median(faster):.2f}"]
-    return [*cells, f"{min(faster):.2f} to {max(faster):.2f}", f"{difference:.1e}"]
+    ours = median(seconds["extraction"])
+    cells = [f"{vocab:,}", f"{n:,}", f"{ours:.2f} s", f"{n / ours:,.0f}"]
+    for peer in ("bound", "straightforward"):
+        ratio, low, high = ratios(seconds[peer], seconds["extraction"])
+        cells += [f"{median(seconds[peer]):.2f} s", f"{ratio:.2f}", f"{low:.2f} to {high:.2f}"]
+    return [*cells, f"{difference:.1e}"]
 
 
 def extraction(
     model: StreamTransformer, shards: TokenShards, how: Extract, out: Path, max_tokens: int | None = None
 ) -> None:
-    """From shards to the finished file."""
-
+    """Extract from shards to the finished file."""
     how.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
 
 
 def _bound(model: StreamTransformer, documents: Sequence[Sequence[int]]) -> None:
     """One forward pass with explicit attention, L unembeddings, one softmax and top-2 over each; no lower bound."""
-
     inputs = [ids[:-1] for ids in documents]
     for batch in batches([len(ids) for ids in inputs], BATCH_TOKENS):
         tokens = pad([inputs[i] for i in batch])
@@ -115,11 +97,10 @@ def _bound(model: StreamTransformer, documents: Sequence[Sequence[int]]) -> None
 
 
 def straightforward(model: StreamTransformer, documents: Sequence[Sequence[int]], options: Extract) -> np.ndarray:
-    """Tiers structural, +position and topk with default options as one writes them down first, X [n, d].
+    """Features X [n, d] of tiers structural, +position and topk with default options, in the most direct code.
 
     PLS B.6: `attn_slice = layer_attn[:, query_pos, :query_pos]`.
     """
-
     n_layers, n_heads, k = model.config.n_layers, model.config.n_heads, options.k
     X = []
     for ids in documents:

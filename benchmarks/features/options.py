@@ -12,24 +12,24 @@ class Options:
     """Arguments of `python -m benchmarks.features`."""
 
     vocab: tuple[Count, ...] = (50257, 4096)
-    """Vocabularies."""
+    """Vocabulary sizes."""
     tier: Tier = "structural"
-    """Which features."""
+    """Tier of features to extract."""
     preset: str = "pls"
-    """Architecture, with `layers` layers, 6 heads and width 384."""
+    """Architecture preset; it gets 6 heads."""
     layers: Count = 6
-    """Layers."""
+    """Layers of the model."""
     documents: Count = 12
-    """Documents, of 40 to `length` tokens."""
+    """Documents, of 40 to --length tokens each."""
     length: Count = 256
-    """Tokens of the longest document; the context."""
+    """Tokens of the longest document, and the context length."""
     rounds: Count = 3
-    """Times that everything is measured, in turn; medians of the ratios are printed."""
+    """Repetitions; the medians of the ratios are printed."""
     clock: Literal["wall", "cpu"] = "wall"
-    """cpu: processor seconds, for one thread on a machine that others keep busy."""
+    """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
     memory: bool = False
     """Measure memory instead of time."""
     tokens: tuple[Count, ...] = (20_000, 200_000)
-    """Tokens of --memory."""
+    """Numbers of tokens for --memory."""
     width: Count = 384
     """Width of the model."""

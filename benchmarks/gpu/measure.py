@@ -1,16 +1,20 @@
-"""What `python -m benchmarks.gpu` measures and prints."""
+"""Measurements of `python -m benchmarks.gpu`."""
 
 import copy
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from streamscope.benchmarks.gpu.options import Options
+from streamscope.benchmarks.inputs import random_tokens
+from streamscope.benchmarks.timing import device_name
 from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
@@ -23,7 +27,7 @@ Row = dict[str, Any]
 
 
 class RandomWindows:
-    """Windows of tokens drawn uniformly, window by window from its own number."""
+    """Windows of tokens drawn uniformly; the number of a batch's first window is the seed."""
 
     def __init__(self, d_vocab: int, n_ctx: int, n: int) -> None:
         self.d_vocab, self.n_ctx, self.n = d_vocab, n_ctx, n
@@ -33,65 +37,41 @@ class RandomWindows:
 
     def batch(self, indices: Any) -> tuple[Any, Any]:
         """Inputs and next tokens [B, T]."""
-
         generator = torch.Generator().manual_seed(int(next(iter(indices))))
         rows = torch.randint(self.d_vocab, (len(indices), self.n_ctx + 1), generator=generator)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
-def name_of(device: str) -> str:
-    """As the hardware calls itself."""
-
-    return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-def chosen(o: Options) -> Sequence[str]:
-    """The presets to look at."""
-
-    return o.presets or tuple(PRESETS)
-
-
-Cases = Iterator[tuple[tuple[str, ...], Callable[[], Row]]]
-
-
-def correctness(o: Options) -> Cases:
-    """Loss and gradients in fp32, loss in bf16, beside the CPU's fp32."""
-
-    def look(name: str) -> Row:
-        change: dict[str, Any] = {"dropout": 0.0, "attention.dropout": 0.0}
-        model = build(name, "tiny" if o.scale == "tiny" else "small", **change)  # not .train(): HDPL draws noise there
-        tokens = torch.randint(model.config.d_vocab, (2, 33), generator=torch.Generator().manual_seed(0))
-        if o.scale == "tiny":
-            tokens = tokens[:, :17]
-        there = copy.deepcopy(model).to(o.device)
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0]
-        moved = tokens.to(o.device)
-        other = there.loss(moved[:, :-1], moved[:, 1:])[0]
-        with torch.autocast(o.device, dtype=torch.bfloat16):
-            half = there.loss(moved[:, :-1], moved[:, 1:])[0]
-        pairs = zip(gradients(loss, model), gradients(other, there), strict=True)
-        worst = max(float((a - b.cpu()).norm() / a.norm().clamp(min=1e-12)) for a, b in pairs)
-        exact, found, rounded = (float(x.detach()) for x in (loss, other, half))
-        return {
-            "loss_difference": abs(exact - found), "gradient_difference": worst,
-            "bf16_loss_difference": abs(exact - rounded),
-            "equal": abs(exact - found) < 1e-4 and worst < 1e-3,
-        }  # fmt: skip
-
-    for name in chosen(o):
-        yield (name,), lambda name=name: look(name)  # type: ignore[misc]
+def correctness(o: Options, name: str) -> Row:
+    """Loss and gradients in fp32 and loss in bf16, compared with the CPU's fp32."""
+    change: dict[str, Any] = {"dropout": 0.0, "attention.dropout": 0.0}
+    model = build(name, "tiny" if o.scale == "tiny" else "small", **change)  # not .train(): HDPL draws noise there
+    x, y = random_tokens(model.config.d_vocab, 2, 32)
+    if o.scale == "tiny":
+        x, y = x[:, :16], y[:, :16]
+    copied = copy.deepcopy(model).to(o.device)
+    loss = model.loss(x, y)[0]
+    other = copied.loss(x.to(o.device), y.to(o.device))[0]
+    with torch.autocast(o.device, dtype=torch.bfloat16):
+        half = copied.loss(x.to(o.device), y.to(o.device))[0]
+    pairs = zip(gradients(loss, model), gradients(other, copied), strict=True)
+    worst = max(float((a - b.cpu()).norm() / a.norm().clamp(min=1e-12)) for a, b in pairs)
+    exact, measured, rounded = (float(x.detach()) for x in (loss, other, half))
+    return {
+        "loss_difference": abs(exact - measured), "gradient_difference": worst,
+        "bf16_loss_difference": abs(exact - rounded),
+        "equal": abs(exact - measured) < 1e-4 and worst < 1e-3,
+    }  # fmt: skip
 
 
 def gradients(loss: Any, model: Any) -> list[Any]:
-    """Of every parameter whose gradient is more than rounding."""
-
-    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    return [torch.zeros(()) if g is None or float(g.abs().max()) < 1e-7 else g for g in found]
+    """Gradients of all parameters; those that are mere rounding are 0."""
+    grads = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return [torch.zeros(()) if g is None or float(g.abs().max()) < 1e-7 else g for g in grads]
 
 
 def trainer(o: Options, name: str, folder: Path, **changes: Any) -> Trainer:
-    """The product's own training loop on random windows."""
-
+    """The training loop of `models.train` on random windows."""
     model = build(name, o.scale)
     options = {"steps": o.steps, "device": o.device, "sample_every": 0, "log_every": max(1, o.steps // 3), **changes}
     training = with_recipe(Training(**options), name, o.scale)
@@ -99,111 +79,101 @@ def trainer(o: Options, name: str, folder: Path, **changes: Any) -> Trainer:
     return Trainer(model, training, windows, windows, Run(folder), o.device)
 
 
-def sync(o: Options) -> Cases:
+@contextmanager
+def fed_trainer(o: Options, name: str, **changes: Any) -> Iterator[Trainer]:
+    """A trainer in a temporary folder, whose batches are ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        t = trainer(o, name, Path(folder), **changes)
+        t.feed = t.open_feed()
+        try:
+            yield t
+        finally:
+            t.feed.close()
+
+
+def sync(o: Options, name: str, scale: str) -> Row:
     """No step between two log steps may wait for the device."""
-
-    def look(name: str) -> Row:
-        with tempfile.TemporaryDirectory() as folder:
-            t = trainer(o, name, Path(folder), log_every=10**6, checkpoint_every=10**6)
-            t.steps = 10**6
-            t.feed = t._fed()
-            try:
-                for _ in range(3):  # caches, autotuning and the first allocation may wait
-                    t._account(t.update())
-                torch.cuda.synchronize()
-                torch.cuda.set_sync_debug_mode("error")
-                for _ in range(o.steps):
-                    t._account(t.update())
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-                t.feed.close()
-            t._settle()
-            return {"steps_without_waiting": o.steps, "loss": t.shown}
-
-    for name in chosen(o):
-        yield (name, o.scale), lambda name=name: look(name)  # type: ignore[misc]
+    with fed_trainer(o, name, log_every=10**6, checkpoint_every=10**6) as t:
+        t.steps = 10**6
+        try:
+            for _ in range(3):  # caches, autotuning and the first allocation may wait
+                t._queue_values(t.update())
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+            for _ in range(o.steps):
+                t._queue_values(t.update())
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        t._read_values()
+        return {"steps_without_waiting": o.steps, "loss": t.mean_loss}
 
 
-def mfu(o: Options) -> Cases:
-    """The rows that a training logs: the last of three, so that compiling and warming up are over."""
-
-    def look(name: str, compile_: str) -> Row:
-
-        if o.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        with tempfile.TemporaryDirectory() as folder:
-            t = trainer(o, name, Path(folder), compile=compile_)
-            rows: list[Row] = []
-            t.run.log = lambda step, kind, **values: rows.append(values)  # type: ignore[method-assign]
-            t.feed = t._fed()
-            try:
-                with Progress(o.steps) as progress:
-                    while t.step < o.steps:
-                        began = time.perf_counter()
-                        t._account(t.update())
-                        t._log(progress, began)
-            finally:
-                t.feed.close()
-            kept = ("tokens_per_second", "mfu", "peak_memory", "loss")
-            return {k: rows[-1][k] for k in kept if k in rows[-1]} | {"parameters": t.model.n_params()}
-
-    for name in chosen(o):
-        for compile_ in o.compile:
-            if compile_ == "step" and o.device != "cuda":
-                continue
-            yield (name, o.scale, compile_), lambda name=name, compile_=compile_: look(name, compile_)  # type: ignore[misc]
+def mfu(o: Options, name: str, scale: str, compile_: str) -> Row:
+    """The last of three rows that a training logs, so that compiling and warming up are over."""
+    if o.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with fed_trainer(o, name, compile=compile_) as t:
+        rows: list[Row] = []
+        t.run.log = lambda step, kind, **values: rows.append(values)  # type: ignore[method-assign]
+        with Progress(o.steps) as progress:
+            while t.step < o.steps:
+                began = time.perf_counter()
+                t._queue_values(t.update())
+                t._log(progress, began)
+        names = ("tokens_per_second", "mfu", "peak_memory", "loss")
+        return {k: rows[-1][k] for k in names if k in rows[-1]} | {"parameters": t.model.n_params()}
 
 
-def memory(o: Options) -> Cases:
-    """Bytes at the peak of a step of `c2` and of `pls`."""
-
-    def look(name: str) -> Row:
-
-        model = build(name).to(o.device).train()
-        tokens = torch.randint(model.config.d_vocab, (32, 513), device=o.device)
-        peaks = []
-        for _ in range(2):
-            torch.cuda.reset_peak_memory_stats()
-            with torch.autocast(o.device, dtype=torch.bfloat16):
-                loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0]
-            loss.backward()
-            peaks.append(torch.cuda.max_memory_allocated())
-            model.zero_grad(set_to_none=False)
-        return {"peak_bytes": peaks[-1]}
-
-    for name in ("c2", "pls"):
-        yield (name,), lambda name=name: look(name)  # type: ignore[misc]
+def memory(o: Options, name: str) -> Row:
+    """Bytes at the peak of a training step."""
+    model = build(name).to(o.device).train()
+    tokens = torch.randint(model.config.d_vocab, (32, 513), device=o.device)
+    peaks = []
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        with torch.autocast(o.device, dtype=torch.bfloat16):
+            loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0]
+        loss.backward()
+        peaks.append(torch.cuda.max_memory_allocated())
+        model.zero_grad(set_to_none=False)
+    return {"peak_bytes": peaks[-1]}
 
 
 def measure(options: Options) -> None:
-    """Look and write."""
+    """Measure and write."""
     assert options.out is not None
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("torch finds no CUDA device here; --device cpu --scale tiny is a dry run")
     end = time.monotonic() + 60 * options.minutes
     written = options.out.read_text().splitlines() if options.out.exists() else []
     done = {tuple(json.loads(line)["case"]) for line in written}
-    pieces: dict[str, Callable[[Options], Iterator[tuple[tuple[str, ...], Callable[[], Row]]]]] = {
-        "correctness": correctness, "sync": sync, "mfu": mfu, "memory": memory,
-    }  # fmt: skip
+    presets = options.presets or tuple(PRESETS)
+    settings = [c for c in options.compile if c != "step" or options.device == "cuda"]
+    pieces: dict[str, tuple[Callable[..., Row], Iterator[tuple[str, ...]]]] = {
+        "correctness": (correctness, product(presets)),
+        "sync": (sync, product(presets, [options.scale])),
+        "mfu": (mfu, product(presets, [options.scale], settings)),
+        "memory": (memory, product(["c2", "pls"])),
+    }
     for piece in options.pieces:
         if piece in ("sync", "memory") and options.device != "cuda":
-            print(f"{piece}: left out, it needs CUDA")
+            print(f"{piece}: skipped, it needs CUDA")
             continue
         if piece == "correctness" and options.device != "cuda":
-            print("correctness: no CUDA here: the CPU beside itself, which shows that the comparison runs and no more")
-        for rest, look in pieces[piece](options):
-            case = (piece, *rest)
+            print("correctness: without CUDA the CPU is compared with itself; this only shows that the comparison runs")
+        look, cases = pieces[piece]
+        for arguments in cases:
+            case = (piece, *arguments)
             if case in done:
                 continue
             if time.monotonic() > end:
-                print(f"{piece}: time is over; call again with the same --out to go on")
+                print(f"{piece}: time is over; call again with the same --out to continue")
                 return
             try:
-                found = look()
+                row = look(options, *arguments)
             except Exception as error:  # a preset that fails must not hide the others
-                found = {"error": f"{type(error).__name__}: {error}"[:500]}
-            row = {"case": case, "device": name_of(options.device), "torch": torch.__version__, **found}
+                row = {"error": f"{type(error).__name__}: {error}"[:500]}
+            about = {"case": case, "device": device_name(options.device), "torch": torch.__version__}
             with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            print(*case, {k: v for k, v in found.items()}, flush=True)
+                file.write(json.dumps(about | row) + "\n")
+            print(*case, row, flush=True)

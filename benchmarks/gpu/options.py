@@ -15,11 +15,11 @@ class Options:
     """Arguments of `python -m benchmarks.gpu`."""
 
     out: Path | None = None
-    """JSON lines to add findings to."""
+    """JSON lines file that findings are added to."""
     pieces: tuple[Piece, ...] = PIECES
-    """What to look at."""
+    """Pieces to measure."""
     presets: tuple[str, ...] = ()
-    """Presets; none given: all of them."""
+    """Presets (default: all)."""
     scale: Literal["paper", "small", "tiny"] = "paper"
     """Scale of `sync` and `mfu`; `correctness` is at scale small, or tiny if that is chosen."""
     compile: tuple[Literal["off", "blocks", "step"], ...] = ("off", "blocks", "step")
@@ -27,6 +27,6 @@ class Options:
     steps: Count = 30
     """Training steps of `sync` and `mfu`; the first third of `mfu` warms up."""
     minutes: Positive = 9.0
-    """Stop before this; what is missing is left to the next call."""
+    """Start no new case after this many minutes; the next call continues."""
     device: Literal["cuda", "cpu"] = "cuda"
-    """cpu is a dry run."""
+    """Device; cpu is a dry run."""

@@ -3,12 +3,12 @@
     python -m benchmarks.hooks
     python -m benchmarks.hooks --compile --device cuda --batch 64
 
-1. Forward and backward of a preset at scale small, against the same modules with every hook point replaced by a
-   bare identity (peer "no hooks").
-2. One training step of `std-t` at scale small (forward, backward, clipping, AdamW), against a plain GPT of the same
-   shape (`benchmarks/plain_gpt.py`), same dtype, same compile setting.
+1. Forward and backward pass of a preset at scale small. The peer ("no hooks") is the same model with every hook point
+   replaced by an identity.
+2. One training step of `std-t` at scale small (forward, backward, clipping, AdamW). The peer is a plain GPT of the same
+   shape (`benchmarks/plain_gpt.py`) with the same dtype and compile setting.
 
-Each figure is a ratio of times measured in one run, pair by pair; state the shape printed with it.
+Each figure is a ratio of times measured in one run, pair by pair. Quote it with the shape printed above it.
 """
 
 from collections.abc import Sequence

@@ -16,6 +16,6 @@ class Options:
     rounds: Count = 15
     """Timed pairs."""
     device: str = "cpu"
-    """cpu or cuda."""
+    """Device: cpu or cuda."""
     compile: bool = False
-    """torch.compile the blocks of both sides of the second comparison."""
+    """Compile the blocks of both models of the second comparison with torch.compile."""

@@ -3,8 +3,8 @@
     python -m benchmarks.probes
     python -m benchmarks.probes --run runs/lfa --rounds 5
 
-PDS, coreference in both domains, stability, SPS and coherence, from prompts to summaries (suites loaded and tokens
-aligned before). The peer is one forward pass over the same prompts without hooks, in the same run.
+Times PDS, coreference in both domains, SPS and coherence, from aligned prompts to summaries. The peer is one forward
+pass over the same prompts without hooks, in the same run.
 """
 
 from collections.abc import Sequence

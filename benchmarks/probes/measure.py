@@ -1,10 +1,10 @@
-"""What `python -m benchmarks.probes` measures and prints."""
+"""Measurements of `python -m benchmarks.probes`."""
 
-import time
 from collections.abc import Callable
 from statistics import median
 
 from streamscope.benchmarks.probes.options import Options
+from streamscope.benchmarks.timing import interleaved
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.models.checkpoint import load
@@ -20,7 +20,6 @@ def measure(options: Options) -> None:
     model = load(options.run)
     tokenizer = check_tokenizer(model)
     pairs, cases = (align(load_suite(s), tokenizer, model.config.n_ctx) for s in ("competing", "coreference"))
-
     prompts = given_prompts(pairs, model, tokenizer)
 
     def coreference(domain: str) -> None:
@@ -37,14 +36,9 @@ def measure(options: Options) -> None:
         "sps": lambda: Sps().measure(model, prompts),
         "coherence": lambda: Coherence().measure(model, prompts),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()  # imports and first calls
-    for _ in range(options.rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - start)
+    seconds = interleaved(steps, rounds=options.rounds)
     texts = len({p.text for p in cases.prompts})
     print(f"{model.config.name}, width {model.config.d_model}, {len(pairs.prompts)} prompts and {len(cases.prompts)} "
           f"instances in {texts} prompts, {model.cfg.dtype}, {model.cfg.device}")  # fmt: skip

@@ -12,4 +12,4 @@ class Options:
     run: str = "lfa"
     """Run folder, or a bundled model."""
     rounds: Count = 3
-    """Times that everything is measured; medians are printed."""
+    """Repetitions; the medians are printed."""

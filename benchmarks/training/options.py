@@ -14,17 +14,17 @@ class Options:
     """Arguments of `python -m benchmarks.training`."""
 
     parts: tuple[Part, ...] = PARTS
-    """What to measure."""
+    """Parts to measure."""
     presets: tuple[str, ...] = ("d-cas", "lfa", "cfm", "dst-dense", "dst-kron", "dst-ind", "dst-full-ind")
-    """Presets of the part `presets`; `mfu` and `profile` take these, std-t, and all that the other parts compare."""
+    """Presets of the part `presets`; `mfu` and `profile` also take std-t and the presets of the other parts."""
     pairs: tuple[str, ...] = ("hdpl:llama", "kromcanon:gpt2")
-    """Preset and its peer, of the part `pairs`."""
+    """PRESET:PEER pairs of the part `pairs`."""
     widths: tuple[Count, ...] = (192, 384)
     """Widths of the parts `gpt` and `supervision`; `presets` takes the first."""
     vocabularies: tuple[Count, ...] = (4096, 50257)
-    """Token ids of the parts `gpt` and `supervision`; the others take the first."""
+    """Vocabulary sizes of the parts `gpt` and `supervision`; the others take the first."""
     layers: Whole = 0
-    """Layers; 0 for each preset's own."""
+    """Layers; 0: the preset's own number."""
     context: Count = 256
     """Tokens per sequence."""
     batch: Count = 16
@@ -32,10 +32,10 @@ class Options:
     rounds: Count = 7
     """Timed rounds."""
     device: str = "cpu"
-    """cpu or cuda."""
+    """Device: cpu or cuda."""
     dtype: Literal["bf16", "fp32"] = "bf16"
-    """Autocast, or none."""
+    """bf16: autocast; fp32: no autocast."""
     compile: bool = False
-    """torch.compile the blocks of both sides."""
+    """Compile the blocks of both sides with torch.compile."""
     clock: Literal["wall", "process"] = "wall"
-    """Wall time, or the processor's."""
+    """Wall time or processor seconds."""

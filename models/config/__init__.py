@@ -1,9 +1,8 @@
-"""What a model is, as nested, frozen, keyword-only data. Nothing here imports torch.
+"""The configuration of a model as nested, frozen, keyword-only data. Nothing here imports torch.
 
-A `ModelConfig` is put together from *parts*. A part is a small dataclass with a `kind`; the module
-that implements it is found by its class (`models.layers.registry`), so that a new kind of projection,
-norm, position encoding or residual topology is one class here and one class where it is computed.
-The docstring under each field is the help text of the command line.
+A `ModelConfig` consists of *parts*: small dataclasses with a `kind`. The module that implements a part is found by the
+part's class (`models.layers.registry`). So a new projection, norm, position encoding or residual topology is one class
+here and one where it is computed. The docstring under each field is its help text on the command line.
 """
 
 from collections.abc import Iterator
@@ -46,68 +45,30 @@ from streamscope.models.config.parts import (
 )
 
 __all__ = [
-    "HC",
-    "MHC",
-    "Alibi",
-    "Attention",
-    "Canon",
-    "ChannelLayerNorm",
-    "Dense",
-    "DualStream",
-    "FanInNormal",
-    "FanInUniform",
-    "FrozenToken",
-    "Gate",
-    "Hdpl",
-    "Hyper",
-    "Identity",
-    "Independent",
-    "Init",
-    "Initial",
-    "KromHC",
-    "Kronecker",
-    "LayerNorm",
-    "Learned",
-    "MHCLite",
-    "Mlp",
-    "ModelConfig",
-    "NoPositions",
-    "Norm",
-    "Normal",
-    "Orthogonal",
-    "Part",
-    "Positions",
-    "Projection",
-    "RMSNorm",
-    "Readout",
-    "Residual",
-    "Rope",
-    "Single",
-    "Stochastic",
-    "Stretch",
-    "Supervision",
-    "TokenFactor",
-]
+    "HC", "MHC", "Alibi", "Attention", "Canon", "ChannelLayerNorm", "Dense", "DualStream", "FanInNormal",
+    "FanInUniform", "FrozenToken", "Gate", "Hdpl", "Hyper", "Identity", "Independent", "Init", "Initial", "KromHC",
+    "Kronecker", "LayerNorm", "Learned", "MHCLite", "Mlp", "ModelConfig", "NoPositions", "Norm", "Normal",
+    "Orthogonal", "Part", "Positions", "Projection", "RMSNorm", "Readout", "Residual", "Rope", "Single",
+    "Stochastic", "Stretch", "Supervision", "TokenFactor",
+]  # fmt: skip
 
 LARGEST = {"n_layers": 4096, "d_model": 2**24, "n_heads": 2**16, "d_vocab": 2**24, "n_ctx": 2**24}
-"""Sizes beyond these are mistakes in typing."""
-
-# ---- attention, FFN, readout -------------------------------------------------------------------
+"""Larger sizes are rejected as typing mistakes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate(Part):
-    """g = σ(W s + b), multiplied onto each head's output (DST Eq. 14, PLS A.4.2)."""
+    """A gate g = σ(W s + b) that multiplies each head's output (DST Eq. 14, PLS A.4.2)."""
 
     kind: ClassVar[str] = "gate"
     shape: Literal["scalar", "vector"] = "scalar"
     """One number per head, or one per head dimension."""
     source: Literal["query", "normed", "value"] = "query"
-    """What s is: the head's query before positions, the normed input, or what the values read."""
+    """The input s: the head's query before positions, the normed input, or the input of the values."""
     bias: bool = False
     """Add a bias."""
     init: Literal["zero", "normal"] = "zero"
-    """Weights start at 0 (g = 1/2) or at N(0, 0.02)."""
+    """Initial weights: 0 (g = 1/2) or N(0, 0.02)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,22 +87,22 @@ class Attention(Part):
     gate: Gate | None = None
     """Head gate."""
     dropout: float = 0.0
-    """Dropout of the attention weights, in training."""
+    """Dropout rate of the attention weights in training."""
     d_head: int = 0
-    """Width of a head; 0 means the model width over the heads."""
+    """Width of a head; 0: the model width divided by the number of heads."""
     kv_heads: int = 0
-    """Heads of keys and values, each read by as many query heads in a row (grouped queries); 0 means one for each."""
+    """Number of key-value heads, each shared by consecutive query heads (grouped queries); 0: one per query head."""
     qk_norm: Norm | None = None
     """Norm of each head's queries and keys, before positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Part):
-    """FFN (DST Eq. 11–12); with `gate` it is gated: act(gate x) ⊙ up x (SwiGLU with silu)."""
+    """The FFN (DST Eq. 11–12); with `gate`, act(gate x) ⊙ up x (SwiGLU with silu)."""
 
     kind: ClassVar[str] = "mlp"
     d_mlp: int = 0
-    """Hidden width; 0 means four times the model width."""
+    """Hidden width; 0: four times the model width."""
     up: Projection = Dense()
     """Input projection."""
     down: Projection = Dense()
@@ -149,25 +110,25 @@ class Mlp(Part):
     gate: Projection | None = None
     """Gate projection, for a gated FFN."""
     activation: Literal["gelu", "gelu_tanh", "silu", "relu"] = "gelu"
-    """Activation; gelu is the exact one, gelu_tanh GPT-2's approximation of it."""
+    """Activation function; gelu is exact, gelu_tanh is GPT-2's approximation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision(Part):
-    """L = L_final + strength · Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5)."""
+    """Per-layer supervision, L = L_final + strength · Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5)."""
 
     kind: ClassVar[str] = "supervision"
     weights: Literal["linear", "uniform", "exponential"] = "linear"
-    """w_ℓ = (ℓ+1)/L, 1, or 2^(ℓ+1−L), ℓ counted from 0."""
+    """Layer weights w_ℓ = (ℓ+1)/L, 1, or 2^(ℓ+1−L), with ℓ from 0."""
     strength: float = 0.1
-    """λ."""
+    """Weight λ of the sum."""
     normalise: bool = False
     """Divide the weights by their sum over all L layers."""
     include_last: bool = False
-    """Count the last layer in the sum as well."""
+    """Include the last layer in the sum."""
 
     def layer_weights(self, n_layers: int) -> list[float]:
-        """λ w_ℓ for the layers that are supervised, in order of depth."""
+        """λ w_ℓ of the supervised layers, in order of depth."""
         rule = {
             "linear": lambda layer: (layer + 1) / n_layers,
             "uniform": lambda layer: 1.0,
@@ -180,20 +141,17 @@ class Supervision(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Readout(Part):
-    """From a residual state to logits."""
+    """Final norm, unembedding and per-layer readouts."""
 
     kind: ClassVar[str] = "readout"
     norm: Norm = LayerNorm()
-    """Norm before the head."""
+    """Norm before the unembedding."""
     tied: bool = True
-    """The head is the token embedding."""
+    """The unembedding is the transposed token embedding."""
     layer_norms: Literal["shared", "own"] = "shared"
-    """Per-layer readouts use the final norm, or one norm per layer."""
+    """Norm of the per-layer readouts: the shared final norm, or one norm per layer."""
     supervision: Supervision | None = None
-    """Per-layer supervision; none trains on the last layer alone."""
-
-
-# ---- the whole ---------------------------------------------------------------------------------
+    """Per-layer supervision; none: only the last layer is trained on."""
 
 
 def _floats(part: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -208,20 +166,20 @@ def _floats(part: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A transformer. Flat names of TransformerLens (`n_layers`, `d_head`, `d_mlp`, …) read from it."""
+    """A transformer. TransformerLens' flat names (`n_layers`, `d_head`, `d_mlp`, …) are available too."""
 
     name: str = "custom"
-    """The preset it came from."""
+    """Name of the preset."""
     n_layers: int = 6
-    """L."""
+    """Number of layers L."""
     d_model: int = 192
-    """D."""
+    """Width D of the residual stream."""
     n_heads: int = 6
-    """H; must divide the width."""
+    """Number of heads H; must divide the width."""
     d_vocab: int = 4096
-    """V."""
+    """Vocabulary size V."""
     n_ctx: int = 256
-    """Longest sequence."""
+    """Longest sequence in tokens."""
     positions: Positions = Rope()
     """Position encoding."""
     norm: Norm = LayerNorm()
@@ -237,12 +195,12 @@ class ModelConfig:
     readout: Readout = Readout()
     """Final norm, head, per-layer readouts."""
     dropout: float = 0.0
-    """Dropout of the embedding and of each branch's output, in training."""
+    """Dropout rate of the embedding and of each branch's output, in training."""
     init: Initial = Initial()
-    """How weights start, where a projection does not say it itself."""
+    """Initial weights of all parts that have no rule of their own."""
     init_std: float = 0.02
-    """σ of the rule normal, and of gates and Canon kernels that ask for it. `--set init_std=` puts N(0, σ) in place of
-    the rules that the preset has in `init`."""
+    """σ of the rule normal, and of gates and Canon kernels that use it. `--set init_std=` replaces the preset's rules
+    in `init` by N(0, σ)."""
 
     def __post_init__(self) -> None:
         for name, number in _floats(self):
@@ -255,7 +213,7 @@ class ModelConfig:
         if attention.d_head < 0 or attention.kv_heads < 0:
             raise InputError("attention.d_head and attention.kv_heads must not be negative")
         if attention.kv_heads and self.n_heads % attention.kv_heads:
-            raise InputError(f"{attention.kv_heads} heads of keys and values do not divide the {self.n_heads} heads")
+            raise InputError(f"{attention.kv_heads} key-value heads do not divide the {self.n_heads} heads")
         if self.d_model % self.n_heads and (not attention.d_head or attention.gate or self.norm.kind == "channel"):
             raise InputError(
                 f"{self.n_heads} heads do not divide the width {self.d_model}; "
@@ -270,25 +228,31 @@ class ModelConfig:
         if isinstance(self.positions, Rope):
             rotated = self.d_head * self.positions.fraction
             if rotated != int(rotated) or int(rotated) % 2 or not 0 < rotated <= self.d_head:
-                raise InputError(f"RoPE rotates pairs: {rotated:g} of {self.d_head} head dimensions is no even number")
+                raise InputError(
+                    f"RoPE rotates pairs: {rotated:g} of {self.d_head} head dimensions is not an even number"
+                )
         if self.init_std < 0 or self.mlp.d_mlp < 0:
             raise InputError("init_std and mlp.d_mlp must not be negative")
         readout, residual = self.readout, self.residual
         if isinstance(residual, FrozenToken) and residual.detach_token and not readout.tied:
-            raise InputError("residual.detach_token with an untied head never trains the embedding; tie the head")
+            raise InputError(
+                "residual.detach_token with an untied head never trains the embedding: set readout.tied=true"
+            )
         if readout.layer_norms == "own" and readout.supervision is None:
-            raise InputError("readout.layer_norms=own without readout.supervision would leave those norms untrained")
+            raise InputError(
+                "readout.layer_norms=own needs readout.supervision; otherwise these norms are never trained"
+            )
         for name, spec, d_in, d_out in self.projections():
             spec.check(name, d_in, d_out, self.n_heads)
 
     @property
     def d_head(self) -> int:
-        """d_h, by default D / H."""
+        """Head width d_h, by default D / H."""
         return self.attention.d_head or self.d_model // self.n_heads
 
     @property
     def kv_heads(self) -> int:
-        """G, heads of keys and values."""
+        """Number of key and value heads G."""
         return self.attention.kv_heads or self.n_heads
 
     @property
@@ -314,7 +278,7 @@ class ModelConfig:
 
     @property
     def mixing(self) -> str:
-        """The signature `<v>-<o>/<up>-<down>` of DST §2.7; other than dense q, k are appended."""
+        """The signature `<v>-<o>/<up>-<down>` of DST §2.7; q and k are appended unless both are dense."""
         a, m = self.attention, self.mlp
         signature = f"{a.v.short}-{a.o.short}/{m.up.short}-{m.down.short}"
         plain = isinstance(a.q, Dense) and isinstance(a.k, Dense)

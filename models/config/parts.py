@@ -8,30 +8,27 @@ from streamscope.cli.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Base of all parts. `kind` is the name used in JSON files and in `--set`."""
+    """Base of all parts. `kind` is its name in JSON files and in `--set`."""
 
     kind: ClassVar[str]
 
 
-# ---- how weights start -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Init(Part):
-    """How the weights of a map or a table start; `models.layers.initialisation.fill` draws them.
+    """The rule for the initial weights of a map or a table; `models.layers.initialisation.fill` draws them.
 
-    The fan-in is how many inputs one output sums: d_in of a dense map, d_in / H of an independent one, H of a
-    Kronecker one, D of a table (the head sums over the width).
+    The fan-in is the number of inputs that one output sums: d_in for a dense map, d_in / H for an independent one, H
+    for a Kronecker one, D for a table (the unembedding sums over the width).
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normal(Init):
-    """N(0, std), whatever the fan-in (GPT-2)."""
+    """N(0, std), independent of the fan-in (GPT-2)."""
 
     kind: ClassVar[str] = "normal"
     std: float | None = None
-    """σ; none means the model's init_std."""
+    """σ; none: the model's init_std."""
 
     def __post_init__(self) -> None:
         if self.std is not None and self.std < 0:
@@ -40,7 +37,7 @@ class Normal(Init):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Init):
-    """Base of the rules that keep the size of what passes through: an output is about `gain` times an input."""
+    """Base of the rules that preserve scale: an output is about `gain` times as large as an input."""
 
     gain: float = 1.0
     """Factor on the weights."""
@@ -52,60 +49,57 @@ class Scaled(Init):
 
 @dataclass(frozen=True, kw_only=True)
 class FanInUniform(Scaled):
-    """U(±gain / sqrt(fan-in)), of σ gain / sqrt(3 fan-in): the default of PyTorch's and MLX's Linear."""
+    """U(±gain / sqrt(fan-in)), so σ = gain / sqrt(3 fan-in): the default of PyTorch's and MLX's Linear."""
 
     kind: ClassVar[str] = "fan_in_uniform"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FanInNormal(Scaled):
-    """N(0, gain / sqrt(fan-in)): outputs as large as inputs at gain 1. MLX's Embedding, with the width as fan-in."""
+    """N(0, gain / sqrt(fan-in)): at gain 1, outputs are as large as inputs (MLX's Embedding, whose fan-in is D)."""
 
     kind: ClassVar[str] = "fan_in_normal"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orthogonal(Scaled):
-    """gain times an orthogonal matrix (rows or columns, whichever are fewer); each block of an independent map."""
+    """gain times a matrix with orthonormal rows or columns (whichever are fewer); each block of an independent map."""
 
     kind: ClassVar[str] = "orthogonal"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Initial(Part):
-    """How the parts of a model start that do not say it themselves, as `attention.v.init` does for the values."""
+    """Initial weights of the parts that have no rule of their own (such as `attention.v.init`)."""
 
     kind: ClassVar[str] = "initial"
     weights: Init = Normal()
     """Dense, independent and Kronecker maps."""
     embed: Init = Normal()
-    """The token embedding and an untied head."""
+    """The token embedding and an untied unembedding."""
     positions: Init = Normal()
     """A learned position table."""
     head: Literal["own", "copy"] = "own"
-    """An untied head starts with numbers of its own, or as a copy of the embedding."""
+    """Initial untied unembedding: its own random numbers, or a copy of the embedding."""
     scale_residual: bool = True
-    """Divide what writes to the residual, attention.o and mlp.down, by sqrt(2 L), as GPT-2 does, whatever the rule."""
-
-
-# ---- projections: the mixing strategies of DST §2.2 --------------------------------------------
+    """Divide the initial attention.o and mlp.down, which write to the residual stream, by sqrt(2 L), as GPT-2 does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection(Part):
-    """One linear map D_in -> D_out seen as H channels; how information crosses between channels."""
+    """One linear map D_in -> D_out between H channels; its kind says which channels may exchange information."""
 
     short: ClassVar[str]
     mix: ClassVar[str | None] = None
-    """Shape of the mixing matrix that gets a hook, None for kinds without one."""
+    """Shape of the mixing matrix that gets a hook; None for kinds without one."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        """Raise `InputError` with the reason when this kind cannot map d_in to d_out."""
+        """Raise `InputError` if this kind cannot map d_in to d_out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(Projection):
-    """y = x. No parameters. Square maps only."""
+    """The identity y = x, without parameters; for square maps only."""
 
     kind: ClassVar[str] = "identity"
     short: ClassVar[str] = "id"
@@ -115,16 +109,22 @@ class Identity(Projection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Independent(Projection):
-    """y_h = x_h W_h: block-diagonal, H · (d_in/H) · (d_out/H) parameters (DST Eq. 4)."""
+class Weighted(Projection):
+    """Base of the projections with plain weights."""
+
+    bias: bool = False
+    """Add a bias."""
+    init: Init | None = None
+    """Initial weights; none: the model's init.weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Independent(Weighted):
+    """Independent channels, y_h = x_h W_h: H · (d_in/H) · (d_out/H) parameters (DST Eq. 4)."""
 
     kind: ClassVar[str] = "independent"
     short: ClassVar[str] = "ind"
     mix: ClassVar[str | None] = "B H in out"
-    bias: bool = False
-    """Add a bias."""
-    init: Init | None = None
-    """How the weights start; none means the model's init.weights."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         if d_in % n_heads or d_out % n_heads:
@@ -134,43 +134,35 @@ class Independent(Projection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kronecker(Projection):
-    """y_k = Σ_h W_kh x_h, that is W ⊗ I: H² parameters (DST Eq. 5). Square maps only."""
+class Kronecker(Weighted):
+    """Weighted sums of channels, y_k = Σ_h W_kh x_h, or W ⊗ I: H² parameters; square maps only (DST Eq. 5)."""
 
     kind: ClassVar[str] = "kronecker"
     short: ClassVar[str] = "kron"
     mix: ClassVar[str | None] = "B H H"
-    bias: bool = False
-    """Add a bias."""
-    init: Init | None = None
-    """How the weights start; none means the model's init.weights."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         _square(self, name, d_in, d_out)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense(Projection):
-    """y = x W: any channel may reach any other, d_in · d_out parameters (DST Eq. 6)."""
+class Dense(Weighted):
+    """A dense map y = x W between all channels: d_in · d_out parameters (DST Eq. 6)."""
 
     kind: ClassVar[str] = "dense"
     short: ClassVar[str] = "dns"
-    bias: bool = False
-    """Add a bias."""
-    init: Init | None = None
-    """How the weights start; none means the model's init.weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hdpl(Projection):
-    """y = x W_block + W_dec SiLU(z), z ~ N(μ(x), σ²(x)): block-diagonal detail, variational global path (HDPL §2.1)."""
+    """Block-diagonal detail and variational global path: y = x W_block + W_dec SiLU(z), z ~ N(μ, σ²) (HDPL §2.1)."""
 
     kind: ClassVar[str] = "hdpl"
     short: ClassVar[str] = "hdpl"
     rank: int = 0
-    """Latent width R; 0 means a quarter of the narrower side (HDPL: 128 of 512)."""
+    """Latent width R; 0: a quarter of the narrower side (HDPL: 128 of 512)."""
     groups: int = 0
-    """Blocks K of the detail path; 0 means one per head (HDPL: 8 blocks, 8 heads)."""
+    """Blocks K of the detail path; 0: one per head (HDPL: 8 blocks, 8 heads)."""
     dirac: Literal["first", "every"] = "first"
     """Blocks of a square map that start as the identity: the authors' dirac_(groups=1), or dirac_(groups=K)."""
     kl_weight: float = 1e-3
@@ -179,17 +171,17 @@ class Hdpl(Projection):
     """min(KL, ln 2) as printed (HDPL Eq. 9), or max(KL, ln 2), the usual free bits."""
 
     def latent_width(self, d_in: int, d_out: int) -> int:
-        """R."""
+        """Latent width R."""
         return self.rank or min(d_in, d_out) // 4
 
     def blocks(self, n_heads: int) -> int:
-        """K."""
+        """Number of blocks K."""
         return self.groups or n_heads
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         r, k = self.latent_width(d_in, d_out), self.blocks(n_heads)
         if not 1 <= r < min(d_in, d_out):
-            raise InputError(f"{name}: a latent of {r} is no bottleneck between {d_in} and {d_out}; set {name}.rank")
+            raise InputError(f"{name}: a latent of {r} is not a bottleneck between {d_in} and {d_out}; set {name}.rank")
         if k < 1 or d_in % k or d_out % k:
             raise InputError(
                 f"{name}: the detail path needs both widths divisible by its {k} blocks, got {d_in} -> {d_out}; "
@@ -207,12 +199,9 @@ def _square(spec: Projection, name: str, d_in: int, d_out: int) -> None:
         )
 
 
-# ---- norms -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Norm(Part):
-    """A normalisation over the model width."""
+    """Base of the normalisations over the model width."""
 
     eps: float = 1e-5
     """Added to the variance."""
@@ -220,55 +209,52 @@ class Norm(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNorm(Norm):
-    """γ (x − mean) / sqrt(var + eps) + β over all D."""
+    """LayerNorm, γ (x − mean) / sqrt(var + eps) + β over all D."""
 
     kind: ClassVar[str] = "layer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelLayerNorm(Norm):
-    """LayerNorm of each head's d_h dimensions by themselves, with γ_h, β_h (DST Eq. 13)."""
+    """LayerNorm of each head's d_h dimensions separately, with γ_h, β_h (DST Eq. 13)."""
 
     kind: ClassVar[str] = "channel"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNorm(Norm):
-    """γ x / sqrt(mean(x²) + eps)."""
+    """RMSNorm, γ x / sqrt(mean(x²) + eps)."""
 
     kind: ClassVar[str] = "rms"
 
 
-# ---- positions ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Positions(Part):
-    """How a model knows the order of its tokens."""
+    """Base of the position encodings."""
 
-    table: ClassVar[bool] = False  # has a learned table that is added to the embedding
+    table: ClassVar[bool] = False  # adds a learned table to the embedding
     rotates: ClassVar[bool] = False  # changes q and k
     slopes: ClassVar[bool] = False  # adds −m_h (q − k) to the scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch(Part):
-    """Slower rotations for contexts longer than those of the training, by Llama 3.1's rule.
+    """Slower rotations for contexts longer than in training, by Llama 3.1's rule.
 
-    A frequency θ of wavelength λ = 2π/θ becomes θ ((1 − s)/factor + s), s = (original/λ − low)/(high − low), held
-    between 0 and 1: short waves stay, waves longer than original/low are `factor` times as long, those between are
-    blended. With original = 0 all are `factor` times as long (linear scaling).
+    A frequency θ of wavelength λ = 2π/θ becomes θ ((1 − s)/factor + s), with s = (original/λ − low)/(high − low)
+    clamped to [0, 1]. Short waves stay, waves longer than original/low become `factor` times as long, and those between
+    are blended. With original = 0 all waves become `factor` times as long (linear scaling).
     """
 
     kind: ClassVar[str] = "stretch"
     factor: float
-    """How many times as long the longest waves become."""
+    """Factor by which the longest waves are lengthened."""
     original: int
-    """The context of the training, in tokens; 0 stretches every wave alike."""
+    """Context length in training, in tokens; 0: stretch every wave equally."""
     low: float = 1.0
-    """Waves longer than original/low are stretched whole."""
+    """Waves longer than original/low are stretched by the full factor."""
     high: float = 4.0
-    """Waves shorter than original/high stay."""
+    """Waves shorter than original/high are unchanged."""
 
     def __post_init__(self) -> None:
         if self.factor <= 0 or self.original < 0 or not 0 <= self.low < self.high:
@@ -287,14 +273,14 @@ class Rope(Positions):
     base: float = 10_000.0
     """Wavelength base θ."""
     fraction: float = 1.0
-    """Share of each head's width that is rotated (Canon recommends 0.25)."""
+    """Fraction of each head's width that is rotated (Canon recommends 0.25)."""
     stretch: Stretch | None = None
-    """Slower rotations, for a longer context than that of the training."""
+    """Slower rotations for a longer context than in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alibi(Positions):
-    """Linear biases −m_h (q − k) added to the scores, m_h by the rule of the ALiBi paper."""
+    """ALiBi: biases −m_h (q − k) added to the scores, with m_h by the rule of the paper."""
 
     kind: ClassVar[str] = "alibi"
     slopes: ClassVar[bool] = True
@@ -310,35 +296,32 @@ class Learned(Positions):
 
 @dataclass(frozen=True, kw_only=True)
 class NoPositions(Positions):
-    """No position information but the causal mask."""
+    """No position information except the causal mask."""
 
     kind: ClassVar[str] = "none"
-
-
-# ---- Canon layers ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canon(Part):
     """Short causal convolutions, one kernel per channel, inside the branches (SPEC §1.3, §3; PhysicsLM4).
 
-    A: what Q and K read, after the norm, and V where it shares that norm; values with a norm of their own, or
-    raw ones, keep their path untouched. B: queries, keys and values, before heads and positions. C: what the FFN
-    reads, after the norm. D: what the activation reads, the gate and the linear half in a gated FFN. A window of
-    packed documents is one sequence, here as for attention: the last k−1 tokens of a document reach the next.
+    Places: A, the normed input of Q and K, and of V if V shares that norm (values with their own norm, or raw values,
+    are not convolved); B, queries, keys and values, before heads and positions; C, the normed input of the FFN; D, the
+    input of the activation (in a gated FFN, the gate and the linear half). A window of packed documents is one
+    sequence, as for attention: the last k−1 tokens of a document reach the next document.
     """
 
     kind: ClassVar[str] = "canon"
     places: str = "ABCD"
-    """Any of A, B, C, D."""
+    """Places of the convolutions: any of A, B, C, D."""
     kernel: int = 4
-    """k, 2 to 4: a position and the k−1 before it."""
+    """Kernel size k, 2 to 4: a position and the k−1 before it."""
     activation: Literal["none", "silu"] = "none"
-    """Applied to the convolution."""
+    """Activation after the convolution."""
     residual: bool = True
     """Add the input to the convolution."""
     init: Literal["uniform", "normal"] = "uniform"
-    """U(±1/sqrt(k)), or N(0, init_std)."""
+    """Initial kernels: U(±1/sqrt(k)) or N(0, init_std)."""
 
     def __post_init__(self) -> None:
         if not self.places or list(self.places) != sorted(set(self.places) & set("ABCD")):
@@ -347,41 +330,38 @@ class Canon(Part):
             raise InputError(f"canon.kernel must be 2, 3 or 4, got {self.kernel}")
 
 
-# ---- residual topologies -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Residual(Part):
-    """What flows between the branches. `streams` are the names in the hooks, () for one stream."""
+    """Base of the residual topologies. `streams` are the names in the hooks, () for one stream."""
 
     streams: ClassVar[tuple[str, ...]] = ()
 
     @property
     def value_path(self) -> Literal["shared", "own", "raw"]:
-        """What normalises the values' input: the norm of Q and K, a norm of their own, or nothing."""
+        """Norm of the values' input: shared with Q and K, its own, or none (raw)."""
         return "shared"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Single(Residual):
-    """One residual stream: a standard pre-norm transformer."""
+    """One residual stream, as in a standard pre-norm transformer."""
 
     kind: ClassVar[str] = "single"
     order: Literal["sequential", "parallel"] = "sequential"
-    """sequential: the FFN sees the attention's update of its layer; parallel: both read the same (GPT-NeoX)."""
+    """sequential: the FFN sees the attention update of its layer; parallel: both branches read the same (GPT-NeoX)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DualStream(Residual):
-    """x = x_t + x_e (DST Eq. 1)."""
+    """Base of the two-stream topologies, x = x_t + x_e (DST Eq. 1)."""
 
     streams: ClassVar[tuple[str, ...]] = ("token", "context")
     values: Literal["token", "combined"] = "token"
-    """What the values read: x_t (DST Eq. 8) or x_t + x_e (PLS Eq. 5)."""
+    """Input of the values: x_t (DST Eq. 8) or x_t + x_e (PLS Eq. 5)."""
     value_norm: bool = True
-    """Normalise what the values read (DST Eq. 8) or take it raw (DST Eq. 2, LFA Eq. 14)."""
+    """Normalise the input of the values (DST Eq. 8), or not (DST Eq. 2, LFA Eq. 14)."""
     order: Literal["sequential", "parallel"] = "sequential"
-    """sequential: the FFN sees the attention's update of its layer (DST Alg. 1); parallel: DST Eq. 3."""
+    """sequential: the FFN sees the attention update of its layer (DST Alg. 1); parallel: DST Eq. 3."""
 
     @property
     def value_path(self) -> Literal["shared", "own", "raw"]:
@@ -392,15 +372,15 @@ class DualStream(Residual):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFactor(DualStream):
-    """Attention writes x_t, the FFN writes x_e (DST §2.1)."""
+    """Attention writes to x_t, the FFN writes to x_e (DST §2.1)."""
 
     kind: ClassVar[str] = "token_factor"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenToken(DualStream):
-    """x_t stays the embedding; attention and FFN write x_e (DST §2.1, LFA Eq. 18–21, CASCADE)."""
+    """x_t stays the embedding; attention and FFN write to x_e (DST §2.1, LFA Eq. 18–21, CASCADE)."""
 
     kind: ClassVar[str] = "frozen_token"
     detach_token: bool = False
-    """Stop gradients into the embedding through x_t (LFA "no gradient flow into X_T")."""
+    """Stop gradients through x_t into the embedding (LFA "no gradient flow into X_T")."""

@@ -1,4 +1,4 @@
-"""The models of the papers, by name and scale. Each preset is a few lines built with `replace`.
+"""The models of the papers, by name and scale.
 
 preset("lfa")                       as printed in the paper (SPEC §7 where it contradicts itself)
 preset("lfa", "small", n_layers=4)  width 192, and one override
@@ -41,13 +41,13 @@ SCALES: dict[str, dict[str, int]] = {
     "zoo": dict(n_layers=6, n_heads=6, d_model=96, d_vocab=2048, n_ctx=128),
     "tiny": dict(n_layers=2, n_heads=4, d_model=32, d_vocab=256, n_ctx=32),
 }
-"""What each scale replaces. `tiny` is for tests."""
+"""Sizes that each scale replaces. `tiny` is for tests."""
 
 PRESETS: dict[str, Callable[[], ModelConfig]] = {}
 
 
 def register(make: Callable[[], ModelConfig]) -> Callable[[], ModelConfig]:
-    """Add a preset under its function's name, `_` written as `-`."""
+    """Add a preset under its function's name, with `-` for `_`."""
     PRESETS[make.__name__.replace("_", "-")] = make
     return make
 
@@ -105,16 +105,8 @@ def cfm() -> ModelConfig:
 @register
 def dst_dense() -> ModelConfig:
     """dns-dns/dns-dns, token-factor."""
-    return ModelConfig(
-        n_layers=6,
-        n_heads=6,
-        d_model=516,
-        d_vocab=4096,
-        n_ctx=512,
-        residual=TokenFactor(),
-        norm=ChannelLayerNorm(),
-        readout=Readout(tied=False),
-    )
+    sizes = dict(n_layers=6, n_heads=6, d_model=516, d_vocab=4096, n_ctx=512)
+    return ModelConfig(**sizes, residual=TokenFactor(), norm=ChannelLayerNorm(), readout=Readout(tied=False))
 
 
 @register
@@ -162,19 +154,16 @@ def pls() -> ModelConfig:
 _AS_TORCH = Initial(
     weights=FanInUniform(), embed=FanInUniform(), positions=FanInUniform(), head="copy", scale_residual=False
 )
-"""The authors' code: torch's default for every Linear; the embedding is the head's weight, so both start as a Linear of
-width D does, and equal (SPEC §5, §9)."""
+"""As in the authors' code: torch's default for every Linear. The embedding is the head's weight, so both start equal,
+as a Linear of width D (SPEC §5, §9)."""
 
 
 @register
 def llama() -> ModelConfig:
-    """HDPL's baseline: RMSNorm, RoPE, SwiGLU, dense; untied, as the printed counts say (SPEC §5)."""
+    """HDPL's baseline: RMSNorm, RoPE, SwiGLU, dense; untied, which the printed parameter counts imply (SPEC §5)."""
+    sizes = dict(n_layers=4, n_heads=8, d_model=512, d_vocab=49152, n_ctx=2048)
     return ModelConfig(
-        n_layers=4,
-        n_heads=8,
-        d_model=512,
-        d_vocab=49152,
-        n_ctx=2048,
+        **sizes,
         positions=Rope(base=500_000.0),
         norm=RMSNorm(eps=1e-6),
         mlp=Mlp(gate=Dense(), activation="silu"),
@@ -186,11 +175,8 @@ def llama() -> ModelConfig:
 @register
 def hdpl() -> ModelConfig:
     """HDPL: llama with hybrid dual-path Q, K, V, gate and up; O and down stay dense (HDPL §2.4)."""
-    return replace(
-        llama(),
-        attention=Attention(q=Hdpl(), k=Hdpl(), v=Hdpl()),
-        mlp=Mlp(gate=Hdpl(), up=Hdpl(), activation="silu"),
-    )
+    mlp = Mlp(gate=Hdpl(), up=Hdpl(), activation="silu")
+    return replace(llama(), attention=Attention(q=Hdpl(), k=Hdpl(), v=Hdpl()), mlp=mlp)
 
 
 # ---- KROM (SPEC §1): 8 layers, 8 heads, 512, GPT-2 BPE padded to 50304 -------------------------
@@ -201,19 +187,9 @@ _AS_MLX = Initial(weights=FanInUniform(), embed=FanInNormal(), positions=FanInNo
 
 @register
 def gpt2() -> ModelConfig:
-    """KROM's vanilla: one stream, RMSNorm, GELU, learned positions, no biases."""
-    norm = RMSNorm()
-    return ModelConfig(
-        n_layers=8,
-        n_heads=8,
-        d_model=512,
-        d_vocab=50304,
-        n_ctx=512,
-        positions=Learned(),
-        norm=norm,
-        readout=Readout(norm=norm),
-        init=_AS_MLX,
-    )
+    """KROM's vanilla model: one stream, RMSNorm, GELU, learned positions, no biases."""
+    norm, sizes = RMSNorm(), dict(n_layers=8, n_heads=8, d_model=512, d_vocab=50304, n_ctx=512)
+    return ModelConfig(**sizes, positions=Learned(), norm=norm, readout=Readout(norm=norm), init=_AS_MLX)
 
 
 @register
@@ -224,7 +200,7 @@ def canon() -> ModelConfig:
 
 @register
 def kromhc() -> ModelConfig:
-    """gpt2 with four streams mixed by KromHC, as the blog's port has it."""
+    """gpt2 with four streams mixed by KromHC, as in the blog's port."""
     return replace(gpt2(), residual=KromHC(dyn_act="tanh", post_input="mixed", reduce="mean"))
 
 

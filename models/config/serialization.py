@@ -1,4 +1,4 @@
-"""Configurations as JSON, as dotted overrides, as mixing signatures. Unknown names raise.
+"""Configurations as JSON, dotted overrides and mixing signatures. Unknown names raise.
 
 to_dict(config) / from_dict(ModelConfig, data)          exact round trip
 override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns-dns"})
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 def kinds(base: type[c.Part]) -> dict[str, type[c.Part]]:
-    """Every concrete part below `base`, by kind."""
-    found = {base.kind: base} if "kind" in vars(base) else {}
+    """Every concrete part that derives from `base`, by kind."""
+    parts = {base.kind: base} if "kind" in vars(base) else {}
     for sub in base.__subclasses__():
-        found |= kinds(sub)
-    return found
+        parts |= kinds(sub)
+    return parts
 
 
 def to_dict(value: Any) -> Any:
@@ -56,7 +56,7 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type that a field declares."""
+    """Convert `value` to the declared type of a field."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None or value in ("none", "null"):
@@ -73,7 +73,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _part(hint: type[c.Part], value: Any, where: str) -> c.Part:
-    """A part from a part, an object, or the name of a kind (`kron` works for `kronecker`)."""
+    """Make a part from a part, an object, or the name of a kind (`kron` works for `kronecker`)."""
     if isinstance(value, hint):
         return value
     if isinstance(value, str):
@@ -88,7 +88,7 @@ def _part(hint: type[c.Part], value: Any, where: str) -> c.Part:
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
-    """Numbers and flags, also from the command line's strings."""
+    """Convert to a number, flag or text, also from a string of the command line."""
     words = {"true": True, "false": False}
     try:
         if hint is bool:
@@ -109,7 +109,7 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
 
 
 def override(config: T, changes: dict[str, Any], where: str = "") -> T:
-    """`config` with some fields replaced, by dotted name.
+    """Replace fields of `config` by dotted name.
 
     `mixing` sets v, o, up and down at once; `init_std` alone also sets `init` back to N(0, init_std) everywhere.
     """
@@ -125,14 +125,14 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
         else:
             here[head] = value
     if isinstance(config, c.ModelConfig) and "init_std" in here and "init" not in here and "init" not in below:
-        here["init"] = c.Initial()  # else σ would change nothing in a preset whose rules are not N(0, σ)
+        here["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
     hints = typing.get_type_hints(type(config))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     label = where.rstrip(".") or getattr(config, "kind", "model")
     for name in [*here, *below]:
         if name not in names:
             raise unknown(f"field of {label}", name, names)
-    new = {n: _kept(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in here.items()}
+    new = {n: _keep_shared_fields(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in here.items()}
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:
@@ -143,8 +143,8 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     return dataclasses.replace(config, **new)  # type: ignore[type-var]
 
 
-def _kept(old: Any, given: Any, new: Any) -> Any:
-    """A part chosen by the name of its kind keeps the fields it has in common with the part before."""
+def _keep_shared_fields(old: Any, given: Any, new: Any) -> Any:
+    """A part chosen by the name of its kind keeps the fields that it shares with the previous part."""
     if not (isinstance(given, str) and isinstance(old, c.Part) and isinstance(new, c.Part)):
         return new
     shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(new)}
@@ -152,7 +152,7 @@ def _kept(old: Any, given: Any, new: Any) -> Any:
 
 
 def parse_mixing(signature: str) -> dict[str, str]:
-    """`kron-kron/dns-dns` as overrides of v, o, up, down (DST §2.7)."""
+    """Translate `kron-kron/dns-dns` into overrides of v, o, up, down (DST §2.7)."""
     signature, _, qk = signature.removesuffix(")").partition(" (q-k ")
     groups = [group.split("-") for group in signature.split("/")]
     shorts = sorted(k.short for k in kinds(c.Projection).values() if issubclass(k, c.Projection))
@@ -168,7 +168,7 @@ def parse_mixing(signature: str) -> dict[str, str]:
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, str]:
-    """`--set a.b=c` arguments as a dictionary."""
+    """Parse `--set a.b=c` arguments into a dictionary."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

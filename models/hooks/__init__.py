@@ -1,15 +1,15 @@
-"""Hooks: the table of all activations, and how to read them, change them and run prompts.
+"""Hooks: the table of all activations, and functions to read them, change them and run prompts.
 
-    with capture(model, ["blocks.*.attn.hook_z"]) as found:      names or patterns with *
+    with capture(model, ["blocks.*.attn.hook_z"]) as captured:   names or patterns with *
         model(tokens)
-    found["blocks.3.attn.hook_z"]                                [B, T, H, K]
+    captured["blocks.3.attn.hook_z"]                             [B, T, H, K]
 
     with edit(model, {"blocks.3.attn.hook_z": lambda z, hook: z * 0.5}):
         model(tokens)
 
     captures = run(model, Query(tokens=prompts, hooks=("blocks.*.attn.hook_pattern",), logits=positions))
 
-`table` lists every hook, `points` are those that differ from TransformerLens', `capture_and_edit` and `query` serve
+`table` lists every hook, `points` has those that differ from TransformerLens'. `capture_and_edit` and `query` accept
 our models and any HookedRootModule.
 """
 
@@ -17,9 +17,9 @@ from streamscope.models.hooks.capture_and_edit import (
     CleanCopies,
     Edit,
     Edits,
+    apply_edit,
     attached,
     capture,
-    changed,
     check_fired,
     check_weights,
     edit,
@@ -52,10 +52,10 @@ __all__ = [
     "ObservePoint",
     "OnDemand",
     "Query",
+    "apply_edit",
     "attached",
     "batches",
     "capture",
-    "changed",
     "check_fired",
     "check_weights",
     "concrete_shape",
@@ -77,4 +77,4 @@ __all__ = [
     "row_of",
     "run",
     "time_axes",
-]
+]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Hook points that behave differently from TransformerLens' plain `HookPoint`, so that no edit is lost in silence.
+"""Hook points that behave differently from TransformerLens' `HookPoint`, so that no edit is silently lost.
 
-- `read_point`: what a reader takes from a stream. An edit changes that reader only, also when it is in place.
-- `observe`: a sum of streams, or another value that nothing reads back. An edit raises and names what to edit instead.
+- `read_point`: the value that one reader takes from a stream. An edit, also in place, changes that reader only.
+- `observe`: a sum of streams, or another value that nothing reads back. An edit raises and names the hook to edit.
 - `OnDemand`: computed only when somebody listens (scores, patterns, mixing matrices, norm statistics).
 """
 
@@ -19,47 +19,44 @@ from streamscope.models.config import ModelConfig
 
 
 class OnDemand(HookPoint):
-    """A hook point whose activation is computed only when it is listened to.
+    """A hook point whose activation is computed only when somebody listens.
 
-    TransformerLens hooks, and an nnsight trace that waits for it, are noticed by themselves; `model.explicit()` asks
-    for all of them.
+    Listeners are TransformerLens hooks, an nnsight trace that waits for it, and `model.explicit()`, which asks for all.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.wanted = False
         self.asked: list[None] = []
-        """One for each block of `model.explicit()` that asks for it, which may end in any order."""
+        """One entry per open block of `model.explicit()`; blocks may end in any order."""
 
     @property
     def listening(self) -> bool:
         """Whether the activation has to be computed."""
-        return (
-            self.wanted or bool(self.asked) or bool(self._forward_hooks) or bool(self._backward_hooks) or _awaited(self)
-        )
+        return bool(self.wanted or self.asked or self._forward_hooks or self._backward_hooks) or _awaited(self)
 
 
 class ObservePoint(HookPoint):
-    """A point that cannot be edited; use it through `observe`. It shows `shows`; edit `instead`."""
+    """A point that shows `shows` and cannot be edited; edit `instead`. Use it through `observe`."""
 
     def __init__(self, instead: str, shows: str = "the sum of the streams") -> None:
         super().__init__()
         self.instead, self.shows = instead, shows
 
     def add_hook(self, hook: Any, dir: Any = "fwd", **options: Any) -> Any:
-        """As in TransformerLens; a backward hook raises, because no gradient passes through the sum."""
+        """Add a hook as in TransformerLens; a backward hook raises, because no gradient passes this point."""
         if dir == "bwd":
             raise InputError(f"{self.name} only shows {self.shows}; no gradient passes it, ask for {self.instead}")
         return super().add_hook(hook, dir, **options)
 
 
-def _wrapped(point: HookPoint) -> bool:
-    """Whether nnsight has wrapped the point: it replaces `forward`, for good."""
+def _has_nnsight(point: HookPoint) -> bool:
+    """Whether nnsight has wrapped the point: it replaces `forward` permanently."""
     return "forward" in point.__dict__ and not torch.compiler.is_compiling()
 
 
 def resid_point(config: ModelConfig, place: str) -> HookPoint:
-    """`hook_resid_{place}`: editable with one stream, observe-only with several."""
+    """Make `hook_resid_{place}`: editable with one stream, observe-only with several."""
     if not config.residual.streams:
         return HookPoint()
     shows = f"the {getattr(config.residual, 'reduce', 'sum')} of the streams"
@@ -67,19 +64,19 @@ def resid_point(config: ModelConfig, place: str) -> HookPoint:
 
 
 def _hooked(point: HookPoint) -> bool:
-    """Whether anybody may read or write here: hooks, or nnsight."""
-    return bool(point._forward_hooks or point._forward_pre_hooks or point._backward_hooks) or _wrapped(point)
+    """Whether hooks or nnsight may read or write here."""
+    return bool(point._forward_hooks or point._forward_pre_hooks or point._backward_hooks) or _has_nnsight(point)
 
 
 def _awaited(point: HookPoint) -> bool:
     """Whether a running nnsight trace waits for the point, or keeps it in a cache.
 
-    A block of a trace stops at the next value that it wants, and the trace knows where its blocks stopped; so
-    this answers rightly where it is asked just before the activation would be computed, and nowhere else. Those are
-    nnsight's own records (0.8): what the wrapper of a module knows of its traces. Raises `InputError` for a block that
-    counts the passes of the model (`tracer.iter`) after one in which nobody waited: nnsight counts those it has seen.
+    A block of a trace stops at the next value that it wants, and the trace records where its blocks stopped. So the
+    answer is right only just before the activation would be computed. The records are internal to nnsight (0.8). Raises
+    `InputError` for a block that counts passes (`tracer.iter`) after a pass in which nobody waited: nnsight counts only
+    the passes it has seen.
     """
-    if not _wrapped(point) or not hasattr(point.forward, "state"):
+    if not _has_nnsight(point) or not hasattr(point.forward, "state"):
         return False
     trace, path, _ = point.forward.state.active()
     if trace is None:
@@ -91,22 +88,22 @@ def _awaited(point: HookPoint) -> bool:
         passes = block.occurrence(f"{path.split('.')[0]}.input")
         if block.iteration is not None and block.occurrence(where) != passes - 1:
             raise InputError(
-                f"nnsight waits for {point.name} in a later pass, after passes that did not compute it: put the trace "
-                "into `with model.explicit():`, which computes it in every one"
+                f"nnsight waits for {point.name} in a later pass, and earlier passes did not compute it: put the trace "
+                "into `with model.explicit():`, which computes it in every pass"
             )
         return True
     return any(where.startswith(f"{path}.") for where in trace.observers)
 
 
 def quiet(point: HookPoint) -> bool:
-    """Whether nobody listens to a point: no hooks, no nnsight, nobody who asked for an on-demand activation."""
+    """Whether nobody listens to a point: no hooks, no nnsight, no request for an on-demand activation."""
     return not _hooked(point) and not (isinstance(point, OnDemand) and (point.wanted or bool(point.asked)))
 
 
 def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward` of a model, run eagerly while any of its modules has a hook, whatever was compiled.
+    """Make `forward` of a model run eagerly while any of its modules has a hook, even if it was compiled.
 
-    Compiled code keeps the hooks of its first call: those added later would never fire, those removed would go on.
+    Compiled code keeps the hooks of its first call: hooks added later would never fire, removed ones would continue.
     """
 
     @torch._disable_dynamo
@@ -129,7 +126,7 @@ def _compiler() -> bool:
 
 @torch._disable_dynamo
 def _any_hooks(model: torch.nn.Module) -> bool:
-    """Whether a module inside has hooks; not compiled, for compiled code would keep the first answer."""
+    """Whether a module inside has hooks; not compiled, because compiled code would keep the first answer."""
     rest = list(model._modules.values())
     while rest:  # three times as fast as model.modules()
         module = rest.pop()
@@ -142,25 +139,25 @@ def _any_hooks(model: torch.nn.Module) -> bool:
 
 
 def read_point(point: HookPoint, x: Tensor) -> Tensor:
-    """`x` as one reader sees it: `x` itself when untouched, else the hook's value.
+    """The value that one reader sees: `x` itself if no hook changes it, else the hook's value.
 
-    Hooks get a copy, so an edit in place cannot reach the stream or a cached state.
+    Hooks get a copy, so an in-place edit cannot reach the stream or a cached state.
     """
     if not _hooked(point):
         return point(x)
     copy = x.clone()
     if point._backward_hooks and torch.is_grad_enabled() and not copy.requires_grad:
-        copy.requires_grad_()  # a stream that is still zero has a gradient as well
+        copy.requires_grad_()  # a stream that is still zero also has a gradient
     y = point(copy)
     if y is copy and not y.requires_grad and _same(copy, x):
         return x
-    return y  # edited, or on the path of a gradient that somebody may ask for
+    return y  # edited, or needed for a gradient
 
 
 def observe(point: ObservePoint, readout: Callable[[], Tensor]) -> None:
-    """Show `readout()` to the hooks of an observe-only point, computed only when there are any.
+    """Show `readout()` to the hooks of an observe-only point; it is computed only if there are any.
 
-    Raises `InputError` if one of them edits it.
+    Raises `InputError` if a hook edits it.
     """
     if not _hooked(point):
         return

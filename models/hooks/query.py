@@ -1,4 +1,4 @@
-"""Run many prompts in few batches, and keep what was asked for of each.
+"""Run many prompts in few batches and return the requested activations and logits of each.
 
 captures = run(model, Query(tokens=prompts, hooks=("blocks.*.attn.hook_pattern",), logits=positions))
 captures.hooks["blocks.3.attn.hook_pattern"][i]              [H, T, T] of prompt i, without padding
@@ -18,24 +18,24 @@ from streamscope.models.hooks.table import row_of
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What a probe wants from a model: prompts, activations, logits. Positions count from 0 (BOS).
+    """A request to a model: prompts, activations, logits. Positions count from 0 (BOS).
 
-    `run` returns `hooks[name][i]` for prompt i, without a batch axis ([H, T, T] for a pattern), the names in the order
-    of the model's layers.
+    `run` returns `hooks[name][i]` for prompt i without a batch axis ([H, T, T] for a pattern); names are in the model's
+    order.
     """
 
     tokens: Sequence[Sequence[int]] | Tensor
     """Token ids of each prompt, not padded."""
     hooks: tuple[str, ...] = ()
-    """Names of the activations to return, or patterns in which * stands for anything: `blocks.*.attn.hook_z`. A name
-    that matches nothing raises `InputError`."""
+    """Names of the activations to return, or patterns with *: `blocks.*.attn.hook_z`. A name that matches nothing
+    raises `InputError`."""
     positions: Sequence[Sequence[int]] | None = None
-    """Per prompt, the positions (the query axis of patterns) to keep; None keeps all."""
+    """Positions to keep, per prompt (the query axis of patterns); None: all."""
     logits: Sequence[Sequence[int]] | None = None
-    """Per prompt, the positions at which logits are wanted; None asks for no logits."""
+    """Positions whose logits are wanted, per prompt; None: no logits."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "positions", "logits"):  # tensors, or lists of tensors, are welcome
+        for name in ("tokens", "positions", "logits"):  # tensors and lists of tensors are allowed
             rows = getattr(self, name)
             if rows is not None:
                 plain = [row.tolist() if isinstance(row, Tensor) else list(row) for row in rows]
@@ -47,15 +47,15 @@ class Query:
             if rows is None:
                 continue
             if len(rows) != len(self.tokens):
-                raise InputError(f"{name} for {len(rows)} prompts given, there are {len(self.tokens)} prompts")
+                raise InputError(f"{name} are given for {len(rows)} prompts, but there are {len(self.tokens)} prompts")
             for i, (row, ids) in enumerate(zip(rows, self.tokens, strict=True)):
                 if any(not 0 <= p < len(ids) for p in row):
-                    raise InputError(f"{name} {list(row)} of prompt {i} leave its {len(ids)} tokens")
+                    raise InputError(f"{name} {list(row)} of prompt {i} lie outside its {len(ids)} tokens")
 
 
 @dataclass(frozen=True)
 class Captures:
-    """Per prompt, in the order of the query: `hooks[name][i]` without batch axis, `logits[i]` [P, V]."""
+    """The answer to a query, per prompt in its order: `hooks[name][i]` without batch axis, `logits[i]` [P, V]."""
 
     hooks: dict[str, list[Tensor]]
     logits: list[Tensor] | None
@@ -70,11 +70,11 @@ def time_axes(name: str, ndim: int) -> tuple[int, ...]:
 
 @torch.no_grad()
 def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: int = 8192) -> Captures:
-    """Run the prompts of `query` in few length-sorted batches, under `edits`, and return what it asks for.
+    """Run the prompts of `query` in few length-sorted batches, under `edits`, and return the requested values.
 
-    Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch; an edit
-    sees padded batches in that order, so it must treat all rows alike. Raises `InputError` in training mode, and for
-    values that are not finite.
+    Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch. An edit sees
+    padded batches in sorted order, so it must treat all rows alike. Raises `InputError` in training mode and for values
+    that are not finite.
     """
     if model.training:
         raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
@@ -83,21 +83,21 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
     logits: list[Any] = [None] * len(query.tokens)
     for rows in batches([len(t) for t in query.tokens], batch_tokens):
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
-        with edit(model, edits or {}), capture(model, names) as found:
+        with edit(model, edits or {}), capture(model, names) as captured:
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
-        if not all(is_finite(x, name) for name, x in (*found.items(), *([("", out)] if out is not None else []))):
+        if not all(is_finite(x, name) for name, x in (*captured.items(), *([("", out)] if out is not None else []))):
             raise not_finite(model, tokens, resolve(model, edits or {}))
         for b, i in enumerate(rows):
             n = len(query.tokens[i])
             for name in names:
-                kept[name][i] = crop(name, found[name][b], n, query.positions[i] if query.positions else None)
+                kept[name][i] = crop(name, captured[name][b], n, query.positions[i] if query.positions else None)
             if out is not None and query.logits is not None:
                 logits[i] = out[b][: len(query.logits[i])].clone()
     return Captures(kept, logits if query.logits is not None else None)
 
 
 def pad(prompts: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
-    """[B, T] tokens, padded on the right; causal attention keeps padding from every real position."""
+    """Pad on the right to tokens [B, T]; causal attention hides the padding from every real position."""
     tokens = torch.full((len(prompts), max(map(len, prompts))), fill)
     for i, ids in enumerate(prompts):
         tokens[i, : len(ids)] = torch.as_tensor(ids)
@@ -105,7 +105,7 @@ def pad(prompts: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
 
 
 def batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Indices in batches of like length, padded size at most `budget` tokens (one prompt at least)."""
+    """Indices in batches of similar length; the padded size is at most `budget` tokens, or one prompt."""
     rows: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if rows and lengths[i] * (len(rows) + 1) > budget:
@@ -116,7 +116,7 @@ def batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
 
 
 def forward_at(model: Any, tokens: Tensor, at: Sequence[Sequence[int]] | None) -> Tensor | None:
-    """Logits [B, P, V] at padded position lists, or None; only our models can skip the other positions."""
+    """Logits [B, P, V] at padded position lists, or None; only our models skip the other positions."""
     ours = hasattr(model, "segment")
     if at is None:
         model(tokens, return_type=None) if ours else model(tokens)

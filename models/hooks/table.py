@@ -1,8 +1,8 @@
-"""THE hook table: every activation a model exposes, in the order in which it is computed.
+"""The hook table: every activation that a model exposes, in the order of computation.
 
-Names follow TransformerLens 4 wherever it has one. Shapes use B batch, T position, D width, H heads,
-G heads of keys and values, K head width, N streams, M hidden width of the FFN, R latent width of an HDPL projection;
-every hook carries the batch dimension. What the points do is in `models.hooks.points`.
+Names follow TransformerLens 4 where it has one. Shapes use B batch, T position, D width, H heads, G key-value heads, K
+head width, N streams, M hidden width of the FFN, R latent width of an HDPL projection. Every hook has the batch
+dimension. `models.hooks.points` defines the kinds of points.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
 Condition = Callable[[ModelConfig], bool]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Hook:
-    """One row: a name (`L` stands for the layer), a shape, a meaning, and who has it."""
+    """One row: a name (`L` stands for the layer), a shape, a meaning, and the configurations that have it."""
 
     name: str
     shape: str
@@ -25,216 +25,130 @@ class Hook:
     on_demand: bool = False
 
 
-def _multi(c: ModelConfig) -> bool:
-    return bool(c.residual.streams)
+FOLDERS = {"attention": "attn", "mlp": "mlp"}
 
 
 def _stream(name: str) -> Condition:
     return lambda c: name in c.residual.streams
 
 
-def _single(c: ModelConfig) -> bool:
-    return not c.residual.streams
-
-
 def _gated(c: ModelConfig) -> bool:
     return c.attention.gate is not None
 
 
-def _gated_mlp(c: ModelConfig) -> bool:
-    return c.mlp.gate is not None
+def _projection(part: str, name: str) -> list[Hook]:
+    """The mixing matrix of a projection, and the points inside it when it is `Hdpl` (HDPL Eq. 1–7)."""
 
-
-def _mix(part: str, name: str) -> Hook:
-    def when(c: ModelConfig) -> bool:
+    def mixes(c: ModelConfig) -> bool:
         spec = getattr(getattr(c, part), name)
         return spec is not None and spec.mix is not None
 
-    folder = {"attention": "attn", "mlp": "mlp"}[part]
-    return Hook(
-        name=f"blocks.L.{folder}.hook_{name}_mix",
-        shape="B H H | B H in out",
-        meaning=f"mixing matrix of {name} in use: Kronecker W_kh, independent W_hio",
-        when=when,
-        on_demand=True,
-    )
-
-
-def _hdpl(part: str, name: str) -> list[Hook]:
-    """The points inside one projection when it is `Hdpl` (HDPL Eq. 1–7)."""
-
-    def when(c: ModelConfig) -> bool:
+    def is_hdpl(c: ModelConfig) -> bool:
         return isinstance(getattr(getattr(c, part), name), Hdpl)
 
-    def editable(hook: str) -> Condition:
-        return lambda c: hook != "hook_logvar"
-
-    path = f"blocks.L.{'attn' if part == 'attention' else 'mlp'}.{name}"
+    matrix = f"mixing matrix of {name} in use: Kronecker W_kh, independent W_hio"
+    path = f"blocks.L.{FOLDERS[part]}.{name}"
     wide = "B T M" if name in ("gate", "up") else "B T D"
-    rows = [
-        ("hook_detail", wide, "detail path: block-diagonal map of the input"),
-        ("hook_mu", "B T R", "mean μ of the latent"),
-        ("hook_logvar", "B T R", "log σ² of the latent; nothing reads it at evaluation"),
-        ("hook_latent", "B T R", "latent z, what the decoder consumes: μ, in training a sample"),
-        ("hook_global", wide, "global path: decoder of SiLU(z)"),
-    ]
+    logvar = "log σ² of the latent; not used at evaluation"
     return [
-        Hook(name=f"{path}.{hook}", shape=shape, meaning=meaning, when=when, edit=editable(hook))
-        for hook, shape, meaning in rows
+        Hook(f"blocks.L.{FOLDERS[part]}.hook_{name}_mix", "B H H | B H in out", matrix, mixes, on_demand=True),
+        Hook(f"{path}.hook_detail", wide, "detail path: block-diagonal map of the input", is_hdpl),
+        Hook(f"{path}.hook_mu", "B T R", "mean μ of the latent", is_hdpl),
+        Hook(f"{path}.hook_logvar", "B T R", logvar, is_hdpl, edit=lambda c: False),
+        Hook(f"{path}.hook_latent", "B T R", "latent z, the decoder's input: μ, in training a sample", is_hdpl),
+        Hook(f"{path}.hook_global", wide, "global path: decoder of SiLU(z)", is_hdpl),
     ]
 
 
 def _canon(place: str, shape: str, meaning: str) -> Hook:
-    return Hook(
-        name=f"blocks.L.canon_{place}.hook_out",
-        shape=shape,
-        meaning=f"{meaning} after Canon-{place.upper()}",
-        when=lambda c: place in c.canon_widths(),
-    )
+    meaning = f"{meaning} after Canon-{place.upper()}"
+    return Hook(f"blocks.L.canon_{place}.hook_out", shape, meaning, lambda c: place in c.canon_widths())
 
 
 def _connection(branch: str) -> list[Hook]:
     """Coefficients of the hyper-connection around a branch, in the order of use."""
-    rows = [
-        ("pre", "B T N", "share of each stream in what the branch reads"),
-        ("res", "B T N N", "mixing of the streams, row by row the new stream"),
-        ("post", "B T N", "share of the branch's update that each stream gets"),
-    ]
+    path, when = f"blocks.L.{branch}_hc.hook", _stream("streams")
     return [
-        Hook(name=f"blocks.L.{branch}_hc.hook_{name}", shape=shape, meaning=meaning, when=_stream("streams"))
-        for name, shape, meaning in rows
+        Hook(f"{path}_pre", "B T N", "weight of each stream in the branch's input", when),
+        Hook(f"{path}_res", "B T N N", "mixing of the streams; row s gives the new stream s", when),
+        Hook(f"{path}_post", "B T N", "weight of the branch's update in each stream", when),
     ]
 
 
 def _norm(path: str, when: Condition = lambda c: True) -> list[Hook]:
     return [
-        Hook(name=f"{path}.hook_scale", shape="B T 1 | B T H 1", meaning="sqrt(var + eps)", when=when, on_demand=True),
-        Hook(
-            name=f"{path}.hook_normalized",
-            shape="B T D",
-            meaning="normalised, before γ and β",
-            when=when,
-            on_demand=True,
-        ),
+        Hook(f"{path}.hook_scale", "B T 1 | B T H 1", "sqrt(var + eps)", when, on_demand=True),
+        Hook(f"{path}.hook_normalized", "B T D", "normalised, before γ and β", when, on_demand=True),
     ]
 
 
 def _streams(place: str) -> list[Hook]:
     when = {"pre": "entering the layer", "mid": "after attention", "post": "leaving the layer"}[place]
+    resid = f"residual stream {when}; with several streams, their readout"
     return [
-        Hook(
-            name=f"blocks.L.hook_token_{place}",
-            shape="B T D",
-            meaning=f"token stream x_t {when}",
-            when=_stream("token"),
-        ),
-        Hook(
-            name=f"blocks.L.hook_context_{place}",
-            shape="B T D",
-            meaning=f"context stream x_e {when}",
-            when=_stream("context"),
-        ),
-        Hook(
-            name=f"blocks.L.hook_streams_{place}",
-            shape="B T N D",
-            meaning=f"parallel streams X {when}",
-            when=_stream("streams"),
-        ),
-        Hook(
-            name=f"blocks.L.hook_resid_{place}",
-            shape="B T D",
-            meaning=f"residual stream {when}; with several streams, their readout",
-            edit=_single,
-        ),
+        Hook(f"blocks.L.hook_token_{place}", "B T D", f"token stream x_t {when}", _stream("token")),
+        Hook(f"blocks.L.hook_context_{place}", "B T D", f"context stream x_e {when}", _stream("context")),
+        Hook(f"blocks.L.hook_streams_{place}", "B T N D", f"parallel streams X {when}", _stream("streams")),
+        Hook(f"blocks.L.hook_resid_{place}", "B T D", resid, edit=lambda c: not c.residual.streams),
     ]
 
 
 HOOKS: list[Hook] = [
-    Hook(name="hook_embed", shape="B T D", meaning="token embedding"),
-    Hook(name="hook_pos_embed", shape="B T D", meaning="position embedding", when=lambda c: c.positions.table),
+    Hook("hook_embed", "B T D", "token embedding"),
+    Hook("hook_pos_embed", "B T D", "position embedding", lambda c: c.positions.table),
     *_streams("pre"),
     *_connection("attn"),
-    Hook(name="blocks.L.hook_attn_in", shape="B T D", meaning="what Q and K read, before the norm"),
-    Hook(name="blocks.L.hook_attn_v_in", shape="B T D", meaning="what V reads, before its norm"),
+    Hook("blocks.L.hook_attn_in", "B T D", "input of Q and K, before the norm"),
+    Hook("blocks.L.hook_attn_v_in", "B T D", "input of V, before its norm"),
     *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
     *_norm("blocks.L.ln1"),
-    _canon("a", "B T D", "what Q and K read"),
-    _mix("attention", "q"),
-    *_hdpl("attention", "q"),
-    _mix("attention", "k"),
-    *_hdpl("attention", "k"),
-    _mix("attention", "v"),
-    *_hdpl("attention", "v"),
+    _canon("a", "B T D", "input of Q and K"),
+    *_projection("attention", "q"),
+    *_projection("attention", "k"),
+    *_projection("attention", "v"),
     _canon("b", "B T 3D", "queries, keys and values"),
-    Hook(name="blocks.L.attn.hook_q", shape="B T H K", meaning="queries, before positions"),
-    Hook(name="blocks.L.attn.hook_k", shape="B T G K", meaning="keys, before positions"),
-    Hook(name="blocks.L.attn.hook_v", shape="B T G K", meaning="values"),
+    Hook("blocks.L.attn.hook_q", "B T H K", "queries, before positions"),
+    Hook("blocks.L.attn.hook_k", "B T G K", "keys, before positions"),
+    Hook("blocks.L.attn.hook_v", "B T G K", "values"),
+    Hook("blocks.L.attn.hook_rot_q", "B T H K", "queries after RoPE", lambda c: c.positions.rotates),
+    Hook("blocks.L.attn.hook_rot_k", "B T G K", "keys after RoPE", lambda c: c.positions.rotates),
     Hook(
-        name="blocks.L.attn.hook_rot_q",
-        shape="B T H K",
-        meaning="queries after RoPE",
-        when=lambda c: c.positions.rotates,
+        "blocks.L.attn.hook_slopes", "B H", "ALiBi slopes m_h in use: the scores fall by m_h per token of distance",
+        lambda c: c.positions.slopes, on_demand=True,
     ),
+    Hook("blocks.L.attn.hook_attn_scores", "B H T T", "masked scores before the softmax", on_demand=True),
+    Hook("blocks.L.attn.hook_pattern", "B H T T", "attention weights", on_demand=True),
+    Hook("blocks.L.attn.hook_z_ungated", "B T H K", "A V before the gate", _gated),
+    Hook("blocks.L.attn.hook_gate", "B T H K | B T H 1", "head gate g", _gated),
+    Hook("blocks.L.attn.hook_z", "B T H K", "input of the output projection"),
+    *_projection("attention", "o"),
     Hook(
-        name="blocks.L.attn.hook_rot_k", shape="B T G K", meaning="keys after RoPE", when=lambda c: c.positions.rotates
+        "blocks.L.attn.hook_result", "B T H D",
+        "each head's part of the attention update: its z through the output projection, without the bias",
+        lambda c: not isinstance(c.attention.o, Hdpl), on_demand=True,
     ),
-    Hook(
-        name="blocks.L.attn.hook_slopes",
-        shape="B H",
-        meaning="ALiBi slopes m_h in use: the scores fall by m_h per token of distance",
-        when=lambda c: c.positions.slopes,
-        on_demand=True,
-    ),
-    Hook(
-        name="blocks.L.attn.hook_attn_scores", shape="B H T T", meaning="scores, masked, before softmax", on_demand=True
-    ),
-    Hook(name="blocks.L.attn.hook_pattern", shape="B H T T", meaning="attention weights", on_demand=True),
-    Hook(name="blocks.L.attn.hook_z_ungated", shape="B T H K", meaning="A V before the gate", when=_gated),
-    Hook(name="blocks.L.attn.hook_gate", shape="B T H K | B T H 1", meaning="head gate g", when=_gated),
-    Hook(name="blocks.L.attn.hook_z", shape="B T H K", meaning="what the output projection consumes"),
-    _mix("attention", "o"),
-    *_hdpl("attention", "o"),
-    Hook(
-        name="blocks.L.attn.hook_result",
-        shape="B T H D",
-        meaning="what each head adds to attention's update: its z through the output projection, without the bias",
-        when=lambda c: not isinstance(c.attention.o, Hdpl),
-        on_demand=True,
-    ),
-    Hook(name="blocks.L.hook_attn_out", shape="B T D", meaning="attention's update"),
+    Hook("blocks.L.hook_attn_out", "B T D", "attention's update"),
     *_streams("mid"),
     *_connection("mlp"),
-    Hook(name="blocks.L.hook_mlp_in", shape="B T D", meaning="what the FFN reads, before the norm"),
+    Hook("blocks.L.hook_mlp_in", "B T D", "input of the FFN, before the norm"),
     *_norm("blocks.L.ln2"),
-    _canon("c", "B T D", "what the FFN reads"),
-    _mix("mlp", "gate"),
-    *_hdpl("mlp", "gate"),
-    _mix("mlp", "up"),
-    *_hdpl("mlp", "up"),
+    _canon("c", "B T D", "input of the FFN"),
+    *_projection("mlp", "gate"),
+    *_projection("mlp", "up"),
     _canon("d", "B T M | B T 2M", "hidden input"),
-    Hook(
-        name="blocks.L.mlp.hook_pre",
-        shape="B T M",
-        meaning="what the activation reads (the gate, in a gated FFN)",
-    ),
-    Hook(
-        name="blocks.L.mlp.hook_pre_linear",
-        shape="B T M",
-        meaning="the linear half of a gated FFN",
-        when=_gated_mlp,
-    ),
-    Hook(name="blocks.L.mlp.hook_post", shape="B T M", meaning="hidden activations"),
-    _mix("mlp", "down"),
-    *_hdpl("mlp", "down"),
-    Hook(name="blocks.L.hook_mlp_out", shape="B T D", meaning="the FFN's update"),
+    Hook("blocks.L.mlp.hook_pre", "B T M", "input of the activation (the gate, in a gated FFN)"),
+    Hook("blocks.L.mlp.hook_pre_linear", "B T M", "linear half of a gated FFN", lambda c: c.mlp.gate is not None),
+    Hook("blocks.L.mlp.hook_post", "B T M", "hidden activations"),
+    *_projection("mlp", "down"),
+    Hook("blocks.L.hook_mlp_out", "B T D", "the FFN's update"),
     *_streams("post"),
     *_norm("ln_final"),
-]
-"""In order of computation. A test holds every preset against it."""
+]  # fmt: skip
+"""In order of computation. A test compares the hooks of every preset with it."""
 
 
 def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
-    """(full name, row) of every hook of a model, in the order in which they fire."""
+    """(full name, row) of every hook of a model, in firing order."""
     rows = [row for row in HOOKS if row.when(config)]
     layered = [row for row in rows if row.name.startswith("blocks.L.")]
     first, last = rows.index(layered[0]), rows.index(layered[-1])
@@ -248,7 +162,7 @@ def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
 
 
 def row_of(name: str) -> Hook | None:
-    """The table's row for a full hook name, or None for a name that is not in the table."""
+    """The row of a full hook name, or None if the table has none."""
     parts = name.split(".")
     if parts[0] == "blocks" and len(parts) > 1:
         parts[1] = "L"
@@ -257,7 +171,7 @@ def row_of(name: str) -> Hook | None:
 
 
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
-    """The row's shape in this model, with numbers for all but B and T."""
+    """The row's shape in this model, with numbers for all letters except B and T."""
     options = row.shape.split(" | ")
     letters = options[0]
     if name.endswith("_mix"):
@@ -273,17 +187,12 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
         letters = options[0] if config.mlp.gate is None else options[1]
     wide = config.d_mlp // config.n_heads if ".mlp." in name else config.d_head
     sizes = {
-        "D": config.d_model,
-        "H": config.n_heads,
-        "G": config.kv_heads,
-        "K": config.d_head,
-        "M": config.d_mlp,
-        "3D": 3 * config.d_model,
-        "2M": 2 * config.d_mlp,
+        "D": config.d_model, "H": config.n_heads, "G": config.kv_heads, "K": config.d_head, "M": config.d_mlp,
+        "3D": 3 * config.d_model, "2M": 2 * config.d_mlp,
         "N": config.residual.n if isinstance(config.residual, Hyper) else 1,
         "in": wide if name.endswith("hook_down_mix") else config.d_head,
         "out": config.d_head if name.endswith("hook_down_mix") else wide,
-    }
+    }  # fmt: skip
     for path, spec, d_in, d_out in config.projections():
         if f".{path}." in name and isinstance(spec, Hdpl):
             sizes["R"] = spec.latent_width(d_in, d_out)

@@ -1,12 +1,12 @@
-"""Edits of a user's own, from a file, for `--edit` of every command that measures a model.
+"""Edits from a user's own file, for `--edit` of every command that measures a model.
 
     halve.py:halve@blocks.3.attn.hook_z     halve(value, hook) -> value, at a hook or a pattern of hooks
     halve.py:edits                          edits(model) -> {hook or pattern: function(value, hook) -> value}
     halve.py:EDITS                          such a dict itself
 
-Beside what every edit must (`capture_and_edit.edit`: fire, keep shape and dtype, leave its argument as it is, return
-what is finite), these must treat every row of a batch alike and the same row the same each time: instruments batch
-texts as is fastest, so anything else would depend on what shares a batch.
+Every edit must fire, keep shape and dtype, leave its argument unchanged and return finite values
+(`capture_and_edit.edit`). These must also treat every row of a batch alike and be deterministic: instruments choose
+batches for speed, so otherwise results would depend on which texts share a batch.
 """
 
 import inspect
@@ -17,69 +17,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.cli import user_code as own_code
+from streamscope.cli import user_code
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks.capture_and_edit import Edit
 
 ROUNDING = 1e-3
-"""How far, as a share of the largest value, a row alone may differ from the same row in a batch."""
+"""Allowed difference between a row alone and in a batch, as a share of the largest value."""
 
 
 def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
-    """Hook or pattern -> function, of every spec in order; two of one hook act one after the other.
+    """{hook or pattern: function} of all specs, in order; two edits of one hook act one after the other.
 
-    Raises `InputError` for a spec that is none, and where the file's function gives no edits.
+    Raises `InputError` for an invalid spec, and if the file's function gives no edits.
     """
     edits: dict[str, Edit] = {}
     for spec in specs:
         for hook, fn in _edits_of(model, spec).items():
             before, checked = edits.get(hook), _checked(spec, fn)
-            edits[hook] = checked if before is None else _after(before, checked)
+            edits[hook] = checked if before is None else _in_sequence(before, checked)
     return edits
 
 
 def _edits_of(model: Any, spec: str) -> Mapping[str, Edit]:
     code, _, hook = spec.partition("@")
-    found = own_code.member(code, _is_edit, "edit")
-    path = own_code.split(code)[0]
-    if isinstance(found, Mapping):
-        made: Any = found
-    elif _needs(found) == 2:
+    member = user_code.member(code, _is_edit, "edit")
+    path = user_code.split(code)[0]
+    if isinstance(member, Mapping):
+        edits: Any = member
+    elif _n_arguments(member) == 2:
         if not hook:
-            raise InputError(f"{spec} is a function of (value, hook): say where, as {spec}@blocks.3.attn.hook_z")
-        return {hook: found}
+            raise InputError(f"{spec} is a function of (value, hook): name the hook, as in {spec}@blocks.3.attn.hook_z")
+        return {hook: member}
     else:
         try:
-            made = found(model)
+            edits = member(model)
         except Exception as error:
-            raise InputError(f"{spec} failed: {own_code.told(error, path)}") from error
+            raise InputError(f"{spec} failed: {user_code.error_line(error, path)}") from error
     if hook:
-        raise InputError(f"{spec} names its hooks itself; leave @{hook} out")
-    if not isinstance(made, Mapping) or not made or not all(map(callable, made.values())):
-        raise InputError(f"{spec} gave {made!r:.60}, not a dict of hook -> function(value, hook)")
-    return made
+        raise InputError(f"{spec} names its own hooks: leave out @{hook}")
+    if not isinstance(edits, Mapping) or not edits or not all(map(callable, edits.values())):
+        raise InputError(f"{spec} gave {edits!r:.60}, not a dict of hook -> function(value, hook)")
+    return edits
 
 
-def _needs(found: Any) -> int:
-    """How many arguments a callable must be given; 0 for what is no function."""
-    if not callable(found) or isinstance(found, type):
+def _n_arguments(member: Any) -> int:
+    """Number of required arguments of a function; 0 for other objects."""
+    if not callable(member) or isinstance(member, type):
         return 0
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in inspect.signature(found).parameters.values() if one.default is one.empty]
+    needed = [one for one in inspect.signature(member).parameters.values() if one.default is one.empty]
     return len(needed) if all(one.kind in kinds for one in needed) else 0
 
 
-def _is_edit(found: Any) -> bool:
-    return isinstance(found, Mapping) or _needs(found) in (1, 2)
+def _is_edit(member: Any) -> bool:
+    return isinstance(member, Mapping) or _n_arguments(member) in (1, 2)
 
 
-def _after(first: Edit, then: Edit) -> Edit:
+def _in_sequence(first: Edit, then: Edit) -> Edit:
     return lambda x, hook: then(first(x, hook), hook)
 
 
 def _checked(spec: str, fn: Callable[[Tensor, Any], Any]) -> Edit:
-    """The function, with its errors in one line, and held against itself on one row when there are several first."""
-    path, looked = own_code.split(spec.partition("@")[0])[0], False
+    """Wrap the function: errors become one line, and its first batch is compared with one of its rows run alone."""
+    path, compared = user_code.split(spec.partition("@")[0])[0], False
 
     def call(x: Tensor, hook: Any) -> Any:
         try:
@@ -87,18 +87,18 @@ def _checked(spec: str, fn: Callable[[Tensor, Any], Any]) -> Edit:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"{spec} failed at {hook.name}: {own_code.told(error, path)}") from error
+            raise InputError(f"{spec} failed at {hook.name}: {user_code.error_line(error, path)}") from error
 
     def edit(x: Tensor, hook: Any) -> Any:
-        nonlocal looked
-        if looked or len(x) < 2:
+        nonlocal compared
+        if compared or len(x) < 2:
             return call(x, hook)
-        looked, row = True, x[-1:].clone()  # before the edit sees the batch: it may change it by mistake
+        compared, row = True, x[-1:].clone()  # before the edit sees the batch and perhaps changes it
         alone, y = call(row, hook), call(x, hook)
-        if isinstance(y, Tensor) and y.shape == x.shape and not _same(alone, y[-1:]):  # else `changed` tells
+        if isinstance(y, Tensor) and y.shape == x.shape and not _same(alone, y[-1:]):  # others: `apply_edit`
             raise InputError(
-                f"{spec} at {hook.name} does not do the same to a row alone and in a batch; "
-                "an edit must treat every row alike, and the same each time"
+                f"{spec} at {hook.name} gives another value for a row alone than in a batch; "
+                "an edit must treat every row alike and be deterministic"
             )
         return y
 
@@ -106,7 +106,7 @@ def _checked(spec: str, fn: Callable[[Tensor, Any], Any]) -> Edit:
 
 
 def _same(alone: Any, row: Tensor) -> bool:
-    """Whether a row came out as in the batch, up to rounding."""
+    """Whether a row alone equals the row in the batch, up to rounding."""
     if not isinstance(alone, Tensor) or alone.shape != row.shape:
         return False
     finite = row.isfinite()
@@ -115,6 +115,6 @@ def _same(alone: Any, row: Tensor) -> bool:
 
 
 def about_edits(specs: Sequence[str]) -> list[dict[str, str]]:
-    """spec and sha256 of the file of each, for what was measured under them."""
-    files: list[Path] = [own_code.split(spec.partition("@")[0])[0] for spec in specs]
-    return [{"edit": spec, "sha256": own_code.digest(file)} for spec, file in zip(specs, files, strict=True)]
+    """Spec and file sha256 of each edit, for the record of a measurement."""
+    files: list[Path] = [user_code.split(spec.partition("@")[0])[0] for spec in specs]
+    return [{"edit": spec, "sha256": user_code.digest(file)} for spec, file in zip(specs, files, strict=True)]

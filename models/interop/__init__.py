@@ -1,1 +1,1 @@
-"""Models from elsewhere and for elsewhere: Hugging Face folders, checkpoints of other code, TransformerLens, export."""
+"""Reads and writes models of other libraries: Hugging Face, checkpoints of the papers' authors, TransformerLens."""

@@ -1,4 +1,4 @@
-"""What TransformerLens' tools expect of a model: `cfg`, run_with_cache, text (`models.weights` has the weights)."""
+"""The interface that TransformerLens' tools expect: `cfg`, run_with_cache, text (weights: `models.weights`)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class LensConfig:
 
     @property
     def normalization_type(self) -> str | None:
-        """LN or RMS of the final norm; None where TransformerLens has no name for it."""
+        """LN or RMS for the final norm; None if TransformerLens has no name for it."""
         return NORM_NAMES.get(type(self._model.config.readout.norm))
 
     @property
@@ -62,59 +62,56 @@ class LensConfig:
 
     @property
     def use_attn_result(self) -> bool:
-        """What `set_use_attn_result` chose."""
+        """The choice of `set_use_attn_result`."""
         return any(point.wanted or bool(point.asked) for point in self._model.result_points())
 
     @property
     def model_name(self) -> str:
-        """The preset."""
+        """Name of the preset."""
         return self._model.config.name
 
     @property
     def n_key_value_heads(self) -> int | None:
-        """Heads of keys and values where they are fewer than those of queries, as in TransformerLens."""
+        """Number of key-value heads if it differs from the number of heads, as in TransformerLens."""
         config = self._model.config
         return config.kv_heads if config.kv_heads < config.n_heads else None
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self._model.embed.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The weights' dtype."""
+        """Dtype of the weights."""
         return self._model.embed.weight.dtype
 
 
 FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
-
-
 LAYER = re.compile(r"(blocks\.)\d+\.")
 
 
 def _slice(chosen: Any) -> Slice:
-    """TransformerLens' slice; an int drops the axis."""
+    """Convert to TransformerLens' slice; an int drops the axis."""
     return chosen if isinstance(chosen, Slice) else Slice(chosen)
 
 
 class NotCached(InputError, KeyError):
-    """A name that a cache does not hold; a `KeyError` as well, which TransformerLens' own functions wait for."""
+    """A name that a cache does not hold; also a `KeyError`, as TransformerLens' functions expect."""
 
-    __str__ = Exception.__str__  # KeyError's would quote the sentence
+    __str__ = Exception.__str__  # KeyError would quote the message
 
 
 class NormedCache(ActivationCache):
-    """TransformerLens' cache, with our norms: their weights count, and their statistics may be per head.
+    """TransformerLens' cache for our norms, which have weights and perhaps statistics per head.
 
-    What each part of a stack adds to a token's logit, or to the difference of two, is γ ⊙ (x − mean) / s · u, u the
-    token's column of W_U (`logit_attrs`). Parts that add up to the last residual state add up to the logit minus
-    `model.logit_bias` of the token, which the final norm's bias alone gives it:
+    A part x of a stack adds γ ⊙ (x − mean) / s · u to a token's logit, where u is the token's column of W_U
+    (`logit_attrs`). Parts that add up to the last residual state add up to the logit without `model.logit_bias`:
     `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`.
     """
 
     def apply_slice_to_batch_dim(self, batch_slice: Any) -> "NormedCache":
-        """As in TransformerLens; the part is a cache of this kind."""
+        """As in TransformerLens, with a cache of this class."""
         part = super().apply_slice_to_batch_dim(batch_slice)
         return type(self)(part.cache_dict, self.model, has_batch_dim=part.has_batch_dim)
 
@@ -122,11 +119,11 @@ class NormedCache(ActivationCache):
         self, residual_stack: Tensor, layer: int | None = None, mlp_input: bool = False, pos_slice: Any = None,
         batch_slice: Any = None, has_batch_dim: bool = True, recompute_ln: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Every part x of a stack through the norm before `layer` (None: the final one): γ ⊙ (x − mean) / s.
+        """Apply the norm before `layer` (None: the final norm) to every part x of a stack: γ ⊙ (x − mean) / s.
 
         s is the statistic of the whole stream, from the cache, so parts that add up to the stream add up to the norm's
-        output without its bias β. TransformerLens leaves γ out here because it folds γ into the weights; W_U and W_Q
-        are as trained in our models. With `recompute_ln` each part gets the whole final norm, with its own statistics.
+        output without its bias β. TransformerLens omits γ because it folds γ into the weights; our W_U and W_Q are as
+        trained. With `recompute_ln`, each part passes the whole final norm, with its own statistics.
         """
         if has_batch_dim:
             residual_stack = _slice(batch_slice).apply(residual_stack, dim=1)
@@ -140,7 +137,7 @@ class NormedCache(ActivationCache):
         return (x / scale).flatten(-2) * weight
 
     def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
-        """(groups that have their own statistics, whether the mean is taken off, γ, β) of the norm before a layer."""
+        """(groups with their own statistics, whether the mean is subtracted, γ, β) of the norm before a layer."""
         norm = self._norm_module(layer, mlp_input)
         return norm.groups, norm.centred, norm.weight, norm.bias
 
@@ -150,7 +147,7 @@ class NormedCache(ActivationCache):
         return getattr(self.model.blocks[layer], "ln2" if mlp_input else "ln1")
 
     def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
-        """s of the norm before a layer, [*batch and position, groups, 1]."""
+        """s of the norm before a layer [*batch and position, groups, 1]."""
         if layer in (None, -1, self.model.cfg.n_layers):
             name = "ln_final.hook_scale"
         else:
@@ -164,10 +161,10 @@ class NormedCache(ActivationCache):
     def _stack_neuron_results_apply_ln_projected(
         self, layer: int, pos_slice: Any, neuron_slice: Any, project_2d: Tensor, mlp_input: bool = False
     ) -> Tensor:
-        """Neurons through the norm, as in `apply_ln_to_stack`, times `project_2d` [D, n]: [neurons, …, n].
+        """Neurons through the norm (`apply_ln_to_stack`), times `project_2d` [D, n]: [neurons, …, n].
 
-        A neuron writes a w, so its share is Σ_g a / s_g (γ ⊙ (w − mean))_g · p_g over the groups g of the norm; the
-        product of all neurons with the whole width is never formed.
+        A neuron writes a w, so its part is Σ_g a / s_g (γ ⊙ (w − mean))_g · p_g over the groups g of the norm. This
+        avoids the product of all neurons with the whole width.
         """
         scale = self._scale(layer, mlp_input, pos_slice)[..., 0]  # [..., G]
         groups, centred, weight, _ = self._norm(layer, mlp_input)
@@ -186,9 +183,9 @@ class NormedCache(ActivationCache):
         self, layer: int | None = None, incl_mid: bool = False, apply_ln: bool = False, pos_slice: Any = None,
         mlp_input: bool = False, return_labels: bool = False,
     ) -> Any:  # fmt: skip
-        """As in TransformerLens: the residual states up to a layer; with `apply_ln` through the norm before it, with β.
+        """As in TransformerLens: the residual states up to a layer; with `apply_ln`, after the norm before it, with β.
 
-        Through the final norm each state has its own statistics; before a middle layer all have that layer's.
+        In the final norm each state has its own statistics; before a middle layer all have that layer's.
         """
         stack, labels = super().accumulated_resid(layer, incl_mid, apply_ln, pos_slice, mlp_input, return_labels=True)
         if apply_ln and layer not in (None, -1, self.model.cfg.n_layers):
@@ -198,17 +195,17 @@ class NormedCache(ActivationCache):
 
 
 class Cache(NormedCache):
-    """The cache of one of our models: short names, and one line for what its architecture does not define."""
+    """The cache of one of our models: short names, and errors for quantities that its architecture does not define."""
 
     def __repr__(self) -> str:
-        """The hooks without their layers, and how many activations there are."""
+        """Number of activations, and their hooks without layers."""
         kinds = dict.fromkeys(LAYER.sub(r"\1*.", name) for name in self.keys())
         return f"Cache of {len(self)} activations: {', '.join(kinds)}"
 
     def __getitem__(self, key: Any) -> Tensor:
-        """An activation by its name, or by TransformerLens' short forms, as `cache["pattern", 0]`.
+        """An activation by its name, or by TransformerLens' short forms such as `cache["pattern", 0]`.
 
-        Raises `NotCached` for a name that is not in the cache, with the nearest ones.
+        Raises `NotCached`, with the nearest names, for a name that is not in the cache.
         """
         try:
             return super().__getitem__(key)
@@ -216,16 +213,14 @@ class Cache(NormedCache):
             raise NotCached(str(unknown("activation", str(missing.args[0]), list(self.keys())))) from None
 
     def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
-        """As there; raises `InputError` where the norm of a middle layer does not read the sum of what came before."""
+        """As above; raises `InputError` if the norm of a middle layer does not read the sum of all earlier updates."""
         residual = self.model.config.residual
         if layer not in (None, -1, self.model.cfg.n_layers):
             if isinstance(residual, Hyper):
-                raise InputError(
-                    "apply_ln knows the final norm only: the blocks norm what hook_pre reads of the streams"
-                )
+                raise InputError("apply_ln only supports the final norm: the blocks norm a mix of streams (hook_pre)")
             if mlp_input and getattr(residual, "order", "") == "parallel":
                 raise InputError(
-                    "the branches of this model are parallel: its FFN reads what attention reads; leave mlp_input out"
+                    "the branches of this model are parallel, so its FFN reads attention's input: leave out mlp_input"
                 )
         return super()._scale(layer, mlp_input, pos_slice, batch_slice)
 
@@ -248,14 +243,14 @@ class Cache(NormedCache):
         return (stack, labels) if return_labels else stack
 
     def logit_lens(self, **kwargs: Any) -> Any:
-        """Raises `InputError`: TransformerLens' own reads bridges only."""
+        """Raise `InputError`: TransformerLens' logit_lens only supports bridges."""
         raise InputError(
-            "TransformerLens' logit_lens reads bridges only: its logits are cache.accumulated_resid(apply_ln=True) @ "
+            "TransformerLens' logit_lens only supports bridges: use cache.accumulated_resid(apply_ln=True) @ "
             "model.W_U, or model.layer_logits(tokens)"
         )
 
     def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens: embeddings and updates, which add up to the residual stream; not with n streams."""
+        """As in TransformerLens: embeddings and updates that add up to the residual stream; not with n streams."""
         self.model.adds_up()
         return super().decompose_resid(*args, **kwargs)
 
@@ -265,17 +260,19 @@ class Cache(NormedCache):
         return super().get_full_resid_decomposition(*args, **kwargs)
 
     def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens: what each head adds; with n streams not as shares of the residual stream."""
+        """As in TransformerLens: the update of each head; with n streams, these do not add up to the residual
+        stream."""
         self._check_shares(super().stack_head_results, args, kwargs)
         return super().stack_head_results(*args, **kwargs)
 
     def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens: what each neuron adds; with n streams not as shares of the residual stream."""
+        """As in TransformerLens: the update of each neuron; with n streams, these do not add up to the residual
+        stream."""
         self._check_shares(super().stack_neuron_results, args, kwargs)
         return super().stack_neuron_results(*args, **kwargs)
 
     def _check_shares(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise `InputError` where a remainder or a norm needs updates that add up to the stream."""
+        """Raise `InputError` if a remainder or a norm needs updates that add up to the stream."""
         given = signature(method).bind(*args, **kwargs).arguments
         if given.get("apply_ln") or given.get("incl_remainder"):
             self.model.adds_up()
@@ -288,13 +285,13 @@ class LensMixin(WeightsMixin):
     hook_dict: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        """As in torch; a property that raised `Undefined` is asked again, for its own sentence."""
+        """As in torch; a property that raised `Undefined` is called again, for its own message."""
         try:
             return super().__getattr__(name)  # type: ignore[misc]
         except AttributeError:
-            made = getattr(type(self), name, None)
-            if isinstance(made, property) and made.fget is not None:
-                return made.fget(self)
+            attribute = getattr(type(self), name, None)
+            if isinstance(attribute, property) and attribute.fget is not None:
+                return attribute.fget(self)
             raise
 
     @property
@@ -303,15 +300,15 @@ class LensMixin(WeightsMixin):
         return LensConfig(self)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
-        """(output, ActivationCache) of tokens or text, with what `names_filter` chooses.
+        """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.
 
-        Without a filter every hook of the table but `hook_result`, H times as large as the stream, is in the cache:
-        name it, or `set_use_attn_result(True)`. Raises `InputError` for a filter that chooses nothing, and for a name
-        whose hook did not fire before `stop_at_layer`.
+        Without a filter, the cache has every hook of the table except `hook_result`, which is H times as large as the
+        stream: name it, or call `set_use_attn_result(True)`. Raises `InputError` for a filter that matches nothing, and
+        for a hook that did not fire before `stop_at_layer`.
         """
         one = kwargs.get("remove_batch_dim", False)
         if one and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:
-            raise InputError(f"remove_batch_dim is for one text, {len(args[0])} were given")
+            raise InputError(f"remove_batch_dim needs one text, got {len(args[0])}")
         out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
         chosen = kwargs.get("names_filter")
         if isinstance(chosen, str | list | tuple):
@@ -328,9 +325,9 @@ class LensMixin(WeightsMixin):
 
     @contextmanager
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = (), *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As in TransformerLens; a name that no hook has raises `InputError` with the nearest ones.
+        """As in TransformerLens; an unknown name raises `InputError` with the nearest names.
 
-        Inside nothing compiled runs, for compiled code does not see hooks that were added after its first call.
+        The block runs eagerly, because compiled code ignores hooks that were added after its first call.
         """
         for name, _ in [*fwd_hooks, *bwd_hooks]:
             if isinstance(name, str) and name not in self.hook_dict:
@@ -342,9 +339,9 @@ class LensMixin(WeightsMixin):
             yield model
 
     def get_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens; patterns are names too, and points that only observe get no backward hooks.
+        """As in TransformerLens, also with name patterns; observe-only points get no backward hooks.
 
-        Raises `InputError` for a filter that chooses no hook.
+        Raises `InputError` for a filter that matches no hook.
         """
         if isinstance(names_filter, str | list | tuple):  # TransformerLens would cache nothing for a wrong name
             names_filter = match(self, names_filter)
@@ -352,7 +349,7 @@ class LensMixin(WeightsMixin):
             left_out = {point.name for point in self.result_points() if not (point.wanted or point.asked)}
             names_filter = [name for name in self.hook_dict if name not in left_out]
         elif not any(map(names_filter, self.hook_dict)):
-            raise InputError("names_filter chooses no hook of this model; `python -m models.describe` lists them")
+            raise InputError("names_filter matches no hook of this model; `python -m models.describe` lists them")
         cache, fwd, bwd = super().get_caching_hooks(names_filter, *args, **kwargs)  # type: ignore[misc]
         return cache, fwd, [(n, f) for n, f in bwd if not isinstance(self.hook_dict[n], ObservePoint)]
 
@@ -360,16 +357,15 @@ class LensMixin(WeightsMixin):
         self, logits: Float[Tensor, "B T V"], tokens: Int[Tensor, "B T"], attention_mask: Any = None,
         per_token: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Next-token loss of logits in nats: the mean, or [B, T − 1] with `per_token`, 0 where `attention_mask` is."""
+        """Next-token loss of logits in nats: the mean, or [B, T − 1] with `per_token`; `attention_mask` 0 excludes
+        tokens."""
         return lm_cross_entropy_loss(logits, tokens, attention_mask, per_token)
-
-    # ---- on-demand activations -----------------------------------------------------------------
 
     @contextmanager
     def explicit(self, suffix: str = "") -> Iterator[None]:
-        """Compute every on-demand activation whose name ends in `suffix`, whether hooked or not.
+        """Compute every on-demand activation whose name ends in `suffix`, even without hooks.
 
-        TransformerLens hooks and nnsight's traces do this by themselves, for what they read.
+        TransformerLens hooks and nnsight traces do this for the activations they read.
         """
         points = [p for n, p in self.hook_dict.items() if isinstance(p, OnDemand) and n.endswith(suffix)]
         for point in points:
@@ -381,43 +377,40 @@ class LensMixin(WeightsMixin):
                 point.asked.pop()
 
     def explicit_attention(self) -> Any:
-        """`explicit` for attention: scores and patterns are computed and pass through their hooks."""
+        """`explicit` for attention: scores and patterns are computed and pass their hooks."""
         return self.explicit("attn.hook_pattern")
 
     def result_points(self) -> list[OnDemand]:
-        """`hook_result` of every layer; none where the output projection is not linear."""
+        """`hook_result` of every layer; [] if the output projection is not linear."""
         return [point for name, point in self.hook_dict.items() if name.endswith("attn.hook_result")]
 
     def set_use_attn_result(self, use_attn_result: bool) -> None:
-        """Compute `hook_result`, whether hooked or not, so that it is in a cache of everything."""
+        """Always compute `hook_result`, so that a cache of all hooks has it."""
         if not self.result_points():
-            raise InputError("this model has no hook_result: its output projection is not linear, no sum over heads")
+            raise InputError("this model has no hook_result, because its output projection is not linear")
         for point in self.result_points():
             point.wanted = use_attn_result
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
-        """Raises `InputError` for True: the heads of a layer read one stream here."""
+        """Raise `InputError` for True: the heads of a layer share one input."""
         if use_split_qkv_input:
             raise InputError(
-                "heads read one input here, hook_attn_in (and hook_attn_v_in): for one head alone edit its hook_q, "
+                "heads share one input, hook_attn_in (and hook_attn_v_in): to change a single head, edit its hook_q, "
                 "hook_k or hook_v"
             )
 
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
         """Attention weights of the chosen layers."""
-
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]
-        with capture(self, names) as found:
+        with capture(self, names) as captured:
             self(tokens, return_type=None)  # type: ignore[operator]
-        return torch.stack([found[name] for name in names], dim=1)
-
-    # ---- text ----------------------------------------------------------------------------------
+        return torch.stack([captured[name] for name in names], dim=1)
 
     def _text(self) -> "Tokenizer":
         if self.tokenizer is None:
-            raise InputError("this model has no tokenizer: pass token ids, or load a run that has one")
+            raise InputError("this model has no tokenizer: pass token ids, or load a run with a tokenizer")
         return self.tokenizer
 
     def to_tokens(self, text: str | Sequence[str], prepend_bos: bool = True) -> Int[Tensor, "B T"]:
@@ -427,7 +420,7 @@ class LensMixin(WeightsMixin):
     def to_batch(
         self, text: str | Sequence[str], prepend_bos: bool = True
     ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """(tokens, mask), True on real tokens. Padding on the right never changes a real position."""
+        """(tokens, mask), padded on the right; the mask is True on real tokens."""
         texts = [text] if isinstance(text, str) else list(text)
         tokens, mask = self._text().batch(texts, bos=prepend_bos)
         device = self.cfg.device
@@ -440,7 +433,7 @@ class LensMixin(WeightsMixin):
         return [self._text().decode(row) for row in ids] if nested else self._text().decode(ids)
 
     def to_str_tokens(self, text: Any, prepend_bos: bool = True) -> Any:
-        """The text piece of every token of a text or of a sequence of ids ([T], [1, T]); a list for a list of texts."""
+        """The text of every token of a text or of ids [T] or [1, T]; a list of lists for several texts."""
         if isinstance(text, list | tuple) and text and all(isinstance(one, str) for one in text):
             return [self.to_str_tokens(one, prepend_bos) for one in text]
         if isinstance(text, str):
@@ -453,30 +446,31 @@ class LensMixin(WeightsMixin):
         return self._text().pieces(ids)
 
     def to_single_str_token(self, token: int) -> str:
-        """The text piece of one id."""
+        """The text of one id."""
         return self._text().pieces([token])[0]
 
     def get_token_position(self, token: str | int, text: Any, mode: str = "first", prepend_bos: bool = True) -> int:
-        """The first or last position of a token in a text or in ids [T] or [1, T]; `InputError` where it is not."""
+        """The first or last position of a token in a text or in ids [T] or [1, T]; `InputError` if it does not
+        occur."""
         if mode not in ("first", "last"):
             raise unknown("mode", mode, ["first", "last"])
         wanted = self.to_single_token(token) if isinstance(token, str) else int(token)
         ids = self.to_tokens(text, prepend_bos) if isinstance(text, str) else torch.as_tensor(text)
         if ids.ndim > 2 or (ids.ndim == 2 and len(ids) != 1):
             raise InputError(f"get_token_position takes one sequence of ids, got {list(ids.shape)}")
-        found = (ids.reshape(-1) == wanted).nonzero().flatten().tolist()
-        if not found:
+        positions = (ids.reshape(-1) == wanted).nonzero().flatten().tolist()
+        if not positions:
             raise InputError(f"token {token!r} is not in the text")
-        return found[0 if mode == "first" else -1]
+        return positions[0 if mode == "first" else -1]
 
     def to_single_token(self, text: str) -> int:
-        """The id of a text that is one token; `InputError` otherwise."""
+        """The id of a text that is a single token; `InputError` otherwise."""
         ids = self._text().encode(text, bos=False)
         if len(ids) != 1:
             raise InputError(f"{text!r} is {len(ids)} tokens, not one")
         return ids[0]
 
     def tokens_to_residual_directions(self, tokens: Any) -> Tensor:
-        """Columns of W_U: the stream directions that raise the tokens' logits."""
+        """Columns of W_U: the directions of the stream that raise the tokens' logits."""
         ids = self.to_single_token(tokens) if isinstance(tokens, str) else tokens
         return self.W_U.T[torch.as_tensor(ids)]

@@ -1,1 +1,1 @@
-"""What a block is made of, a file per concept: attention, FFN, norms, positions, projections, residual topologies."""
+"""The parts of a block: attention, FFN, norms, positions, projections, residual topologies."""

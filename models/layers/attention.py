@@ -13,15 +13,15 @@ from transformer_lens.hook_points import HookPoint
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand, read_point
 from streamscope.models.layers.noise import dropout
-from streamscope.models.layers.projections import DenseProjection, Projected, Projection, linear, residual_scale
+from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, linear, residual_scale
 from streamscope.models.layers.registry import module_for
 
 
 class HeadGate(nn.Module):
-    """g = σ(W s + b): one number (scalar) or d_h numbers (vector) per head (DST Eq. 14, PLS A.4.2).
+    """The head gate g = σ(W s + b): one number (scalar) or d_h numbers (vector) per head (DST Eq. 14, PLS A.4.2).
 
-    From the query or the values W is per head, [H, d_h, 1 or d_h]; from the normed input it is
-    [D, H, 1 or d_h], so that every head sees the whole width.
+    For the query or the values, W is per head, [H, d_h, 1 or d_h]. For the normed input it is [D, H, 1 or d_h], so
+    every head sees the whole width.
     """
 
     def __init__(self, spec: c.Gate, d_model: int, n_heads: int, d_head: int) -> None:
@@ -35,23 +35,34 @@ class HeadGate(nn.Module):
         self.formula = "btd,dho->btho" if wide else "bthi,hio->btho"
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Zero (g = 1/2 everywhere) or N(0, std); biases 0."""
+        """Initialise weights to zero (g = 1/2 everywhere) or N(0, std), and biases to 0."""
         nn.init.normal_(self.weight, std=std if self.spec.init == "normal" else 0.0, generator=generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, q: Tensor, x: Tensor, x_v: Tensor) -> Float[Tensor, "B T H O"]:
-        """q [B,T,H,K], normed input x [B,T,D], what the values read x_v [B,T,D] -> g [B,T,H,1 or K]."""
+        """g [B, T, H, 1 or K] from queries q [B, T, H, K], normed input x [B, T, D] and input of the values x_v [B, T,
+        D]."""
         source = {"query": q, "normed": x, "value": x_v.unflatten(-1, (self.n_heads, -1))}[self.spec.source]
         logits = torch.einsum(self.formula, source, self.weight)
         return torch.sigmoid(logits if self.bias is None else logits + self.bias)
 
 
-class Attention(Projected):
-    """Q, K from x, V from x_v, both [B, T, D] and already normed; returns the update [B, T, D].
+def _per_head(name: str, method: str, axis: int) -> property:
+    """A property with `method` of the projection `name`, split into heads at `axis`; the head axis comes first."""
 
-    A = softmax(Q K^T / sqrt(d_h)) over keys not after the query (DST Eq. 9); z = A V, gated where there is
-    a gate; update = z through the output projection (DST Eq. 10).
+    def read(self: "Attention") -> Tensor:
+        heads = getattr(self._modules[name], method)().unflatten(axis, (-1, self.d_head)).movedim(axis, 0)
+        return heads.repeat_interleave(self.n_heads // len(heads), 0)
+
+    return property(read)
+
+
+class Attention(WithProjections):
+    """The attention update [B, T, D] from x (for Q and K) and x_v (for V), both [B, T, D] and already normed.
+
+    A = softmax(Q K^T / sqrt(d_h)) over the keys up to the query (DST Eq. 9); z = A V, times the gate if there is one;
+    update = z through the output projection (DST Eq. 10).
     """
 
     o: Projection
@@ -86,7 +97,7 @@ class Attention(Projected):
     def forward(
         self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"], canon: nn.Module | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Attention's update; `canon` is the block's Canon-B layer, on the concatenated q, k, v."""
+        """The update; `canon` is the block's Canon-B layer, applied to the concatenated q, k, v."""
         return self.write(self.hook_z(self.heads(x, x_v, canon)))
 
     def heads(
@@ -96,14 +107,14 @@ class Attention(Projected):
         canon: nn.Module | None = None,
         at: Int[Tensor, "B P"] | None = None,
     ) -> Float[Tensor, "B rows H K"]:
-        """z of every head, before its hook: A V, gated where there is a gate.
+        """z of every head before its hook: A V, times the gate if there is one.
 
-        With `at` only at these positions of each row, [B, P, H, K]: keys and values are computed everywhere, all else
-        there. Not with a Canon-B layer, whose queries read earlier ones.
+        `at` restricts the queries to these positions of each row, z [B, P, H, K]; keys and values are computed
+        everywhere. It excludes a Canon-B layer, which convolves queries over positions.
         """
         x_q = x if at is None else pick(x, at)
         if self.training and at is None:
-            q, k, v = self._together({"q": x, "k": x, "v": x_v})
+            q, k, v = self._project_jointly({"q": x, "k": x, "v": x_v})
         else:
             q, k, v = self.project("q", x_q), self.project("k", x), self.project("v", x_v)
         if canon is not None:
@@ -114,26 +125,26 @@ class Attention(Projected):
         z = self._attend(q, k, v) if at is None else self._attend_at(q, k, v, at)
         return z if gate is None else self.hook_z_ungated(z) * self.hook_gate(gate)
 
-    def _together(self, inputs: dict[str, Tensor]) -> list[Tensor]:
-        """The projections of these inputs; dense ones without a bias that read one tensor are one product.
+    def _project_jointly(self, inputs: dict[str, Tensor]) -> list[Tensor]:
+        """Apply the projections; dense ones without a bias that read the same tensor become one product.
 
-        Their input is then converted and read once, and its gradient summed by the product. In training alone: with
-        separate products an analysis gives the same bits whether it asks for all positions or for some.
+        Their input is then converted and read once, and the product sums its gradient. Only for training: with separate
+        products an analysis gives the same bits at all positions and at some.
         """
-        dense = [name for name, x in inputs.items() if x is inputs["k"] and self._plain(name)]
+        dense = [name for name, x in inputs.items() if x is inputs["k"] and self._is_dense(name)]
         if len(dense) < 2:
             return [self.project(name, x) for name, x in inputs.items()]
         weights = [self._modules[name].weight for name in dense]  # type: ignore[union-attr]
         product = linear(inputs["k"], torch.cat(weights))  # type: ignore[arg-type]
-        made = dict(zip(dense, product.split([len(w) for w in weights], -1), strict=True))  # type: ignore[arg-type]
-        return [made[name] if name in made else self.project(name, x) for name, x in inputs.items()]
+        outputs = dict(zip(dense, product.split([len(w) for w in weights], -1), strict=True))  # type: ignore[arg-type]
+        return [outputs[name] if name in outputs else self.project(name, x) for name, x in inputs.items()]
 
-    def _plain(self, name: str) -> bool:
+    def _is_dense(self, name: str) -> bool:
         projection = self._modules[name]
         return isinstance(projection, DenseProjection) and projection.bias is None
 
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
-        """The update: z through the output projection; head by head, then summed, for who listens to the results."""
+        """The update, z through the output projection; if somebody listens to the results, head by head and summed."""
         result = self._modules.get("hook_result")
         if not isinstance(result, OnDemand) or not result.listening:
             return self.project("o", z.flatten(-2))
@@ -143,7 +154,7 @@ class Attention(Projected):
         return result(written - self.b_O).sum(2) + self.b_O
 
     def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
-        """[B, T, H or G, K], normed where there is a norm, after its hook."""
+        """Split into heads [B, T, H or G, K], apply the norm of queries and keys if there is one, and the hook."""
         y = y.unflatten(-1, (-1, self.d_head))
         norm = self._modules.get(f"{name}_norm")
         y = y if norm is None else norm(y)
@@ -155,16 +166,16 @@ class Attention(Projected):
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         return q, k
 
-    def _shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
-        """Keys or values once for every query head that reads them."""
+    def _repeat_shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
+        """Repeat keys or values for the query heads that share them."""
         return x if self.kv_heads == self.n_heads else x.repeat_interleave(self.n_heads // self.kv_heads, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B T H K"]:
-        """A V per head; scores and weights are written out only for who listens to them."""
-        q, k, v = (t.transpose(1, 2) for t in (q, self._shared(k), self._shared(v)))  # [B, H, T, K]
+        """A V per head; scores and attention weights are only materialised if somebody listens to them."""
+        q, k, v = (t.transpose(1, 2) for t in (q, self._repeat_shared(k), self._repeat_shared(v)))  # [B, H, T, K]
         bias = self._bias(q.shape[0], q.shape[2])
         rate = self.dropout if self.training else 0.0
-        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused kernel that drops weights there
+        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
         if drops or self.hook_attn_scores.listening or self.hook_pattern.listening:
             z = self._explicit(q, k, v, bias, rate)
         elif bias is None:
@@ -173,24 +184,25 @@ class Attention(Projected):
             mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
             mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
-        return (z if self.training else _not_hidden(z, q, k)).transpose(1, 2)
+        return (z if self.training else _keep_nan(z, q, k)).transpose(1, 2)
 
     def _bias(self, batch: int, n: int) -> Float[Tensor, "*B H T T"] | None:
-        """What positions add to the scores; with the batch dimension only for who listens to the slopes."""
+        """The position bias of the scores; it has a batch dimension only if somebody listens to the slopes."""
         slopes = self.positions.slopes
         if slopes is None or not self.hook_slopes.listening:
             return self.positions.bias(n)
         return self.positions.bias(n, read_point(self.hook_slopes, slopes.expand(batch, -1)))
 
     def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
-        """`_attend` for the queries [B, P, H, K] of positions `at`, in evaluation and with nobody listening."""
-        own, k, v = pick(self._shared(k), at), self._shared(k), self._shared(v)
+        """`_attend` for queries [B, P, H, K] at positions `at`; only in evaluation and without listeners."""
+        k, v = self._repeat_shared(k), self._repeat_shared(v)
+        own = pick(k, at)
         q, own, k, v = (t.transpose(1, 2) for t in (q, own, k, v))
         mask = torch.arange(k.shape[2], device=k.device) <= at[:, None, :, None]  # [B, 1, P, T]
         bias = self.positions.bias(k.shape[2])
         if bias is not None:
             mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
-        return _not_hidden(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
+        return _keep_nan(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
 
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float) -> Tensor:
         scores = q @ k.mT / math.sqrt(self.d_head)
@@ -200,22 +212,11 @@ class Attention(Projected):
         pattern = self.hook_pattern(scores.softmax(-1))
         return (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
 
-    # TransformerLens' names for the weights, as matrices per head
-
-    @property
-    def W_Q(self) -> Float[Tensor, "H D K"]:
-        """Query weights."""
-        return self._in_weights("q")
-
-    @property
-    def W_K(self) -> Float[Tensor, "H D K"]:
-        """Key weights."""
-        return self._in_weights("k")
-
-    @property
-    def W_V(self) -> Float[Tensor, "H D K"]:
-        """Value weights."""
-        return self._in_weights("v")
+    # TransformerLens' names for the weights per head; key and value heads are repeated for grouped queries
+    W_Q, W_K, W_V = (_per_head(name, "matrix", 1) for name in "qkv")
+    """Weights [H, D, K] of queries, keys and values."""
+    b_Q, b_K, b_V = (_per_head(name, "bias_or_zeros", 0) for name in "qkv")
+    """Biases [H, K]; zeros without a bias."""
 
     @property
     def W_O(self) -> Float[Tensor, "H K D"]:
@@ -223,45 +224,22 @@ class Attention(Projected):
         return self.o.matrix().unflatten(0, (self.n_heads, self.d_head))
 
     @property
-    def b_Q(self) -> Float[Tensor, "H K"]:
-        """Query biases; zeros where there are none, as for the others."""
-        return self._in_biases("q")
-
-    @property
-    def b_K(self) -> Float[Tensor, "H K"]:
-        """Key biases."""
-        return self._in_biases("k")
-
-    @property
-    def b_V(self) -> Float[Tensor, "H K"]:
-        """Value biases."""
-        return self._in_biases("v")
-
-    @property
     def b_O(self) -> Float[Tensor, " D"]:
-        """Output bias."""
+        """Output bias; zeros without a bias."""
         return self.o.bias_or_zeros()
-
-    def _in_weights(self, name: str) -> Tensor:
-        own = self._modules[name].matrix().unflatten(1, (-1, self.d_head)).transpose(0, 1)  # type: ignore
-        return own.repeat_interleave(self.n_heads // len(own), 0)
-
-    def _in_biases(self, name: str) -> Tensor:
-        own = self._modules[name].bias_or_zeros().unflatten(0, (-1, self.d_head))  # type: ignore
-        return own.repeat_interleave(self.n_heads // len(own), 0)
 
 
 NARROW_HEAD = 48
-"""Widest head whose gradients a CPU finds faster in fp32 than in bf16: its bf16 kernel packs every tile anew. Measured
-on one core at 8 x 6 x 256: 16.1 against 26.4 ms at width 32, 21.5 against 28.1 at 48, 32.0 against 33.9 at 64."""
+"""Widest head whose gradients a CPU computes faster in fp32 than in bf16, whose kernel packs every tile again. One
+core, 8 x 6 x 256: 16.1 against 26.4 ms at width 32, 21.5 against 28.1 at 48, 32.0 against 33.9 at 64."""
 
 
 def causal_attention(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"], dropout: float = 0.0
 ) -> Float[Tensor, "B H T K"]:
-    """torch's fused causal attention; the value is always that of its kernel for the dtype (autocast's, under it).
+    """torch's fused causal attention in the dtype of the inputs, or of autocast.
 
-    In training on a CPU in bf16, narrow heads take their gradients from the fp32 kernel: faster, and nearer to exact.
+    In bf16 training on a CPU, narrow heads take their gradients from the fp32 kernel, which is faster and more exact.
     """
     device = q.device.type
     if torch.is_autocast_enabled(device):
@@ -278,15 +256,15 @@ def causal_attention(
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
 
 
-def _not_hidden(
+def _keep_nan(
     z: Float[Tensor, "B H P K"], q: Float[Tensor, "B H P K"], k: Float[Tensor, "B H P K"]
 ) -> Float[Tensor, "B H P K"]:
-    """z, NaN where a query or the key at its place is not finite: torch's kernel gives 0 where all scores are NaN."""
+    """z, set to NaN where a query or the key at its position is not finite; torch's kernel would give 0 there."""
     return z.add((q + k).to(z.dtype), alpha=0)
 
 
 class _NarrowAttention(torch.autograd.Function):
-    """bf16 forward, fp32 backward, both by torch's fused kernel for a CPU."""
+    """bf16 forward and fp32 backward with torch's fused CPU kernel."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -299,15 +277,15 @@ class _NarrowAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         *saved, logsumexp = ctx.saved_tensors
         wide = (t.float() for t in (*grads, *saved))
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*wide, logsumexp, 0.0, True)
-        return tuple(g.to(saved[0].dtype) for g in found)
+        gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*wide, logsumexp, 0.0, True)
+        return tuple(g.to(saved[0].dtype) for g in gradients)
 
 
 def pick(x: Float[Tensor, "B T ..."], at: Int[Tensor, "B P"]) -> Float[Tensor, "B P ..."]:
-    """Each row of x at its own positions, counted from 0."""
+    """Select from each row of x its own positions, counted from 0."""
     return x[torch.arange(x.shape[0], device=x.device)[:, None], at]
 
 
 def _future(n: int, device: torch.device) -> Tensor:
-    """[T, T], True where the key lies after the query."""
+    """A mask [T, T], True where the key lies after the query."""
     return torch.ones(n, n, dtype=torch.bool, device=device).triu(1)

@@ -1,9 +1,8 @@
-"""Canon layers: a token's activation plus a short causal convolution over it, channel by channel (SPEC §3).
+"""Canon layers: each activation plus a short causal convolution, channel by channel (SPEC §3).
 
     y_t,c = x_t,c + act( Σ_{j=0..k−1} w_c,j x_{t−k+1+j},c )
 
-No bias; positions before the sequence count as 0. Every product is local in time, so padding on the right
-and later tokens never reach a position.
+There is no bias, and positions before the sequence count as 0. Later tokens and right padding never reach a position.
 """
 
 from typing import Any
@@ -20,7 +19,7 @@ from streamscope.models.layers.registry import implements
 
 
 def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Tensor, "B T C"]:
-    """y_t = Σ_j w_j x_{t−k+1+j}. Shifted sums: a depthwise conv1d needs [B, C, T], and fuses with nothing."""
+    """y_t = Σ_j w_j x_{t−k+1+j} as shifted sums; a depthwise conv1d needs [B, C, T] and cannot be fused."""
     k, n = w.shape[1], x.shape[1]
     past = F.pad(x, (0, 0, k - 1, 0))
     y = past[:, :n] * w[:, 0]
@@ -30,10 +29,10 @@ def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Ten
 
 
 class _ShiftedSum(torch.autograd.Function):
-    """`shifted_sum` in fp32 at least, a sequence at a time on a CPU, so that what it reads k times stays in the cache.
+    """`shifted_sum` in at least fp32; on a CPU one sequence at a time, which stays in the cache.
 
-    Its gradients are summed in place: autograd writes k padded copies of that of x, zeros included. Half-precision
-    elementwise operations are slow on a CPU, and round at every term.
+    Gradients are summed in place, where autograd would write k padded copies. Half-precision elementwise operations are
+    slow on a CPU and round at every term.
     """
 
     @staticmethod
@@ -56,7 +55,7 @@ class _ShiftedSum(torch.autograd.Function):
             total = g * columns[k - 1]
             grad_w[k - 1] += (g * seen).sum((0, 1))
             for j in range(max(0, k - n), k - 1):
-                late = k - 1 - j  # column j reads x so many positions earlier
+                late = k - 1 - j  # column j reads x `late` positions earlier
                 total[:, :-late].addcmul_(g[:, late:], columns[j])
                 grad_w[j] += (g[:, late:] * seen[:, :-late]).sum((0, 1))
             grad_x[part] = total
@@ -68,14 +67,14 @@ def _wide(t: Tensor) -> torch.dtype:
 
 
 def _sequences(x: Tensor) -> list[slice]:
-    """The batch in slices: one sequence each on a CPU, all at once elsewhere."""
+    """Slices of the batch: single sequences on a CPU, the whole batch elsewhere."""
     size = 1 if x.device.type == "cpu" else x.shape[0]
     return [slice(i, i + size) for i in range(0, x.shape[0], max(1, size))]
 
 
 @implements(c.Canon)
 class CanonLayer(nn.Module):
-    """x [B, T, C] -> [B, T, C]. `weight` is [C, k]; its last column is the current token's."""
+    """A Canon layer, [B, T, C] -> [B, T, C]. `weight` is [C, k]; its last column belongs to the current token."""
 
     def __init__(self, spec: c.Canon, channels: int) -> None:
         super().__init__()
@@ -84,7 +83,7 @@ class CanonLayer(nn.Module):
         self.hook_out = HookPoint()
 
     def init_weights(self, std: float, generator: Generator) -> None:
-        """U(±1/sqrt(k)), PyTorch's and MLX's default for a kernel of k, or N(0, std)."""
+        """Draw from U(±1/sqrt(k)), PyTorch's and MLX's default for a kernel of k, or N(0, std)."""
         if self.spec.init == "uniform":
             bound = self.spec.kernel**-0.5
             nn.init.uniform_(self.weight, -bound, bound, generator=generator)
@@ -93,8 +92,7 @@ class CanonLayer(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B T C"]:
         w = self.weight.to(x.dtype)  # under autocast an fp32 kernel would turn a bf16 activation into fp32
-        # the compiler fuses the plain sums with their gradient
-        y = shifted_sum(x, w) if torch.compiler.is_compiling() else _ShiftedSum.apply(x, w)
+        y = shifted_sum(x, w) if torch.compiler.is_compiling() else _ShiftedSum.apply(x, w)  # the compiler fuses sums
         if self.spec.activation == "silu":
             y = F.silu(y)
         return self.hook_out(x + y if self.spec.residual else y)

@@ -3,8 +3,8 @@
     y = x W_block + W_dec SiLU(z),    z = μ + σ ε in training, z = μ at evaluation
     μ = W_μ x + b_μ,   log σ² = W_σ x + b_σ,   ε ~ N(0, I)
 
-The encoders read x and have biases: the equations print none, the model size does (Table 1, 238.54 MB; without
-biases it would be 238.52). ε comes from torch's global generator, whose state is in a run's checkpoint.
+The encoders read x and have biases: the equations print none, but the model size implies them (Table 1, 238.54 MB;
+238.52 without). ε comes from torch's global generator, whose state is in a run's checkpoint.
 """
 
 import math
@@ -30,42 +30,42 @@ NOISE = 0.01
 
 
 def kl_by_dimension(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R"]) -> Float[Tensor, "*tokens R"]:
-    """−½ (1 + log σ² − μ² − σ²) of every latent dimension, in nats per token, in fp32 at least (HDPL Eq. 8)."""
+    """KL of each latent dimension, −½ (1 + log σ² − μ² − σ²), in nats per token, in at least fp32 (HDPL Eq. 8)."""
     dtype = torch.promote_types(mu.dtype, torch.float32)
     mu, logvar = mu.to(dtype), logvar.to(dtype)
     return -0.5 * (1 + logvar - mu.square() - logvar.exp())
 
 
 def kl_to_prior(mu: Float[Tensor, "*tokens R"], logvar: Float[Tensor, "*tokens R"]) -> Float[Tensor, "*tokens"]:
-    """KL(N(μ, σ²) ‖ N(0, I)), its sum over dimensions (HDPL Eq. 8)."""
+    """KL(N(μ, σ²) ‖ N(0, I)) in nats per token, summed over dimensions (HDPL Eq. 8)."""
     return kl_by_dimension(mu, logvar).sum(-1)
 
 
 def latent_widths(config: c.ModelConfig) -> dict[str, int]:
-    """Path inside a block (attn.q) -> R of the HDPL projections. Raises `InputError` for a model that has none."""
-    found = {path: spec.latent_width(i, o) for path, spec, i, o in config.projections() if isinstance(spec, c.Hdpl)}
-    if not found:
+    """{path inside a block, such as attn.q: R} of the HDPL projections. Raises `InputError` if there is none."""
+    widths = {path: spec.latent_width(i, o) for path, spec, i, o in config.projections() if isinstance(spec, c.Hdpl)}
+    if not widths:
         raise InputError(
-            f"{config.name} has no HDPL projection and so no latent: train a model that has them, with "
+            f"{config.name} has no HDPL projection and so no latent: train a model with one, by "
             "python -m models.train hdpl --data SOURCE --out RUN, or any preset with --set attention.v=hdpl"
         )
-    return found
+    return widths
 
 
 class Affine(nn.Linear):
-    """`nn.Linear` whose weights, like all in a model, come from the seeded generator of `init_weights` alone."""
+    """`nn.Linear` whose weights come only from the seeded generator of `init_weights`."""
 
     def reset_parameters(self) -> None:
-        """Nothing: torch would draw from the global generator."""
+        """Do nothing; torch would draw from the global generator."""
 
 
 @implements(c.Hdpl)
 class HdplProjection(Projection):
-    """x [B, T, d_in] -> [B, T, d_out], through `detail` [K, d_in/K, d_out/K] and a latent of R dimensions.
+    """An HDPL projection [B, T, d_in] -> [B, T, d_out], with `detail` [K, d_in/K, d_out/K] and a latent of width R.
 
-    After a forward pass in training `penalty` is β mean_tokens min(KL, ln 2) (HDPL Eq. 9; max with free bits), in
-    nats, and `kl` [2] holds the mean KL in nats and the share of tokens whose KL is clamped: those give the penalty
-    no gradient. The mean is over all positions, padding too. At evaluation both are None.
+    After a training pass, `penalty` is β mean_tokens min(KL, ln 2) in nats (HDPL Eq. 9; max with free bits). `kl` [2]
+    holds the mean KL in nats and the share of tokens whose KL is clamped and so has no gradient. Means are over all
+    positions, including padding. At evaluation both are None.
     """
 
     spec: c.Hdpl
@@ -77,13 +77,13 @@ class HdplProjection(Projection):
         self.mu, self.logvar = Affine(d_in, self.rank), Affine(d_in, self.rank)
         self.decoder = Affine(self.rank, d_out, bias=False)
         self.hook_detail, self.hook_mu = HookPoint(), HookPoint()
-        self.hook_logvar = ObservePoint("hook_latent", "the spread of z, which nothing reads at evaluation")
+        self.hook_logvar = ObservePoint("hook_latent", "the log-variance of z, which evaluation does not use")
         self.hook_latent, self.hook_global = HookPoint(), HookPoint()
         self.penalty: Tensor | None = None
         self.kl: Tensor | None = None
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
-        # K products: one batched product copies x to [K, tokens, d_in/K], 8 % of a compiled training step
+        # K products: one batched product would copy x to [K, tokens, d_in/K], 8 % of a compiled training step
         parts = zip(x.chunk(self.groups, -1), self.detail, strict=True)
         detail = self.hook_detail(torch.cat([part @ block for part, block in parts], -1))
         mu = self.hook_mu(self.mu(x))
@@ -95,7 +95,7 @@ class HdplProjection(Projection):
         else:
             observe(self.hook_logvar, lambda: self.logvar(x))
             z, self.penalty, self.kl = mu, None, None
-        z = read_point(self.hook_latent, z)  # a hook in place must not reach μ
+        z = read_point(self.hook_latent, z)  # an in-place hook must not reach μ
         return detail + self.hook_global(self.decoder(F.silu(z)))
 
     def _penalise(self, kl: Tensor) -> None:
@@ -107,11 +107,11 @@ class HdplProjection(Projection):
 
     @torch.no_grad()
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """As the authors' code; `std` is not used.
+        """Initialise as in the authors' code, without `std`.
 
-        detail: square maps: the first block, or every one, is the identity, and N(0, 0.01) is added; other maps:
-        orthonormal columns over all blocks. W_μ and W_dec orthogonal, W_σ = 0, b U(±1/sqrt(d_in)). Both outputs are
-        scaled by `init_scale`, which is 1 but for projections that write to the residual.
+        `detail` of a square map: N(0, 0.01), plus the identity in the first or every block; of other maps: orthonormal
+        columns over all blocks. W_μ and W_dec are orthogonal, W_σ = 0, biases U(±1/sqrt(d_in)). Both outputs are scaled
+        by `init_scale`, which is 1 except for projections that write to the residual stream.
         """
         k, i, o = self.detail.shape
         if self.d_in == self.d_out:
@@ -133,11 +133,11 @@ class HdplProjection(Projection):
         """Raises `InputError`: a nonlinear map is not a matrix."""
         raise InputError(
             f"an HDPL projection {self.d_in} -> {self.d_out} is not linear (its latent passes a SiLU), so it has no "
-            "weight matrix: read hook_detail, hook_latent and hook_global inside it instead"
+            "weight matrix: read its hook_detail, hook_latent and hook_global instead"
         )
 
     def flops(self) -> int:
-        """At evaluation; training adds log σ², 2 d_in R."""
+        """FLOPs per token at evaluation; training adds log σ², 2 d_in R."""
         return 2 * (self.d_in * self.d_out // self.groups + self.rank * (self.d_in + self.d_out))
 
     def extra_repr(self) -> str:
@@ -145,10 +145,10 @@ class HdplProjection(Projection):
 
 
 def take_penalties(projections: Sequence[HdplProjection]) -> dict[str, Float[Tensor, ""]]:
-    """What the last forward pass in training left, taken away from the projections; empty after an evaluation.
+    """Take the penalties of the last training pass from the projections; empty after an evaluation.
 
-    `kl` = Σ penalties, nats, the term of the loss (HDPL §2.3); `kl_nats` the mean KL per token and projection, before
-    the clamp; `kl_clamped` the share of tokens · projections whose KL is clamped.
+    `kl` is the term of the loss, Σ penalties in nats (HDPL §2.3). `kl_nats` is the mean KL per token and projection
+    before the clamp, `kl_clamped` the share of tokens · projections whose KL is clamped.
     """
     penalties = [p.penalty for p in projections if p.penalty is not None]
     if not penalties:

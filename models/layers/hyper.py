@@ -1,7 +1,7 @@
 """Hyper-connections as a residual topology: the state is n streams, X [B, T, N, D] (SPEC §2).
 
-The embedding is repeated n times; the head reads the streams' sum or mean (the same up to scale, which a final
-norm removes but for its ε). What happens around a branch is in `models.layers.hyper_mixing`.
+The embedding is repeated n times. The head reads the sum or mean of the streams, which differ only in scale; a final
+norm removes it except for its ε. `models.layers.hyper_mixing` computes the connection around a branch.
 """
 
 from typing import Literal
@@ -16,13 +16,13 @@ from streamscope.models.layers.registry import implements
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology
 
 
-def reduced(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
-    """Sum or mean over the streams."""
+def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
+    """The sum or mean over the streams."""
     return X.sum(-2) if spec.reduce == "sum" else X.mean(-2)
 
 
 class HyperBlock(Block):
-    """Both branches read Σ_s H_pre,s X_s and write H_post; between them the streams mix by H_res."""
+    """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams."""
 
     hook_resid_pre: ObservePoint
     hook_resid_mid: ObservePoint
@@ -37,16 +37,16 @@ class HyperBlock(Block):
         self.mlp_hc = make(self.spec, config.d_model, 2 * layer + 1)
 
     def around_attn(self, X: Tensor, attn: AttentionBranch) -> Tensor:
-        X = self._shown(X, "pre")
-        return self._shown(self.attn_hc(X, lambda h: attn(h, h)), "mid")
+        X = self._apply_hooks(X, "pre")
+        return self._apply_hooks(self.attn_hc(X, lambda h: attn(h, h)), "mid")
 
     def around_mlp(self, X: Tensor, mlp: MlpBranch) -> Tensor:
-        return self._shown(self.mlp_hc(X, mlp), "post")
+        return self._apply_hooks(self.mlp_hc(X, mlp), "post")
 
-    def _shown(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
-        """The streams after their hook; their readout is shown to `hook_resid_{place}`."""
+    def _apply_hooks(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
+        """Apply the hook of the streams, and show their readout to `hook_resid_{place}`."""
         X = read_point(getattr(self, f"hook_streams_{place}"), X)
-        observe(getattr(self, f"hook_resid_{place}"), lambda: reduced(self.spec, X))
+        observe(getattr(self, f"hook_resid_{place}"), lambda: combine_streams(self.spec, X))
         return X
 
 
@@ -55,14 +55,14 @@ class HyperBlock(Block):
 @implements(c.MHCLite)
 @implements(c.KromHC)
 class HyperStreams(Topology):
-    """X begins as n copies of the embedding."""
+    """n parallel streams X that start as copies of the embedding."""
 
     block: type[Block] = HyperBlock
     spec: c.Hyper
 
     def init(self, embedding: Tensor) -> Tensor:
-        # a copy: an expanded state has other strides than what layers return, and layer 0 would be compiled apart
+        # a copy: an expanded state has other strides than layers return, so layer 0 would be compiled separately
         return embedding.unsqueeze(-2).repeat(1, 1, self.spec.n, 1)
 
     def readout(self, state: Tensor) -> Tensor:
-        return reduced(self.spec, state)
+        return combine_streams(self.spec, state)

@@ -1,9 +1,9 @@
-"""One hyper-connection: which mix of n streams a branch reads, where it writes, how the streams mix (SPEC §1.4, §2).
+"""One hyper-connection: how a branch reads n streams, writes to them, and how the streams mix (SPEC §1.4, §2).
 
     h = Σ_s H_pre,s X_s        X ← H_res X + H_post ⊗ F(h)        X [B, T, N, D], F = norm, attention or FFN
 
-The kinds differ in H_res and in what the coefficients are computed from. Coefficients and mixing are computed in
-fp32 (or wider) also under autocast, whatever their parameters are stored in: the streams are the residual stream.
+The kinds differ in H_res and in the input of the coefficients. Coefficients and mixing are computed in at least fp32,
+also under autocast and for bf16 parameters, because the streams are the residual stream.
 """
 
 import itertools
@@ -24,12 +24,12 @@ from streamscope.models.hooks import read_point
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
 Dynamic = dict[str, Tensor] | None
-"""Dynamic terms by coefficient, as `HyperConnection.dynamic` gives them; None stands for none of them."""
+"""Dynamic terms by coefficient, from `HyperConnection.dynamic`; None: no terms."""
 
 
 def mix(weights: Float[Tensor, "B T M N"], X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T M D"]:
     """Y_m = Σ_n w_mn X_n at every position."""
-    if torch.compiler.is_compiling():  # fuses, three times faster than small products; eagerly it is five times slower
+    if torch.compiler.is_compiling():  # fused: three times as fast as small products; eagerly five times as slow
         return (weights[..., None] * X[..., None, :, :]).sum(-2)
     return weights @ X
 
@@ -38,9 +38,9 @@ def spread(
     mixed: Float[Tensor, "B T N D"], post: Float[Tensor, "B T N"], update: Float[Tensor, "B T D"]
 ) -> Float[Tensor, "B T N D"]:
     """X_s + post_s · update for every stream s."""
-    if torch.compiler.is_compiling():  # fuses
+    if torch.compiler.is_compiling():  # is fused
         return mixed + post.unsqueeze(-1) * update.unsqueeze(-2)
-    B, T = mixed.shape[:2]  # as a product: neither it nor its gradients write a copy of the streams
+    B, T = mixed.shape[:2]  # a product, which needs no copy of the streams, nor do its gradients
     flat = torch.baddbmm(mixed.flatten(0, 1), post.flatten(0, 1).unsqueeze(-1), update.flatten(0, 1).unsqueeze(-2))
     return flat.unflatten(0, (B, T))
 
@@ -49,13 +49,14 @@ def rms_product(
     X: Float[Tensor, "*batch width"], W: Float[Tensor, "out width"], eps: float = EPS
 ) -> Float[Tensor, "*batch out"]:
     """(X / rms(X)) Wᵀ as (X Wᵀ) / rms(X), rms² = mean(x²) + ε over the last axis."""
-    if torch.compiler.is_compiling():  # fuses
+    if torch.compiler.is_compiling():  # is fused
         return F.linear(X, W) * (X.square().mean(-1, keepdim=True) + eps).rsqrt()
     return _RmsProduct.apply(X, W, eps)
 
 
 class _RmsProduct(torch.autograd.Function):
-    """With s = 1 / rms(X), y = X Wᵀ and g the gradient: ∂X = (s g) W − X s³ (g · y) / width, in two passes over X."""
+    """`rms_product` with gradient ∂X = (s g) W − X s³ (g · y) / width, s = 1 / rms(X), y = X Wᵀ, in two passes over
+    X."""
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, W: Tensor, eps: float) -> Tensor:
@@ -78,16 +79,16 @@ def _wide(t: Tensor) -> Tensor:
 
 
 class HyperConnection(nn.Module):
-    """Base. `module` m = 2ℓ for attention, 2ℓ + 1 for the FFN: stream m mod n is the one favoured at first.
+    """Base of the connections. Module m = 2ℓ is attention, 2ℓ + 1 the FFN; it initially favours stream m mod n.
 
-    `b` holds the biases of pre, post and res; with `dynamic` also `norm_weight`, the maps `W`, [outputs, width] and 0
-    at first, and their scales `alpha`. With `freeze_res` nothing of res exists and H_res = I.
+    `b` holds the biases of pre, post and res. With `dynamic` there are also `norm_weight`, the maps `W` [outputs,
+    width], initially 0, and their scales `alpha`. With `freeze_res`, res has no parameters and H_res = I.
     """
 
     scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "res"}
-    """Which α scales the dynamic term of each coefficient."""
+    """The α that scales the dynamic term of each coefficient."""
     eps: float = EPS
-    """ε of the norm before the dynamic terms; public code that divides by the norm itself has none."""
+    """ε of the norm before the dynamic terms; public code that divides by the norm has no ε."""
 
     def __init__(self, spec: c.Hyper, d_model: int, module: int) -> None:
         super().__init__()
@@ -105,19 +106,20 @@ class HyperConnection(nn.Module):
 
     @property
     def width(self) -> int:
-        """Numbers that one normalised input has."""
+        """Width of one normalised input."""
         raise NotImplementedError
 
     def sizes(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        """(shape of the bias, outputs of the map) of pre, post and res."""
+        """{name: (shape of the bias, outputs of the map)} of pre, post and res."""
         raise NotImplementedError
 
     def biases(self) -> dict[str, Tensor]:
-        """Initial biases, fp32."""
+        """Initial biases in fp32."""
         raise NotImplementedError
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """W = 0, α = spec.alpha, γ = 1, biases by kind: the coefficients do not depend on the input yet."""
+        """Set W = 0, α = spec.alpha, γ = 1 and the biases of the kind, so coefficients start independent of the
+        input."""
         start = self.biases()
         with torch.no_grad():
             for name, bias in self.b.items():
@@ -134,59 +136,59 @@ class HyperConnection(nn.Module):
         mixed_first = self.spec.post_input == "mixed"
         with torch.autocast(X.device.type, enabled=False):
             y = self.dynamic(X, [name for name in self.W if name != "post" or not mixed_first])
-            pre = self._shown("pre", self.H_pre(y), X)
-            res = self._shown("res", self.H_res(y), X)
+            pre = self._apply_hook("pre", self.H_pre(y), X)
+            res = self._apply_hook("res", self.H_res(y), X)
             h, mixed = mix(pre.unsqueeze(-2), X).squeeze(-2), mix(res, X)
             if mixed_first:
                 y = self.dynamic(mixed, [name for name in self.W if name == "post"])
-            post = self._shown("post", self.H_post(y), X)
+            post = self._apply_hook("post", self.H_post(y), X)
         update = branch(h)
         with torch.autocast(X.device.type, enabled=False):
             return spread(mixed, post, update.to(mixed.dtype))
 
-    def _shown(self, name: str, H: Tensor, X: Tensor) -> Tensor:
+    def _apply_hook(self, name: str, H: Tensor, X: Tensor) -> Tensor:
         n = self.spec.n
         full = H.to(X.dtype).expand(*X.shape[:2], n, *([n] if name == "res" else []))
         return read_point(getattr(self, f"hook_{name}"), full)
 
     def dynamic(self, X: Float[Tensor, "B T N D"], names: list[str] | None = None) -> dict[str, Tensor]:
-        """norm(X) W of these coefficients (default: all), before their activation; empty without dynamic terms.
+        """norm(X) W of these coefficients (default: all) before their activation; empty without dynamic terms.
 
-        One product for all of them, and the norm is applied to its few outputs: norm(X) W = (X (γ ⊙ W)) / rms(X), so
-        that no normalised copy of the streams exists.
+        One product serves all, and its few outputs are normalised: norm(X) W = (X (γ ⊙ W)) / rms(X). So no normalised
+        copy of the streams is needed.
         """
         names = list(self.W) if names is None else names
         if self.norm_weight is None or not names:
             return {}
-        # a weight [width, few outputs] has gradients 20 times slower
+        # gradients of a weight [width, few outputs] would be 20 times slower
         W = torch.cat([_wide(self.W[name]) for name in names]) * _wide(self.norm_weight)
         y = self.normed_product(_wide(X), W)
         return dict(zip(names, y.split([len(self.W[name]) for name in names], -1), strict=True))
 
     def normed_product(self, X: Float[Tensor, "B T N D"], W: Float[Tensor, "out width"]) -> Tensor:
-        """The product of the normalised streams (without γ) and W."""
+        """Multiply the normalised streams (without γ) with W."""
         raise NotImplementedError
 
     def H_pre(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
-        """What the branch reads of each stream; [N] where y has no such term: the static part."""
+        """Weight of each stream in the branch's input; [N] (the static part) if y has no such term."""
         raise NotImplementedError
 
     def H_post(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
-        """What each stream gets of the branch's update."""
+        """Weight of the branch's update in each stream."""
         raise NotImplementedError
 
     def H_res(self, y: Dynamic) -> Float[Tensor, "*B_T N N"]:
-        """How the streams mix: row s is the new stream s."""
+        """Mixing of the streams; row s gives the new stream s."""
         if self.spec.freeze_res:
             return torch.eye(self.spec.n, device=self.b["pre"].device)
         return self.mixing(self.logits("res", y))
 
     def mixing(self, logits: Tensor) -> Float[Tensor, "*B_T N N"]:
-        """H_res from its logits."""
+        """Compute H_res from its logits."""
         raise NotImplementedError
 
     def logits(self, name: str, y: Dynamic) -> Tensor:
-        """α · act(y) + b, or b where y has no term of that name."""
+        """The logits α · act(y) + b, or b if y has no term of that name."""
         b = _wide(self.b[name])
         if not y or name not in y:
             return b
@@ -194,13 +196,13 @@ class HyperConnection(nn.Module):
         return _wide(self.alpha[self.scale_of[name]]) * term.reshape(*term.shape[:2], *b.shape) + b
 
     def flops(self) -> int:
-        """Floating-point operations per token, a multiply-add as two: maps, reading, mixing and writing of streams."""
+        """FLOPs per token (a multiply-add counts as two) of the maps and of reading, mixing and writing streams."""
         n = self.spec.n
         maps = sum(2 * b.numel() * self.width for b in self.b.values()) if self.spec.dynamic else 0
         return maps + 2 * self.d_model * n * (n + 2)
 
     def constant_flops(self) -> int:
-        """Those of them whose second factor is a constant: no gradient of it is formed."""
+        """FLOPs per token whose second factor is constant, so that its gradient is not computed."""
         return 0
 
     def extra_repr(self) -> str:
@@ -208,13 +210,13 @@ class HyperConnection(nn.Module):
 
 
 class UnconstrainedConnection(HyperConnection):
-    """HC (arXiv 2409.19606), for `config.HC`: every stream s has a row of its own, h̄_s = norm(X_s).
+    """HC (arXiv 2409.19606), for `config.HC`: the coefficients of stream s depend on h̄_s = norm(X_s).
 
         A_m = s_α act(h̄ W_m) + e_{m mod n}     h = A_mᵀ X
         A_r = s_α act(h̄ W_r) + I               X ← A_rᵀ X + B ⊗ F(h),     B = s_β act(h̄ W_β) + 1
 
-    A_m, A_r, B are pre, res (transposed: H_res = A_rᵀ), post here; s_α is `alpha.pre`, s_β `alpha.post`. At
-    first all streams are the residual stream of a plain pre-norm network.
+    A_m, A_r, B are pre, res (transposed: H_res = A_rᵀ) and post here; s_α is `alpha.pre`, s_β is `alpha.post`.
+    Initially every stream is the residual stream of a plain pre-norm network.
     """
 
     spec: c.HC
@@ -248,14 +250,14 @@ class UnconstrainedConnection(HyperConnection):
 
 
 class StochasticConnection(HyperConnection):
-    """Base of the kinds whose H_res is doubly stochastic. All streams of a token are read at once:
+    """Base of the kinds whose H_res is doubly stochastic; coefficients depend on all streams of a token:
 
         x' = RMSNorm(X_1 ‖ … ‖ X_n)              H_pre  =   σ(α_pre act(x' W_pre) + b_pre)    in (0, 1)
         H_res from α_res act(x' W_res) + b_res   H_post = 2 σ(α_post act(x' W_post) + b_post) in (0, 2)
 
-    b_pre = b_post = −1, +1 at the favoured stream. Rows and columns of H_res sum to 1, so mixing does nothing to
-    equal streams and nothing that their sum can see: the first module of a model, and the last one unless H_post
-    reads the mixed streams, have no gradient in b_res, W_res, α_res but rounding.
+    b_pre = b_post = −1, or +1 at the favoured stream. Rows and columns of H_res sum to 1, so mixing changes neither
+    equal streams nor the sum of streams. So b_res, W_res and α_res have no gradient beyond rounding in a model's first
+    module, nor in its last one unless H_post reads the mixed streams.
     """
 
     spec: c.Stochastic
@@ -269,7 +271,7 @@ class StochasticConnection(HyperConnection):
         return {"pre": ((n,), n), "post": ((n,), n), "res": (bias, math.prod(bias))}
 
     def identity_logits(self) -> Tensor:
-        """Initial b_res: 0 where H_res keeps, `spec.b_res` where it mixes."""
+        """Initial b_res: 0 for the identity, `spec.b_res` for mixing."""
         raise NotImplementedError
 
     def biases(self) -> dict[str, Tensor]:
@@ -288,9 +290,9 @@ class StochasticConnection(HyperConnection):
 
 
 class SinkhornConnection(StochasticConnection):
-    """mHC (arXiv 2512.24880): M = exp(logits), then t times columns and rows divided by their sums.
+    """mHC (arXiv 2512.24880): M = exp(logits), with columns and rows divided by their sums t times.
 
-    Rows sum to 1. Columns do as far as the iteration has converged, which is slow near the identity: with logits
+    Rows sum to 1; columns only as far as the iteration has converged. It converges slowly near the identity: for logits
     about −8 that differ by 1, twenty iterations leave errors of a few per cent.
     """
 
@@ -339,7 +341,7 @@ class PermutationConnection(StochasticConnection):
 class KroneckerConnection(StochasticConnection):
     """KromHC (arXiv 2601.21579): H_res = U_1 ⊗ … ⊗ U_K, U_k = a_0 I + a_1 [[0, 1], [1, 0]], a = softmax of two logits.
 
-    With swap probability s = a_1 in both of two factors the eigenvalues are 1, 1−2s, 1−2s, (1−2s)².
+    For swap probability s = a_1 in both of two factors, the eigenvalues are 1, 1−2s, 1−2s, (1−2s)².
     """
 
     spec: c.KromHC

@@ -1,4 +1,4 @@
-"""How weights start: the rules of `models.config.parts.Init` as random draws."""
+"""Draws initial weights by the rules of `models.config.parts.Init`."""
 
 import math
 
@@ -12,9 +12,9 @@ from streamscope.models import config as c
 def fill(
     weight: Tensor, rule: c.Init, fan_in: int, *, std: float, generator: torch.Generator, scale: float = 1.0
 ) -> None:
-    """Draw `weight` in place by `rule`, times `scale`.
+    """Draw `weight` in place by `rule`, times `scale`; a weight with three axes is a stack of independent blocks.
 
-    `std` is σ of a normal rule without one of its own. A weight of three axes is a stack of independent blocks.
+    `std` is the σ of a normal rule that has none.
     """
     if isinstance(rule, c.Normal):
         nn.init.normal_(weight, std=scale * (std if rule.std is None else rule.std), generator=generator)

@@ -11,15 +11,15 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import read_point
-from streamscope.models.layers.projections import Projected, Projection, residual_scale
+from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "silu": F.silu, "relu": F.relu,
 }  # fmt: skip
 
 
-class Mlp(Projected):
-    """x [B, T, D], already normed -> down(act(up x)), or down(act(gate x) ⊙ up x) when gated."""
+class Mlp(WithProjections):
+    """The FFN of a normed x [B, T, D]: down(act(up x)), or down(act(gate x) ⊙ up x) when gated."""
 
     up: Projection
     down: Projection
@@ -39,7 +39,8 @@ class Mlp(Projected):
         self.add_projection("down", spec.down, m, d, config, init_scale=residual_scale(config))
 
     def forward(self, x: Float[Tensor, "B T D"], canon: nn.Module | None = None) -> Float[Tensor, "B T D"]:
-        """The FFN's update; `canon` is the block's Canon-D layer, on what the activation reads and the linear half."""
+        """The update; `canon` is the block's Canon-D layer, applied to the inputs of the activation and of the linear
+        half."""
         if self.gated:
             gate, up = self.project("gate", x), self.project("up", x)
             if canon is not None:
@@ -54,12 +55,12 @@ class Mlp(Projected):
 
     @property
     def W_in(self) -> Float[Tensor, "D M"]:
-        """Input weights; of the linear half, in a gated FFN."""
+        """Input weights (in a gated FFN, of the linear half)."""
         return self.up.matrix()
 
     @property
     def W_gate(self) -> Float[Tensor, "D M"] | None:
-        """Input weights of what the activation reads, in a gated FFN."""
+        """Gate weights of a gated FFN, else None."""
         return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
 
     @property
@@ -69,10 +70,10 @@ class Mlp(Projected):
 
     @property
     def b_in(self) -> Float[Tensor, " M"]:
-        """Input bias; zeros where there is none, as for the output."""
+        """Input bias; zeros without a bias."""
         return self.up.bias_or_zeros()
 
     @property
     def b_out(self) -> Float[Tensor, " D"]:
-        """Output bias."""
+        """Output bias; zeros without a bias."""
         return self.down.bias_or_zeros()

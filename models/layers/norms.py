@@ -1,10 +1,9 @@
-"""LayerNorm, ChannelLayerNorm (DST Eq. 13), RMSNorm: one formula, three ranges of statistics.
+"""LayerNorm, ChannelLayerNorm (DST Eq. 13) and RMSNorm: one formula with three ranges of statistics.
 
     y = γ ⊙ (x − μ) / s + β,    s = sqrt(mean((x − μ)²) + eps)
 
-over all D (layer), over each head's d_h (channel), or with μ = 0 and no β (rms).
-`hook_scale` is s and `hook_normalized` is (x − μ)/s, as in TransformerLens 4; when nobody listens
-to either, a fused kernel computes y.
+over all D (layer), over each head's d_h (channel), or with μ = 0 and no β (rms). `hook_scale` is s and
+`hook_normalized` is (x − μ)/s, as in TransformerLens 4. If nobody listens to either, a fused kernel computes y.
 """
 
 import torch
@@ -18,7 +17,7 @@ from streamscope.models.layers.registry import implements
 
 
 class Norm(nn.Module):
-    """Base. `groups` is H for a channel norm, 1 otherwise."""
+    """Base of the norms. `groups` is H for a channel norm, otherwise 1."""
 
     centred = True
 
@@ -34,11 +33,11 @@ class Norm(nn.Module):
 
     @property
     def listening(self) -> bool:
-        """Whether somebody wants the statistics."""
+        """Whether somebody listens to the statistics."""
         return self.hooks and (self.hook_scale.listening or self.hook_normalized.listening)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """[..., D] -> [..., D]."""
+        """Normalise x [..., D]."""
         if not self.listening:
             return self.fused(x)
         g = x.unflatten(-1, (self.groups, -1)) if self.groups > 1 else x
@@ -49,13 +48,13 @@ class Norm(nn.Module):
         return n * self.weight if self.bias is None else n * self.weight + self.bias
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """γ = 1, β = 0."""
+        """Set γ = 1, β = 0."""
         nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def fused(self, x: Tensor) -> Tensor:
-        """The same without hooks."""
+        """Compute `forward` without hooks."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -64,7 +63,7 @@ class Norm(nn.Module):
 
 @implements(c.LayerNorm)
 class LayerNorm(Norm):
-    """Statistics over all D."""
+    """LayerNorm over all D."""
 
     def fused(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
@@ -72,7 +71,7 @@ class LayerNorm(Norm):
 
 @implements(c.ChannelLayerNorm)
 class ChannelLayerNorm(Norm):
-    """Statistics over each head's d_h; γ, β are [D] = [H · d_h]."""
+    """LayerNorm over each head's d_h; γ, β are [D] = [H · d_h]."""
 
     def __init__(self, spec: c.Norm, d_model: int, n_heads: int, *, hooks: bool = True) -> None:
         super().__init__(spec, d_model, n_heads, hooks=hooks)
@@ -85,7 +84,7 @@ class ChannelLayerNorm(Norm):
 
 @implements(c.RMSNorm)
 class RMSNorm(Norm):
-    """No centring, no β."""
+    """RMSNorm, without centring and β."""
 
     centred = False
 

@@ -1,9 +1,8 @@
-"""Position encodings: rotary, ALiBi, learned, none. One interface, so attention has no branches.
+"""Position encodings (rotary, ALiBi, learned, none) with one interface, so attention has no branches.
 
-embed(T)     [T, D] to add to the token embedding, or None
-rotate(x)    queries or keys [B, T, H, K] -> the same shape; rotate(x, at): those of positions at [B, P] only
-slopes       [H], how fast the scores fall with distance, or None
-bias(T)      [H, T, T] to add to the scores, or None; of slopes [B, H] in use [B, H, T, T]
+rotate(x)    rotated queries or keys [B, T, H, K]; rotate(x, at): x holds only positions at [B, P]
+slopes       decrease of the scores per token of distance [H], or None
+bias(T)      bias [H, T, T] of the scores, or None; [B, H, T, T] for slopes [B, H] in use
 """
 
 import math
@@ -21,7 +20,7 @@ from streamscope.models.layers.registry import implements
 @implements(c.NoPositions)
 @implements(c.Learned)
 class Positions(nn.Module):
-    """No effect inside attention. A learned table is added by the model (`PositionTable`)."""
+    """No effect inside attention; the model adds a learned table (`PositionTable`)."""
 
     slopes: Tensor | None
 
@@ -31,19 +30,19 @@ class Positions(nn.Module):
         self.register_buffer("slopes", None, persistent=False)
 
     def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
-        """Identity."""
+        """Return x."""
         return x
 
     def bias(self, n: int, slopes: Float[Tensor, "*B H"] | None = None) -> Float[Tensor, "*B H T T"] | None:
-        """No bias."""
+        """Return None."""
         return None
 
 
 @implements(c.Rope)
 class Rope(Positions):
-    """x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions.
+    """RoPE: x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions.
 
-    Stretched, θ_i ((1 − s_i)/factor + s_i) stands for θ_i (`config.Stretch`).
+    Stretching replaces θ_i by θ_i ((1 − s_i)/factor + s_i) (`config.Stretch`).
     """
 
     cos: Tensor
@@ -57,7 +56,7 @@ class Rope(Positions):
             self.register_buffer(name, table, persistent=False)
 
     def _tables(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """cos and sin of t θ_i, [T, 1, R], computed in fp64."""
+        """cos and sin of t θ_i [T, 1, R], computed in fp64."""
         theta = self.base ** (-torch.arange(0, self.rotated, 2, dtype=torch.float64) / self.rotated)
         if (to := self.stretch) is not None:
             s = ((to.original * theta / (2 * math.pi) - to.low) / (to.high - to.low)).clamp(0, 1)
@@ -67,7 +66,7 @@ class Rope(Positions):
         return {"cos": angle.cos().to(dtype), "sin": angle.sin().to(dtype)}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Rope":
-        """`.to`, `.double`, …: the tables are computed anew in the new dtype, fp32 at least."""
+        """Recompute the tables for `.to`, `.double` and the like, in the new dtype or at least fp32."""
         super()._apply(fn, recurse)
         device, dtype = self.cos.device, torch.promote_types(self.cos.dtype, torch.float32)
         for name, table in self._tables(dtype).items():
@@ -75,7 +74,7 @@ class Rope(Positions):
         return self
 
     def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
-        """Rotate queries or keys; position 0 is the first token. `at` says which positions x holds, if not all."""
+        """Rotate queries or keys; position 0 is the first token. `at` are the positions of x, if not all."""
         r, rest = x[..., : self.rotated], x[..., self.rotated :]
         half = self.rotated // 2
         where = slice(x.shape[1]) if at is None else at
@@ -86,7 +85,7 @@ class Rope(Positions):
 
 @implements(c.Alibi)
 class Alibi(Positions):
-    """score(q, k) − m_h (q − k); m_h = 2^(−8h/H), with the paper's rule for H not a power of two."""
+    """ALiBi: score(q, k) − m_h (q − k), m_h = 2^(−8h/H), with the paper's rule if H is not a power of two."""
 
     slopes: Tensor
 
@@ -95,14 +94,14 @@ class Alibi(Positions):
         self.slopes = torch.tensor(alibi_slopes(n_heads))
 
     def bias(self, n: int, slopes: Float[Tensor, "*B H"] | None = None) -> Float[Tensor, "*B H T T"]:
-        """−m_h (q − k), for k ≤ q; `slopes` stand for m_h."""
+        """The bias −m_h (q − k) for k ≤ q; `slopes` replace m_h."""
         m = self.slopes if slopes is None else slopes
         t = torch.arange(n, device=m.device)
         return -m[..., None, None] * (t[:, None] - t[None, :]).clamp(min=0)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """The geometric sequence of Press et al. (2022); the gap to a power of two is filled from the next."""
+    """The slopes of Press et al. (2022), a geometric sequence; past a power of two, filled from the next one."""
 
     def powers(n: int) -> list[float]:
         return [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]
@@ -112,7 +111,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class PositionTable(nn.Module):
-    """A learned table [n_ctx, D]."""
+    """A learned position table [n_ctx, D]."""
 
     def __init__(self, n_ctx: int, d_model: int, init: c.Init) -> None:
         super().__init__()
@@ -120,9 +119,9 @@ class PositionTable(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_ctx, d_model))
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """By `init`; the fan-in is the width."""
+        """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
     def forward(self, n: int, batch: int) -> Float[Tensor, "B T D"]:
-        """The first n rows, once per sequence of the batch."""
+        """The first n rows, for every sequence of the batch."""
         return self.weight[:n].expand(batch, -1, -1)

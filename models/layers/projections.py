@@ -1,7 +1,7 @@
 """Linear maps between channels: identity, independent, Kronecker, dense (DST §2.2, Table 7).
 
-Every projection maps [B, T, d_in] to [B, T, d_out], has `matrix` [d_in, d_out] when it is linear in its
-input, and, where a per-head mixing matrix exists, computes with the matrix that its hook returns.
+Every projection maps [B, T, d_in] to [B, T, d_out] and, if linear, has `matrix` [d_in, d_out]. A projection with a
+per-head mixing matrix computes with the matrix that its hook returns.
 """
 
 import math
@@ -17,11 +17,11 @@ from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.registry import implements, module_for
 
 ALIGNMENT = 8
-"""Numbers of bf16 in 16 bytes: rows that are no multiple of it miss the fast paths of tensor cores."""
+"""bf16 numbers in 16 bytes; tensor cores are fast only for rows that are a multiple of it."""
 
 
-def aligns(x: Tensor) -> bool:
-    """Whether products with x gain from padding: on CUDA, in half precision, eagerly (the compiler pads by itself)."""
+def gains_from_padding(x: Tensor) -> bool:
+    """Whether padding speeds up products with x: on CUDA in half precision, unless compiled (the compiler pads)."""
     half = x.dtype.itemsize == 2 or torch.is_autocast_enabled(x.device.type)
     return x.device.type == "cuda" and half and not torch.compiler.is_compiling()
 
@@ -29,26 +29,26 @@ def aligns(x: Tensor) -> bool:
 def linear(
     x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None
 ) -> Float[Tensor, "*batch o"]:
-    """x Wᵀ + b. Widths such as DST's 516 are padded with zeros inside the product where that helps (`aligns`)."""
+    """x Wᵀ + b, with zero padding of widths such as DST's 516 inside the product where that is faster."""
     more_out, more_in = (-n % ALIGNMENT for n in weight.shape)
-    if not (more_in or more_out) or not aligns(x):
+    if not (more_in or more_out) or not gains_from_padding(x):
         return F.linear(x, weight, bias)
     y = F.linear(F.pad(x, (0, more_in)), F.pad(weight, (0, more_in, 0, more_out)))[..., : weight.shape[0]]
     return y if bias is None else y + bias.to(y.dtype)
 
 
 class Projection(nn.Module):
-    """Base. `spec` is the configuration, `heads` the number H of channels."""
+    """Base of the projections. `spec` is the configuration, `n_heads` the number H of channels."""
 
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
         self.init_scale = 1.0
-        self.default_init: c.Init = c.Normal()  # the model's, by `Projected.add_projection`
+        self.default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Weights by the spec's rule, or the model's, times `init_scale`; biases 0."""
+        """Draw weights by the rule of the spec or the model, times `init_scale`, and set biases to 0."""
         weight = getattr(self, "weight", None)
         if weight is not None:
             rule = self.spec.init or self.default_init  # type: ignore[attr-defined]
@@ -57,27 +57,27 @@ class Projection(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
-        """x [B, T, d_in] -> [B, T, d_out]; `mix` is the parent's hook on the mixing matrix."""
+        """Map x [B, T, d_in] to [B, T, d_out]; `mix` is the parent's hook on the mixing matrix."""
         raise NotImplementedError
 
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
-        """The dense matrix this map is equal to, without its bias."""
+        """The equivalent dense matrix, without the bias."""
         raise NotImplementedError
 
     def bias_or_zeros(self) -> Float[Tensor, " d_out"]:
-        """The bias; zeros where there is none."""
+        """The bias, or zeros."""
         if self.bias is not None:
             return self.bias
         like = next(iter((*self.parameters(), *self.buffers())))
         return torch.zeros(self.d_out, dtype=like.dtype, device=like.device)
 
     def flops(self) -> int:
-        """Floating-point operations per token, a multiply-add counted as two."""
+        """FLOPs per token; a multiply-add counts as two."""
         raise NotImplementedError
 
     @property
     def fan_in(self) -> int:
-        """How many inputs one output sums."""
+        """Number of inputs that one output sums."""
         return self.d_in
 
     def extra_repr(self) -> str:
@@ -86,13 +86,13 @@ class Projection(nn.Module):
 
 @implements(c.Identity)
 class IdentityProjection(Projection):
-    """y = x."""
+    """The identity y = x."""
 
     like: Tensor
 
     def __init__(self, spec: c.Identity, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__(spec, d_in, d_out, n_heads)
-        self.register_buffer("like", torch.empty(0), persistent=False)  # knows dtype and device
+        self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype and device
 
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
         return x
@@ -106,7 +106,7 @@ class IdentityProjection(Projection):
 
 @implements(c.Dense)
 class DenseProjection(Projection):
-    """y = x W (DST Eq. 6). `weight` is [d_out, d_in], as in `nn.Linear`."""
+    """A dense map y = x W (DST Eq. 6). `weight` is [d_out, d_in], as in `nn.Linear`."""
 
     def __init__(self, spec: c.Dense, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__(spec, d_in, d_out, n_heads)
@@ -129,13 +129,10 @@ class MixedProjection(Projection):
     plain: str
     batched: str
 
-    def _channels(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, -1))
-
     def forward(self, x: Tensor, mix: OnDemand | None = None) -> Tensor:
-        x = self._channels(x)  # [B, T, H, i]
+        x = x.unflatten(-1, (self.n_heads, -1))  # [B, T, H, i]
         if mix is not None and mix.listening:
-            # cloned: a hook must not be able to write into the parameter through an expanded view
+            # a clone, so that a hook cannot write into the parameter through an expanded view
             w = mix(self.weight.expand(x.shape[0], *self.weight.shape).clone())
             y = torch.einsum(self.batched, x, w)
         else:
@@ -146,7 +143,7 @@ class MixedProjection(Projection):
 
 @implements(c.Independent)
 class IndependentProjection(MixedProjection):
-    """y_btho = Σ_i x_bthi W_hio (DST Eq. 4). `weight` is [H, d_in/H, d_out/H]."""
+    """Independent channels, y_btho = Σ_i x_bthi W_hio (DST Eq. 4). `weight` is [H, d_in/H, d_out/H]."""
 
     plain, batched = "bthi,hio->btho", "bthi,bhio->btho"
 
@@ -167,7 +164,7 @@ class IndependentProjection(MixedProjection):
 
 @implements(c.Kronecker)
 class KroneckerProjection(MixedProjection):
-    """y_btki = Σ_h x_bthi W_kh (DST Eq. 5). `weight` is [H to, H from]."""
+    """Weighted sums of channels, y_btki = Σ_h x_bthi W_kh (DST Eq. 5). `weight` is [H to, H from]."""
 
     plain, batched = "bthi,kh->btki", "bthi,bkh->btki"
 
@@ -188,17 +185,17 @@ class KroneckerProjection(MixedProjection):
 
 
 def residual_scale(config: c.ModelConfig) -> float:
-    """Initial scale of the projections that write to the residual: 1 / sqrt(2 L) as in GPT-2, or 1 by `init`."""
+    """Initial scale of projections that write to the residual stream: 1 / sqrt(2 L) as in GPT-2, or 1 (`init`)."""
     return 1.0 / math.sqrt(2 * config.n_layers) if config.init.scale_residual else 1.0
 
 
-class Projected(nn.Module):
-    """A module that owns named projections and, beside each mixing one, its `hook_{name}_mix`."""
+class WithProjections(nn.Module):
+    """A module with named projections, and `hook_{name}_mix` for each one with a mixing matrix."""
 
     def add_projection(
         self, name: str, spec: c.Projection, d_in: int, d_out: int, config: c.ModelConfig, *, init_scale: float = 1.0
     ) -> None:
-        """Create `self.{name}` and, where there is a mixing matrix, `self.hook_{name}_mix`."""
+        """Create `self.{name}` and, for a kind with a mixing matrix, `self.hook_{name}_mix`."""
         if spec.mix is not None:
             self.add_module(f"hook_{name}_mix", OnDemand())
         projection = module_for(spec)(spec, d_in, d_out, config.n_heads)

@@ -1,4 +1,4 @@
-"""Which module computes which part of a configuration.
+"""Maps the parts of a configuration to the modules that compute them.
 
 @implements(config.Kronecker)
 class KroneckerProjection(nn.Module): ...
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=type)
 
 
 def implements(spec: type[Part]) -> Callable[[M], M]:
-    """Class decorator: this module computes the part `spec`."""
+    """Class decorator: register the module that computes the part `spec`."""
 
     def register(module: M) -> M:
         _MODULES[spec] = module
@@ -26,7 +26,7 @@ def implements(spec: type[Part]) -> Callable[[M], M]:
 
 
 def module_for(spec: Part) -> Any:
-    """The module class for a part. A part without a module is a programming error."""
+    """The module class for a part; a missing one is a programming error."""
     if type(spec) not in _MODULES:
         raise NotImplementedError(f"no module implements {type(spec).__name__}; import the file that does")
     return _MODULES[type(spec)]

@@ -1,12 +1,11 @@
-"""Residual topologies. A topology owns its state and says what each branch reads and where it writes:
+"""Residual topologies: each owns its state and defines where the branches read and write:
 
     init(embedding) -> state       around_attn(state, attn) -> state
     readout(state) -> [B, T, D]    around_mlp(state, mlp)   -> state
 
-The first column belongs to the model (`Topology`, one per model), the second to every layer (`Block`). A block
-is those two calls (DST Algorithm 1); `attn(x, x_v)` and `mlp(x)` are its branches: norm, module, dropout, hooks.
-States are tensors or tuples of tensors, so they can be cached, repeated along the batch (`map_state`) and
-handed to `model.segment`.
+A model has one `Topology` (first column), every layer is a `Block` (second column), which makes these two calls (DST
+Algorithm 1). Its branches `attn(x, x_v)` and `mlp(x)` are norm, module, dropout and hooks. States are tensors or tuples
+of tensors, so they can be cached, repeated along the batch (`map_state`) and passed to `model.segment`.
 """
 
 from collections.abc import Callable
@@ -29,16 +28,16 @@ from streamscope.models.layers.registry import implements, module_for
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
 MlpBranch = Callable[[Tensor], Tensor]
 State = Any
-"""What flows from layer to layer: a tensor [B, T, D], or a named tuple of them."""
+"""The state between layers: a tensor [B, T, D], or a named tuple of tensors."""
 
 
 def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
-    """`fn` applied to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
+    """Apply `fn` to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
     return torch.utils._pytree.tree_map_only(Tensor, fn, state)
 
 
 class Topology(nn.Module):
-    """What a model has once: how a state begins and how it is read. `block` is its class of layers."""
+    """The part of a topology that a model has once: initial state and readout. `block` is its class of layers."""
 
     block: type["Block"]
 
@@ -56,14 +55,14 @@ class Topology(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer. Subclasses say what the branches read and write; what is common to all is here."""
+    """One layer. Subclasses define where the branches read and write."""
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
         self.positionwise = not set(config.canon_widths()) - {"a"}
-        """Whether nothing mixes positions but attention and what is before its projections: then a layer's output at
-        some positions needs keys and values everywhere, and all else only there."""
+        """Whether positions only mix in attention and before its projections. Then a layer's output at some positions
+        needs keys and values everywhere, and everything else only there."""
         spec, d, heads = config.residual, config.d_model, config.n_heads
         for place in ("pre", "mid", "post"):
             for stream in spec.streams:
@@ -87,66 +86,66 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, state: State) -> State:
-        """One layer of DST Algorithm 1."""
+        """Run one layer of DST Algorithm 1."""
         state = self.around_attn(state, self.attend)
         return self.around_mlp(state, self.feed_forward)
 
     def attend(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """The attention branch: Q, K read x, V reads x_v; returns attention's update."""
+        """The attention branch: its update from x (for Q and K) and x_v (for V)."""
         return self.hook_attn_out(self.dropout(self.attn(*self._attn_input(x, x_v), self._modules.get("canon_b"))))
 
     def heads(self, x: Tensor, x_v: Tensor, at: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B rows H K"]:
-        """The first half of `attend`: z of the heads, before its hook; `at`: at these positions, [B, P, H, K]."""
+        """The first half of `attend`: z of the heads before its hook, optionally at positions `at`, [B, P, H, K]."""
         return self.attn.heads(*self._attn_input(x, x_v), self._modules.get("canon_b"), at)
 
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
-        """The second half of `attend`: attention's update from z, after its hook."""
+        """The second half of `attend`: the update from z after its hook."""
         return self.hook_attn_out(self.dropout(self.attn.write(z)))
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
-        """What the projections of Q and K, and of V, read."""
+        """Inputs of the projections of Q and K, and of V."""
         x_read, x_v_read = read_point(self.hook_attn_in, x), read_point(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
         x_norm = self._canon("a", self.ln1(x_read))
         return x_norm, x_norm if v_norm is None else v_norm
 
     def _canon(self, place: str, x: Tensor) -> Tensor:
-        """x through the Canon layer of a place, where there is one."""
+        """Apply the Canon layer of a place, if there is one."""
         canon = self._modules.get(f"canon_{place}")
         return x if canon is None else canon(x)
 
     def _value_input(self, x_v: Tensor, x: Tensor) -> Tensor | None:
-        """What V reads after its norm; None when that is what Q and K read, so the norm is computed once."""
+        """Normed input of V; None if it equals that of Q and K, so that the norm is computed once."""
         if self.value_path == "own":
             return self.ln1_v(x_v)
         if self.value_path == "raw":
             return x_v
-        # before Q and K's own pass through ln1, so that captures of ln1 end on what those read
+        # before ln1 of Q and K, so that captures of ln1 keep their input
         return None if x_v is x else self._canon("a", self.ln1(x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """The FFN branch; returns the FFN's update."""
+        """The FFN branch: its update from x."""
         x_norm = self._canon("c", self.ln2(read_point(self.hook_mlp_in, x)))
         return self.hook_mlp_out(self.dropout(self.mlp(x_norm, self._modules.get("canon_d"))))
 
     def around_attn(self, state: State, attn: AttentionBranch) -> State:
-        """What attention reads, and where its update goes."""
+        """Run attention on its input and write its update to the state."""
         raise NotImplementedError
 
     def around_mlp(self, state: State, mlp: MlpBranch) -> State:
-        """What the FFN reads, and where its update goes."""
+        """Run the FFN on its input and write its update to the state."""
         raise NotImplementedError
 
 
 class MidStream(NamedTuple):
-    """The stream between the branches of a parallel layer, with what its FFN reads."""
+    """The stream between the branches of a parallel layer, with the input of its FFN."""
 
     x: Tensor
     x_ffn: Tensor
 
 
 class SingleBlock(Block):
-    """x ← x + attn(x); x ← x + mlp(x). In parallel order x ← x + attn(x) + mlp(x)."""
+    """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
 
     hook_resid_pre: HookPoint
     hook_resid_mid: HookPoint
@@ -168,7 +167,7 @@ class SingleBlock(Block):
 
 @implements(c.Single)
 class SingleStream(Topology):
-    """The state is x, [B, T, D]."""
+    """One stream; the state is x [B, T, D]."""
 
     block = SingleBlock
 
@@ -180,14 +179,14 @@ class SingleStream(Topology):
 
 
 class Streams(NamedTuple):
-    """x = x_t + x_e (DST Eq. 1)."""
+    """The state of the dual-stream topologies, x = x_t + x_e (DST Eq. 1)."""
 
     x_t: Tensor
     x_e: Tensor
 
 
 class MidStreams(NamedTuple):
-    """The streams between the branches of a layer, with what the FFN reads when it is parallel: x^(ℓ)."""
+    """The streams between the branches of a layer, with the FFN's input x^(ℓ) if it is parallel."""
 
     x_t: Tensor
     x_e: Tensor
@@ -195,7 +194,7 @@ class MidStreams(NamedTuple):
 
 
 class DualStreamBlock(Block):
-    """Both branches read x_t + x_e; subclasses say where attention writes. The FFN writes x_e."""
+    """A layer whose branches read x_t + x_e and whose FFN writes to x_e; subclasses define where attention writes."""
 
     hook_resid_pre: ObservePoint
     hook_resid_mid: ObservePoint
@@ -207,25 +206,25 @@ class DualStreamBlock(Block):
         self.spec = config.residual
 
     def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
-        """Lines 4–12 of DST Algorithm 1."""
-        x_t, x_e = self._shown(state.x_t, state.x_e, "pre")
+        """Run lines 4–12 of DST Algorithm 1."""
+        x_t, x_e = self._apply_hooks(state.x_t, state.x_e, "pre")
         x = x_t + x_e
         a = attn(x, x_t if self.spec.values == "token" else x)
-        x_t, x_e = self._shown(*self.write_attn(x_t, x_e, a), "mid")
+        x_t, x_e = self._apply_hooks(*self.write_attn(x_t, x_e, a), "mid")
         return MidStreams(x_t, x_e, x if self.spec.order == "parallel" else None)
 
     def around_mlp(self, state: MidStreams, mlp: MlpBranch) -> Streams:
-        """Lines 14–18 of DST Algorithm 1; in parallel order the FFN reads x^(ℓ) (DST Eq. 3)."""
+        """Run lines 14–18 of DST Algorithm 1; in parallel order the FFN reads x^(ℓ) (DST Eq. 3)."""
         x_t, x_e, x_ffn = state
         x_e = x_e + mlp(x_t + x_e if x_ffn is None else x_ffn)
-        return Streams(*self._shown(x_t, x_e, "post"))
+        return Streams(*self._apply_hooks(x_t, x_e, "post"))
 
     def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Where attention's update goes."""
+        """Add attention's update a to one of the streams."""
         raise NotImplementedError
 
-    def _shown(self, x_t: Tensor, x_e: Tensor, place: str) -> tuple[Tensor, Tensor]:
-        """The two streams after their hooks; their sum is shown to `hook_resid_{place}`."""
+    def _apply_hooks(self, x_t: Tensor, x_e: Tensor, place: str) -> tuple[Tensor, Tensor]:
+        """Apply the hooks of both streams, and show their sum to `hook_resid_{place}`."""
         x_t = read_point(getattr(self, f"hook_token_{place}"), x_t)
         x_e = read_point(getattr(self, f"hook_context_{place}"), x_e)
         observe(getattr(self, f"hook_resid_{place}"), lambda: x_t + x_e)
@@ -233,14 +232,14 @@ class DualStreamBlock(Block):
 
 
 class TokenFactorBlock(DualStreamBlock):
-    """x_t ← x_t + attn, x_e ← x_e + mlp (DST Eq. 2–3)."""
+    """A layer with x_t ← x_t + attn, x_e ← x_e + mlp (DST Eq. 2–3)."""
 
     def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         return x_t + a, x_e
 
 
 class FrozenTokenBlock(DualStreamBlock):
-    """x_t is the embedding in every layer; x_e ← x_e + attn, x_e ← x_e + mlp (LFA Eq. 18–21)."""
+    """A layer with x_e ← x_e + attn, x_e ← x_e + mlp; x_t stays the embedding (LFA Eq. 18–21)."""
 
     def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         return x_t, x_e + a
@@ -248,7 +247,7 @@ class FrozenTokenBlock(DualStreamBlock):
 
 @implements(c.TokenFactor)
 class TokenFactorStreams(Topology):
-    """x_t begins as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); both are read as their sum (LFA Eq. 3)."""
+    """x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3)."""
 
     block: type[Block] = TokenFactorBlock
 
@@ -261,7 +260,7 @@ class TokenFactorStreams(Topology):
 
 @implements(c.FrozenToken)
 class FrozenTokenStreams(TokenFactorStreams):
-    """The same, with gradients through x_t stopped when `detach_token` is set."""
+    """As `TokenFactorStreams`; `detach_token` stops the gradients through x_t."""
 
     block: type[Block] = FrozenTokenBlock
 

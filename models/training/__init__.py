@@ -1,1 +1,1 @@
-"""Training: options, optimiser, loop, run folders. The command is `python -m models.train`."""
+"""Training: options, optimiser, loop and run folders. The command is `python -m models.train`."""

@@ -1,4 +1,4 @@
-"""Options of a training run. Nothing here imports torch; the field docs are the command's help."""
+"""Options of a training run. Nothing here imports torch; the field docs are the help of the command."""
 
 import math
 import re
@@ -15,31 +15,32 @@ from streamscope.models.config import Hyper, ModelConfig
 from streamscope.text import SplitAt
 
 Decay = Annotated[float, Bounds(low=0, below=1)]
-"""How much a running mean keeps of itself at every step."""
+"""Decay of a running mean per step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How to train. Defaults of `None` are filled from the recipe of the preset and scale."""
+    """The settings of a training. The recipe of preset and scale fills every `None`."""
 
     lr: Positive | None = None
     """Peak learning rate of AdamW."""
     lr_floor: Share | None = None
     """Final learning rate as a share of the peak."""
     warmup: Whole | None = None
-    """Steps of linear warm-up; never more than a tenth of the run."""
+    """Steps of linear warm-up, at most a tenth of the run."""
     weight_decay: NotNegative = 0.1
     """Decoupled weight decay of AdamW, on tensors with two or more axes."""
     decay_vectors: bool | None = None
-    """Decay vectors as well: norms and biases. MLX decays them."""
+    """Also decay vectors (norms and biases), as MLX does."""
     beta1: Decay = 0.9
     """AdamW β1."""
     beta2: Decay | None = None
     """AdamW β2."""
     bias_correction: bool | None = None
-    """AdamW's correction for means that start at 0, hyper-connections' too. MLX has none: first moves are larger."""
+    """AdamW's bias correction of means that start at 0, also for hyper-connections. MLX has none, so its first steps
+    are larger."""
     optimizer: Literal["adamw", "muon"] | None = None
-    """adamw for everything; muon for matrices and AdamW for tables, vectors and tensors of more axes."""
+    """adamw for all parameters, or muon for matrices and AdamW for tables, vectors and tensors with more axes."""
     muon_lr: Positive = 0.02
     """Peak learning rate of Muon."""
     muon_momentum: Decay = 0.95
@@ -47,22 +48,22 @@ class Training:
     muon_decay: NotNegative = 0.01
     """Muon's weight decay."""
     muon_decay_mode: Literal["decoupled", "coupled"] | None = None
-    """decoupled: shrink the weights, as torch; coupled: add decay · W to the gradient before it is orthogonalised, as
+    """decoupled: shrink the weights, as in torch; coupled: add decay · W to the gradient before orthogonalising, as in
     MLX."""
     muon_kernels: bool | None = None
-    """Muon moves Canon's kernels as well, as in KROM's authors' code, where they grow; else AdamW does."""
+    """Optimise Canon's kernels with Muon, as in the KROM authors' code, where they grow; otherwise with AdamW."""
     muon_dtype: Literal["bf16", "fp32"] = "bf16"
-    """What Muon's Newton–Schulz iteration is computed in."""
+    """Dtype of Muon's Newton–Schulz iteration."""
     hc_optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Optimiser of the hyper-connections; sgd has no momentum."""
+    """Optimiser of the hyper-connections; sgd is without momentum."""
     hc_lr: Positive = 5e-3
     """Peak learning rate of the hyper-connections."""
     hc_decay: NotNegative = 0.2
-    """Their weight decay, on all of their parameters: biases as well."""
+    """Weight decay of all parameters of the hyper-connections, including biases."""
     hc_beta1: Decay = 0.8
-    """Their AdamW β1."""
+    """AdamW β1 of the hyper-connections."""
     hc_beta2: Decay = 0.95
-    """Their AdamW β2."""
+    """AdamW β2 of the hyper-connections."""
     clip: NotNegative | None = None
     """Largest global gradient norm; 0 switches clipping off."""
     batch_size: Count | None = None
@@ -74,13 +75,13 @@ class Training:
     steps: Count | None = None
     """Optimiser steps; overrides epochs."""
     phases: str | None = None
-    """A schedule of lengths and mixtures: for each phase STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHTS, as
-    6000:8x64:.7/.3,1500:8x128,500:4x256. WEIGHTS are those of the parts of --data, by default as it says. The steps add
-    up to those of the run. Evaluations keep the model's context and --batch-size."""
+    """Phases with their own length and mixture: STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHTS each, for example
+    6000:8x64:.7/.3,1500:8x128,500:4x256. WEIGHTS are those of the parts of --data (default: as in --data). The steps
+    add up to the length of the run. Evaluations use the model's context and --batch-size."""
     packing: Literal["stream", "document"] = "stream"
-    """stream: documents one after another, cut every n_ctx tokens; document: one document per window."""
+    """stream: concatenated documents, cut every n_ctx tokens; document: one document per window."""
     seed: Seed = 0
-    """Seed of the weights, the data order and the noise (dropout, HDPL), where they have none of their own."""
+    """Seed of the weights, the data order and the noise (dropout, HDPL), unless one of them has its own seed."""
     seed_weights: Seed | None = None
     """Seed of the initial weights; default: --seed."""
     seed_data: Seed | None = None
@@ -92,34 +93,35 @@ class Training:
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Autocast. auto: bf16 on CUDA, and on a CPU from width 128 (below that bf16 is slower)."""
     param_dtype: Literal["fp32", "bf16"] | None = None
-    """Storage of parameters, gradients and moments; hyper-connections have their own, --set residual.hc_dtype."""
+    """Storage dtype of parameters, gradients and moments; for hyper-connections see --set residual.hc_dtype."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """How a step is rounded to bf16 storage: stochastic is right on average, nearest loses steps under half a unit."""
+    """Rounding to bf16 storage: stochastic is right on average, nearest loses steps below half a unit."""
     compile: Literal["off", "blocks", "step"] = "off"
-    """torch.compile for training, never for analyses: each block, or on CUDA the whole model with its loss."""
+    """Compile for training: each block, or (on CUDA) the whole step with its loss. Analyses are never compiled."""
     log_every: Count = 10
     """Steps between training-loss rows."""
     eval_every: Count = 200
     """Steps between evaluations."""
     eval_batches: Count = 50
-    """Most batches per evaluation; the first windows of the validation part."""
+    """Maximum number of batches per evaluation, from the start of the validation part."""
     sample_every: Whole = 400
-    """Steps between samples of text; 0 for none."""
+    """Steps between samples of text; 0: no samples."""
     checkpoint_every: Count = 200
     """Steps between checkpoints."""
     keep: Literal["last", "best"] = "last"
-    """Which weights model.safetensors holds at the end: the last, or those with the best validation loss."""
+    """Final content of model.safetensors: the last weights, or those with the best validation loss."""
     snapshots: str = "log"
-    """Steps whose weights are kept, to be measured as RUN@STEP: log (0, 1, 2, 4 … 512, then every 1000), log:N (then
-    every N), every:N, steps as 0,100,500, or none. The last step is always among them."""
+    """Steps whose weights are saved, to be measured as RUN@STEP: log (0, 1, 2, 4 … 512, then every 1000), log:N (then
+    every N), every:N, steps such as 0,100,500, or none. The last step is always included."""
     snapshot_dtype: Literal["fp32", "bf16"] = "fp32"
-    """What snapshots are stored in; bf16 takes half the space."""
+    """Storage dtype of snapshots; bf16 takes half the space."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun. ddp: every process holds the model; fsdp: parameters, gradients and moments are sharded."""
+    """Method under torchrun. ddp: every process holds the model; fsdp: parameters, gradients and moments are
+    sharded."""
 
     @staticmethod
     def from_older(data: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a run written before: `compile` was a flag for the blocks."""
+        """Convert the fields of an older run, in which `compile` was a flag for the blocks."""
         compile_ = data.get("compile")
         return data | {"compile": "blocks" if compile_ else "off"} if isinstance(compile_, bool) else data
 
@@ -130,37 +132,37 @@ class Training:
             raise InputError(f"{self.accumulate} micro-batches do not divide a batch of {self.batch_size} sequences")
         steps = sum(phase.steps for phase in phases_of(self.phases))
         if steps and (self.epochs is not None or self.steps not in (None, steps)):
-            raise InputError(f"--phases says how many steps there are ({steps}): leave out --steps and --epochs")
+            raise InputError(f"--phases sets the number of steps ({steps}): leave out --steps and --epochs")
 
     def seed_of(self, what: Literal["weights", "data", "noise"]) -> int:
-        """The seed of one source of chance; `seed` where it has none of its own, as in runs from before there were."""
+        """The seed of one source of randomness; `seed` if it has no seed of its own."""
         own: int | None = getattr(self, f"seed_{what}")
         return self.seed if own is None else own
 
     @property
     def seeds(self) -> dict[str, int]:
-        """All three, by what they decide."""
+        """The three seeds by what they determine."""
         return {what: self.seed_of(what) for what in ("weights", "data", "noise")}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run: `steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`."""
+    """A phase of a run: `steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`."""
 
     first: int
     steps: int
     batch_size: int
     n_ctx: int
     weights: tuple[float, ...] | None = None
-    """Of the parts of the mixture; None: as --data says."""
+    """Weights of the parts of the mixture; None: as in --data."""
 
 
 def phases_of(spec: str | None) -> list[Phase]:
-    """The phases that `--phases` declares, in order; none for None.
+    """Parse the phases of `--phases`, in order; [] for None.
 
-    Raises `InputError` for another spelling than STEPS:BATCHxCONTEXT[:W/W…], with commas between.
+    Raises `InputError` unless they are STEPS:BATCHxCONTEXT[:W/W…], separated by commas.
     """
-    found: list[Phase] = []
+    phases: list[Phase] = []
     for text in spec.split(",") if spec is not None else ():
         match = re.fullmatch(r"\s*(\d+):(\d+)x(\d+)(?::([\d./e-]+))?\s*", text, re.ASCII)
         try:
@@ -172,17 +174,17 @@ def phases_of(spec: str | None) -> list[Phase]:
                 raise ValueError
         except ValueError:
             raise InputError(
-                f"--phases {text.strip()!r}: write STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHT/WEIGHT, as "
+                f"--phases {text.strip()!r}: write STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHT/WEIGHT, such as "
                 "6000:8x64:.7/.3, with a comma before the next phase"
             ) from None
-        found.append(Phase(sum(phase.steps for phase in found), steps, batch, n_ctx, weights))
-    return found
+        phases.append(Phase(sum(phase.steps for phase in phases), steps, batch, n_ctx, weights))
+    return phases
 
 
-def late_positions(phases: Sequence[Phase], n_ctx: int) -> str:
-    """Which of `n_ctx` learned positions the first phases leave as they were drawn, in a line; "" where none.
+def late_positions_message(phases: Sequence[Phase], n_ctx: int) -> str:
+    """One line about learned positions that the first phases do not train; "" if there are none.
 
-    Validation reads windows of the whole context all the time, so losses before that step are partly of such positions.
+    Validation always reads windows of the whole context, so earlier losses include untrained positions.
     """
     short = phases[0].n_ctx if phases else n_ctx
     if short >= n_ctx:
@@ -192,15 +194,15 @@ def late_positions(phases: Sequence[Phase], n_ctx: int) -> str:
     if whole is None:
         return f"learned positions {longest} to {n_ctx - 1} are never trained: no phase has windows of {n_ctx} tokens"
     return (
-        f"learned positions {short} to {n_ctx - 1} are all trained from step {whole:,} on alone: validation losses "
-        "before it read some that are not"
+        f"learned positions {short} to {n_ctx - 1} are not all trained before step {whole:,}: earlier validation "
+        "losses include untrained positions"
     )
 
 
 def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
-    """Training tokens after `step` steps, repetitions counted: Σ sequences × tokens of a sequence.
+    """Training tokens after `step` steps, including repetitions: Σ sequences × tokens per sequence.
 
-    `training` is that of a run's config.json, `n_ctx` the context of its model.
+    `training` comes from a run's config.json; `n_ctx` is the context of its model.
     """
     phases = phases_of(training.get("phases"))
     if not phases:
@@ -209,9 +211,9 @@ def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
 
 
 def snapshot_steps(spec: str, steps: int) -> list[int]:
-    """The steps of a run of `steps` steps that `--snapshots` keeps, in order; none for "none".
+    """The steps that `--snapshots` saves in a run of `steps` steps, in order; [] for "none".
 
-    Raises `InputError` for another spelling than log, log:N, every:N, numbers with commas, or none.
+    Raises `InputError` unless it is log, log:N, every:N, numbers separated by commas, or none.
     """
     kind, _, number = spec.partition(":")
     try:
@@ -228,7 +230,7 @@ def snapshot_steps(spec: str, steps: int) -> list[int]:
             raise ValueError
     except (ValueError, ZeroDivisionError):
         raise InputError(
-            f"--snapshots {spec}: log, log:N (0, 1, 2, 4 … 512, then every N), every:N, steps as 0,100,500, or none"
+            f"--snapshots {spec}: give log, log:N (0, 1, 2, 4 … 512, then every N), every:N, steps (0,100,500) or none"
         ) from None
     return sorted(n for n in {*wanted, steps} if n <= steps)
 
@@ -247,33 +249,29 @@ USUAL: dict[str, Any] = dict(
     optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled",
     muon_kernels=False, lr_floor=0.1, clip=1.0, param_dtype="fp32",
 )  # fmt: skip
-"""What neither the family nor the scale changes."""
+"""Defaults of all families and scales."""
 
 OPTIMISERS: dict[str, dict[str, Any]] = {
     # MLX's AdamW and Muon (SPEC §1.2, §9)
     "krom": dict(
-        optimizer="muon",
-        beta2=0.999,
-        bias_correction=False,
-        decay_vectors=True,
-        muon_decay_mode="coupled",
+        optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled",
         muon_kernels=True,
     ),
     "hdpl": dict(lr_floor=0.0),
-}
-"""A family's formulas, at every scale: its optimiser and the shape of its schedule. Rates, lengths, batch, clipping and
-storage are the paper's at scale paper alone."""
+}  # fmt: skip
+"""Optimiser and shape of the schedule of a family, at every scale. Rates, lengths, batch, clipping and storage follow
+the paper only at scale paper."""
 
 FAMILIES = {"std-t": "lfa", "d-cas": "lfa", "lfa": "lfa", "cfm": "lfa", "pls": "pls", "c2": "pls"}
 FAMILIES |= {"llama": "hdpl", "hdpl": "hdpl"}
 FAMILIES |= dict.fromkeys(("gpt2", "canon", "kromhc", "kromcanon"), "krom")
 
 SMALL = dict(lr=1e-3, warmup=100, batch_size=16, epochs=4.0)
-"""For the scales that are not a paper's: narrow models take a higher rate."""
+"""Recipe of the scales below paper; narrow models need a higher rate."""
 
 
 def with_recipe(training: Training, preset: str, scale: str) -> Training:
-    """`training` with every None filled from the recipe; epochs that are given replace the recipe's steps."""
+    """Fill every None of `training` from the recipe; given epochs replace the recipe's steps."""
     family = FAMILIES.get(preset, "dst")
     recipe: Mapping[str, Any] = RECIPES[family] if scale == "paper" else SMALL
     seeds = {f"seed_{what}": seed for what, seed in training.seeds.items()}
@@ -286,10 +284,10 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
 
 
 def check_given(given: Training, filled: Training, model: ModelConfig, usual: Training) -> None:
-    """Raise `InputError` for an option of a training that would be ignored for this model or by these other options.
+    """Raise `InputError` for a training option that this model or the other options would ignore.
 
-    `given` is what was asked for, `filled` the same after `with_recipe`, `usual` what holds where nothing is asked for.
-    A value that is the usual one anyway is never refused.
+    `given` are the user's options, `filled` those after `with_recipe`, `usual` the defaults. A default value is never
+    refused.
     """
     hyper, muon, canon = isinstance(model.residual, Hyper), filled.optimizer == "muon", model.canon is not None
     rules: list[tuple[str, bool, str]] = [
@@ -297,8 +295,8 @@ def check_given(given: Training, filled: Training, model: ModelConfig, usual: Tr
         ("hc_beta", filled.hc_optimizer == "adamw", "--hc-optimizer sgd has no β"),
         ("muon_", muon, f"--optimizer is {filled.optimizer}, not muon"),
         ("muon_kernels", canon, f"{model.name} has no Canon layers"),
-        ("epochs", given.steps is None, "--steps says how long the training is"),
-        ("snapshot_dtype", filled.snapshots != "none", "--snapshots none keeps none"),
+        ("epochs", given.steps is None, "--steps sets the length of the training"),
+        ("snapshot_dtype", filled.snapshots != "none", "--snapshots none saves none"),
     ]
     plain = {**asdict(usual), **{name: value for name, value in USUAL.items() if getattr(usual, name) is None}}
     for name, value in asdict(given).items():
@@ -315,21 +313,21 @@ class Options:
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""
     data: str | None = None
-    """Training SOURCE: a .txt, .jsonl, .json, .csv or .parquet file, a folder of them (its split train, where it has
-    splits), a Hugging Face id, stories, stories4, or a mixture of these with weights of their tokens, "A*.5 + B*.5"."""
+    """Training SOURCE: a .txt, .jsonl, .json, .csv or .parquet file, a folder of them (its train split, if it has
+    splits), a Hugging Face id, stories, stories4, or a mixture with weights by tokens, "A*.5 + B*.5"."""
     valid: str | None = None
-    """Validation SOURCE; without it a part of --data is held out."""
+    """Validation SOURCE; default: a held-out part of --data."""
     valid_fraction: Annotated[float, Bounds(above=0, below=1)] | None = None
-    """Without --valid: how much of --data is held out, by default 0.05: documents, chosen by their text."""
+    """Fraction of the documents of --data to hold out, chosen by a hash of their text; default: 0.05."""
     valid_blocks: Count | None = None
-    """Hold out the ends of so many blocks of every document instead: contiguous text that no training window reads. By
-    default where whole documents leave one side empty, as of one book: 10."""
+    """Number of blocks per document whose ends are held out instead of whole documents; no training window reads them.
+    Default: 10 if whole documents would leave one side empty, as for a single book."""
     text_field: str = "text"
-    """Field or column that holds the text, in JSON, CSV, parquet and Hugging Face sources; without a field text, chats
-    in a field messages are read."""
+    """Field or column with the text in JSON, CSV, parquet and Hugging Face sources; if there is no field text, chats in
+    a field messages are read."""
     split_at: SplitAt = "separator"
-    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
-    or nothing: every file is one."""
+    """Separator of the documents in a text file: lines <|endoftext|> (separator), blank lines (blank), or none
+    (file)."""
     max_documents: Count | None = None
     """Read at most this many documents."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "small"
@@ -337,13 +335,13 @@ class Options:
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Change the model, for example --set attention.v=kron --set n_layers=4 --set mixing=kron-kron/dns-dns."""
     tokenizer: str | None = None
-    """A tokenizer.json, a folder with encoder.json and vocab.bpe, a run or a bundled model; default: train BPE on the
+    """A tokenizer.json, a folder with encoder.json and vocab.bpe, a run or a bundled model; default: BPE trained on the
     data."""
     start: str | None = None
-    """Begin with the weights, and the tokenizer, of this run, snapshot (RUN@STEP) or bundled model of the same
-    configuration; default: weights drawn by the seed. Optimiser and schedule begin anew."""
+    """Start from the weights and tokenizer of this run, snapshot (RUN@STEP) or bundled model with the same
+    configuration; default: random weights. Optimiser and schedule start anew."""
     out: Path | None = None
     """Run folder to write."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint; everything else is read from there."""
+    """Continue the run in --out from its last checkpoint, with its own options."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)

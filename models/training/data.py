@@ -1,11 +1,11 @@
-"""From SOURCE names to token shards: the tokenizer, the training part, the validation part."""
+"""Prepares the data of a run: tokenizer, training part and validation part as token shards."""
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Trained, ValidatedConfig, read_json
+from streamscope.cli.disk import TrainedManifest, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import bundled_folder, run_label
 from streamscope.text import SplitAt
@@ -17,47 +17,42 @@ from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
 BLOCKS = 10
-"""Whose ends are held out where whole documents cannot be."""
+"""Number of blocks per document whose ends are held out if whole documents cannot be."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a run trains and evaluates on."""
+    """Tokenizer, training data and validation data of a run."""
 
     tokenizer: Tokenizer
     train: TokenShards | Mixture
     valid: TokenShards
     description: dict[str, Any]
     source: dict[str, Any]
-    """What config.json keeps of it: the arguments of `prepare`, with the blocks that were chosen."""
+    """The arguments of `prepare`, including the chosen number of blocks, for config.json."""
 
 
 def prepare(
-    source: str,
-    valid: str | None,
-    tokenizer: str | None,
-    d_vocab: int,
-    *,
-    text_field: str = "text",
-    max_documents: int | None = None,
-    split_at: SplitAt = "separator",
-    valid_fraction: float | None = None,
+    source: str, valid: str | None, tokenizer: str | None, d_vocab: int, *, text_field: str = "text",
+    max_documents: int | None = None, split_at: SplitAt = "separator", valid_fraction: float | None = None,
     valid_blocks: int | None = None,
-) -> Data:
-    """Open the corpora, train or load the tokenizer, tokenize; all of it is cached by content.
+) -> Data:  # fmt: skip
+    """Open the corpora, train or load the tokenizer, and tokenize; everything is cached by content.
 
-    Without `valid`, documents are held out by a hash of their text (`text.shards.in_validation`); with
-    `valid_blocks`, or where that leaves one side empty (`BLOCKS`), the ends of blocks of every document. The parts of a
-    mixture are packed each for itself for training; those held out are one text, mixed as the weights say.
+    Without `valid`, documents are held out by a hash of their text (`text.shards.in_validation`). With `valid_blocks`,
+    or if that leaves one side empty (`BLOCKS`), the ends of blocks of every document are held out. The training parts
+    of a mixture are packed separately; their held-out parts are mixed by weight into one text.
     """
     if valid is not None and (valid_fraction is not None or valid_blocks is not None):
-        raise InputError("--valid names what is held out: leave out --valid-fraction and --valid-blocks, or --valid")
+        raise InputError(
+            "--valid already names the validation data: leave out --valid-fraction and --valid-blocks, or --valid"
+        )
     corpus = open_corpus(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     held_out = open_corpus(valid, text_field=text_field, split_at=split_at) if valid is not None else None
     fraction = VALID_FRACTION if valid_fraction is None else valid_fraction
     if held_out is None and valid_blocks is None and not _divisible(corpus, fraction):
         valid_blocks = BLOCKS
-    tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else trained_bpe(corpus, d_vocab)
+    tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else train_bpe(corpus, d_vocab)
     if held_out is not None:
         train, val = _packed(corpus, tok, "all", fraction, None), pack(held_out, tok)
     else:
@@ -83,7 +78,7 @@ def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: 
 
 
 def _divisible(corpus: Corpus, fraction: float) -> bool:
-    """Whether whole documents are on both sides of the split; reads until there are."""
+    """Whether splitting whole documents leaves both sides non-empty; reads until both are."""
     sides = set()
     for document in corpus.documents():
         sides.add(in_validation(document, fraction))
@@ -98,8 +93,8 @@ def windows(shards: TokenShards | Mixture, n_ctx: int, packing: str = "stream") 
     return kind(shards, n_ctx, packing=packing)  # type: ignore[arg-type]
 
 
-def trained_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
-    """A byte-level BPE of `d_vocab` entries trained on the corpus; cached by content."""
+def train_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
+    """Train a byte-level BPE of `d_vocab` entries on the corpus; cached by content."""
     key = hashlib.sha256(f"bpe-1 {d_vocab} {corpus.fingerprint()}".encode()).hexdigest()
 
     def build(folder: Path) -> None:
@@ -114,23 +109,18 @@ def _tokenizer_path(name: str) -> Path:
         return folder
     if not name or not path.exists():
         raise InputError(
-            f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder that holds one, a run, or "
-            "a bundled model"
+            f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder with one, a run, or a "
+            "bundled model"
         )
     return path
 
 
 def evaluation_shards(
-    folder: Path,
-    tokenizer: Tokenizer,
-    source: str | None,
-    *,
-    text_field: str = "text",
-    split_at: SplitAt = "separator",
+    folder: Path, tokenizer: Tokenizer, source: str | None, *, text_field: str = "text", split_at: SplitAt = "separator"
 ) -> TokenShards:
-    """Documents to measure a run on: `source`, read so, or what the run was validated on, read as then.
+    """Documents to measure a run on: `source`, or the run's own validation data with its own options.
 
-    Raises `InputError` when the run's validation source is not there any more, or holds something else than then.
+    Raises `InputError` if the run's validation data is missing or has changed.
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
@@ -139,7 +129,7 @@ def evaluation_shards(
             raise InputError(f"--{name} {given} is for --data SOURCE; the run's own data are read as in its training")
     saved = read_json(folder / "config.json", ValidatedConfig).get("data")
     if saved is None:
-        raise InputError(f"{run_label(folder)} does not say what it was trained on; give --data SOURCE")
+        raise InputError(f"{run_label(folder)} does not record its training data: give --data SOURCE")
     try:
         options: dict[str, Any] = {"text_field": saved["text_field"], "split_at": saved.get("split_at", "separator")}
         if saved["valid"] is not None:
@@ -151,11 +141,7 @@ def evaluation_shards(
             shards = pack(corpus, tokenizer, part="valid", valid_fraction=share, valid_blocks=blocks)
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
-    was = (
-        read_json(folder / "manifest.json", Trained)["data"]["valid"]["corpus"]
-        if (folder / "manifest.json").exists()
-        else None
-    )
-    if was not in (None, shards.meta["corpus"]):
+    manifest = folder / "manifest.json"
+    if manifest.exists() and read_json(manifest, TrainedManifest)["data"]["valid"]["corpus"] != shards.meta["corpus"]:
         raise InputError(f"the validation data of {folder} changed since it was trained; give --data SOURCE")
     return shards

@@ -1,6 +1,6 @@
-"""Batches gathered ahead of the step that reads them, on a thread of their own.
+"""Prepares batches ahead of time on a thread.
 
-The order of the batches is that of the indices it is given, so the data a run sees does not depend on the thread.
+Batches come in the order of the given indices, so the data of a run does not depend on the thread.
 """
 
 import queue
@@ -14,10 +14,10 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Feed:
-    """Yields gather(indices) for each `indices` of an iterator, `ahead` of them gathered before they are asked for.
+    """Yields gather(indices) for each `indices` of an iterator; up to `ahead` batches are gathered in advance.
 
-    With `pin` the tensors lie in page-locked memory, from which a GPU copies without holding up the host. What the
-    thread raises is raised by `__next__`. `close` ends the thread; it may be called at any time and twice.
+    With `pin` the tensors lie in page-locked memory, from which a GPU copies without blocking the host. Errors of the
+    thread are raised by `__next__`. `close` ends the thread; it may be called at any time and repeatedly.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Feed:
         return batch
 
     def close(self) -> None:
-        """End the thread; batches that nobody has asked for are dropped."""
+        """End the thread and drop the remaining batches."""
         self._closed.set()
         while self._thread.is_alive():
             try:
@@ -59,5 +59,5 @@ class Feed:
                 batch = self._gather(indices)
                 self._queue.put((tuple(t.pin_memory() for t in batch) if self._pin else batch, None))  # type: ignore[arg-type]
             self._queue.put((None, None))
-        except BaseException as error:  # raised again where the batch is asked for
+        except BaseException as error:  # raised again by __next__
             self._queue.put((None, error))

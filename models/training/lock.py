@@ -1,8 +1,8 @@
-"""One process at a time writes a run folder.
+"""Ensures that only one process at a time writes a run folder.
 
-The file `lock` in it is locked by the process that trains (`flock`, which ends with the process, however it ends) and
-says who that is. Where two machines share a folder but not its locks, the file's time tells: a training touches it at
-every row of its log, and one of another machine counts for `EXPIRES` seconds after that.
+The training process locks the file `lock` in it (`flock`, which always ends with the process) and writes its identity
+to it. If two machines share a folder but not its locks, the file's time decides: a training touches it at every row of
+its log, and the lock of another machine counts for `EXPIRES` seconds after that.
 """
 
 import fcntl
@@ -19,12 +19,14 @@ from streamscope.cli.provenance import now
 
 NAME = "lock"
 EXPIRES = 600.0
-"""Seconds after which a process of another machine that was not heard of is taken for dead."""
+"""Seconds without a sign of life after which a process of another machine counts as dead."""
 
 
 class Lock:
-    """Held from creation to `release`, or as long as somebody has this object. Raises `InputError` when another process
-    trains in the folder."""
+    """The lock of a run folder, held until `release` or until this object is deleted.
+
+    Raises `InputError` when another process trains in the folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
@@ -41,7 +43,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(me).encode(), 0)
 
     def _open(self) -> None:
-        """Open and lock the file; once more where its last holder removed it in between."""
+        """Open and lock the file; try again if its last holder removed it in between."""
         while True:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
@@ -60,18 +62,18 @@ class Lock:
         raise InputError(f"{self.path.parent} is being trained by {who}: {remedy}")
 
     def _holder(self) -> dict[str, Any]:
-        """What the file says; nothing where its writer was killed over it."""
+        """The content of the file; {} if its writer was killed while writing."""
         with suppress(ValueError):
-            found = json.loads(os.pread(self._file, 4096, 0))
-            return found if isinstance(found, dict) else {}
+            holder = json.loads(os.pread(self._file, 4096, 0))
+            return holder if isinstance(holder, dict) else {}
         return {}
 
     def touch(self) -> None:
-        """Say that the process lives."""
+        """Show that the process is alive."""
         os.utime(self._file)
 
     def release(self) -> None:
-        """Give the folder free; the file goes."""
+        """Release the folder and remove the file."""
         self.path.unlink(missing_ok=True)
         self._close()
 

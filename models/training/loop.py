@@ -1,8 +1,7 @@
-"""The training loop: one model, one optimiser, a data order that is a pure function of the seed.
+"""The training loop of one model with one optimiser.
 
-After a kill, `resume` continues from the last checkpoint to the same weights, bit for bit (eager CPU):
-the order of the data depends on (seed, step) alone, and weights, moments, random state and the running
-means of the log are in the checkpoint.
+After a kill, `resume` continues from the last checkpoint to the same weights, bit for bit (eager CPU): the data order
+depends only on (seed, step), and the checkpoint holds weights, moments, random state and the running means of the log.
 """
 
 import bisect
@@ -24,7 +23,7 @@ from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
 from streamscope.models.readout import IGNORE
-from streamscope.models.training.checkpoints import Kept, load_checkpoint, none_yet, save_checkpoint
+from streamscope.models.training.checkpoints import BestWeights, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
 from streamscope.models.training.feed import Feed
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
@@ -44,14 +43,14 @@ class Batches(Protocol):
     """Windows to train on: `text.shards.Windows`, `text.pairs.PairWindows`."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of windows."""
 
     def batch(self, indices: Any) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [B, T]; −100 where there is no target."""
+        """Inputs and targets [B, T]; −100 marks positions without a target."""
 
 
 class TrainingPhase(NamedTuple):
-    """A phase of a run: from step `first`, `batch` windows of `n_ctx` tokens each, at `flops` per token of training."""
+    """A phase of a run: from step `first`, `batch` windows of `n_ctx` tokens per step, `flops` per training token."""
 
     first: int
     batch: int
@@ -61,28 +60,21 @@ class TrainingPhase(NamedTuple):
 
 
 class Stopped(Exception):
-    """Training ended early; the message says why and what to do."""
+    """Training ended early; the message gives the reason and the remedy."""
 
 
 class Trainer:
-    """Holds what a step needs. `fit` runs to the end, or to a signal, or to a loss that is not finite."""
+    """The state of a training. `fit` runs to the end, to a signal, or to a loss that is not finite."""
 
     def __init__(
-        self,
-        model: StreamTransformer,
-        training: Training,
-        train: Batches,
-        valid: Batches,
-        run: Run,
-        device: str,
+        self, model: StreamTransformer, training: Training, train: Batches, valid: Batches, run: Run, device: str,
         ranks: Ranks | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model, self.training, self.train, self.valid, self.run = model.to(device), training, train, valid, run
         self.device, self.ranks = torch.device(device), ranks or Ranks()
         if training.compile == "step" and self.device.type != "cuda":
             raise InputError(
-                "--compile step needs a CUDA device: on a CPU a model compiled as a whole is not repeatable; "
-                "give --compile blocks"
+                "--compile step needs a CUDA device, because on a CPU it is not deterministic: give --compile blocks"
             )
         self.batch = training.batch_size or 1
         self.ranks.check(training, self.batch)
@@ -91,44 +83,40 @@ class Trainer:
         self.loss = self.ranks.loss_of(model, self.blocks)
         if training.compile == "step":
             self.loss = compiled_loss(model)
-        self.optimizer = make_optimizer(self.ranks.trained, training)
+        self.optimizer = make_optimizer(self.ranks.trained_model, training)
         if len(train) < self.batch:
-            raise InputError(f"the data has {len(train)} windows, one batch needs {self.batch}: lower --batch-size")
+            raise InputError(f"the data has {len(train)} windows, but one batch needs {self.batch}: lower --batch-size")
         self.steps = training.steps or math.ceil((training.epochs or 1.0) * self.per_epoch)
         self.phases = self._phases()
         self.snapshots = set(snapshot_steps(training.snapshots, self.steps))
         self.step = 0
         self.best = math.inf
-        self.kept: Kept | None = None  # with --keep best, the best so far
+        self.best_weights: BestWeights | None = None  # with --keep best
         self.window: dict[str, float] = {}
-        self.shown: float | None = None  # running mean of the loss, for the progress bar
+        self.mean_loss: float | None = None  # running mean for the progress bar
         self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
-        self.seconds = 0.0  # of steps since the last log row
-        self.timed = 0  # their tokens
-        self.spent = 0.0  # their FLOPs
+        self.seconds, self.tokens, self.flops = 0.0, 0, 0.0  # of the steps since the last log row
         self.feed: Feed | None = None
         self._stop = False
-        self._mixes, self._still = has_mixing(model), False
+        self._mixes, self._warned = has_mixing(model), False
 
     @property
     def per_epoch(self) -> int:
-        """Steps in one pass; windows that do not fill a last batch are left out of that epoch."""
+        """Steps per epoch; windows that do not fill the last batch are left out."""
         return len(self.train) // self.batch
 
-    # ---- one step ------------------------------------------------------------------------------
-
     def _phases(self) -> list[TrainingPhase]:
-        """The stretches of the run: one, unless phases are declared. Raises `InputError` for those that cannot be."""
+        """The phases of the run, one by default. Raises `InputError` for impossible ones."""
         t, model, declared = self.training, self.model, phases_of(self.training.phases)
         if not declared:
             flops = sum(training_flops_per_token(model).values())
             return [TrainingPhase(0, self.batch, model.config.n_ctx, self.train, flops)]
         if not isinstance(self.train, Windows | MixedWindows):
-            raise InputError("phases are for training on text: leave --phases out")
-        found = []
+            raise InputError("phases need a training on text: leave out --phases")
+        phases = []
         for phase in declared:
             if phase.n_ctx > model.config.n_ctx:
-                raise InputError(f"a phase of {phase.n_ctx} tokens, the model's context is {model.config.n_ctx}")
+                raise InputError(f"a phase has {phase.n_ctx} tokens, but the model's context is {model.config.n_ctx}")
             if phase.batch_size % t.accumulate:
                 raise InputError(f"{t.accumulate} micro-batches do not divide a phase's batch of {phase.batch_size}")
             self.ranks.check(t, phase.batch_size)
@@ -139,50 +127,49 @@ class Trainer:
             else:
                 raise InputError("weights in --phases need a mixture: give --data with parts, A*.5 + B*.5")
             if len(windows) < phase.batch_size:
-                raise InputError(f"the data has {len(windows)} windows, a phase's batch needs {phase.batch_size}")
+                raise InputError(f"the data has {len(windows)} windows, but a phase's batch needs {phase.batch_size}")
             flops = sum(training_flops_per_token(model, phase.n_ctx).values())
-            found.append(TrainingPhase(phase.first, phase.batch_size, phase.n_ctx, windows, flops))
-        return found
+            phases.append(TrainingPhase(phase.first, phase.batch_size, phase.n_ctx, windows, flops))
+        return phases
 
     def phase(self, step: int) -> int:
-        """The number of the phase in which step `step` lies."""
+        """The number of the phase of a step."""
         return bisect.bisect_right(self.phases, step, key=lambda phase: phase.first) - 1
 
     def indices(self, step: int) -> Any:
-        """Windows of step `step`: a slice of the epoch's permutation, of a mixture its draws.
+        """Windows of a step: a slice of the epoch's permutation, or the draws of a mixture.
 
-        Every phase begins an order of its own; that of the first is that of a run without phases.
+        Every phase starts its own order; the first phase has the order of a run without phases.
         """
         number = self.phase(step)
         phase, seed = self.phases[number], self.training.seed_of("data")
         if isinstance(phase.windows, MixedWindows):
-            return phase.windows.drawn(seed, (step - phase.first) * phase.batch, phase.batch, number)
+            return phase.windows.draw(seed, (step - phase.first) * phase.batch, phase.batch, number)
         epoch, place = divmod(step - phase.first, len(phase.windows) // phase.batch)
         if getattr(self, "_epoch", None) != (number, epoch):
             self._epoch, self._order = (number, epoch), epoch_order(len(phase.windows), seed, epoch, number)
         return self._order[place * phase.batch : (place + 1) * phase.batch]
 
     def autocast(self) -> Any:
-        """bf16 on CUDA; on a CPU where the model is wide enough to gain from it.
+        """bf16 autocast on CUDA, and on a CPU if the model is wide enough to gain from it.
 
-        What is computed in what, everywhere: weights, gradients, moments, the residual stream and its norms are fp32.
-        Under this autocast matrix products and attention are bf16 with fp32 sums; softmax of the loss, hyper-connection
-        coefficients, RoPE tables and KL are fp32. Products that are left in fp32 (--dtype fp32, and every analysis) are
-        true fp32: TF32, which keeps ten bits of fp32's 23, is never switched on.
+        Weights, gradients, moments, the residual stream and its norms are fp32. Under autocast, matrix products and
+        attention are bf16 with fp32 sums; the softmax of the loss, hyper-connection coefficients, RoPE tables and KL
+        are fp32. With --dtype fp32, and in every analysis, products are true fp32: TF32 is never used.
         """
         wide = self.device.type == "cuda" or self.model.config.d_model >= BF16_WIDTH
         on = self.training.dtype == "bf16" or (self.training.dtype == "auto" and wide)
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on)
 
     def update(self) -> dict[str, Tensor | float]:
-        """One optimiser step; returns the losses of the step (means over all its targets), on the device.
+        """Run one optimiser step; returns its losses (means over all its targets) on the device.
 
-        Nothing here waits for a GPU but the check for finite values at the steps that log or save.
+        It waits for a GPU only to check for finite values, at steps that log or save.
         """
         t = self.training
         assert t.lr_floor is not None, "with_recipe fills it"
-        if not self.ranks.trained.training:  # it visits hundreds of modules
-            self.ranks.trained.train()
+        if not self.ranks.trained_model.training:  # .train() visits hundreds of modules
+            self.ranks.trained_model.train()
         lr = set_lr(self.optimizer, lr_factor(self.step, self.steps, t.warmup or 0, t.lr_floor))
         sums: dict[str, Tensor] = {}
         windows = self.phases[self.phase(self.step)].windows
@@ -211,8 +198,8 @@ class Trainer:
     def _shares(self, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
         """(share of the step's targets, share of its positions) of each micro-batch, times the number of processes.
 
-        So a sum over micro-batches, averaged over processes as gradients are, is a mean over the targets of the step;
-        of HDPL's KL, which padding has as well, a mean over its positions.
+        A sum over micro-batches, averaged over processes like the gradients, is then a mean over the step's targets;
+        for HDPL's KL, which padding also has, a mean over its positions.
         """
         counts = [((targets != IGNORE).sum().double(), targets.numel()) for _, targets in batches]
         mine = torch.stack([torch.stack([n, torch.tensor(float(places)).double()]) for n, places in counts]).sum(0)
@@ -221,27 +208,28 @@ class Trainer:
         return [(size * n / of_targets, size * places / of_places) for n, places in counts]
 
     def _finite(self, loss: Tensor, norm: Tensor) -> bool:
-        """Checked before the weights change: every step on a CPU, at the log steps on a GPU (a sync)."""
+        """Whether loss and gradient norm are finite; checked every step on a CPU, and at log steps on a GPU (a
+        sync)."""
         t = self.training
         due = (self.step + 1) % t.log_every == 0 or (self.step + 1) % t.checkpoint_every == 0
         return not (self.device.type == "cpu" or due) or bool(torch.isfinite(loss) & torch.isfinite(norm))
 
     def _nan_message(self, loss: float, norm: float) -> str:
-        kept = self.run.folder / "checkpoint.safetensors"
-        state = f"the last good state is {kept}" if kept.exists() else "no checkpoint was written yet"
+        last = self.run.folder / "checkpoint.safetensors"
+        state = f"the last good state is {last}" if last.exists() else "no checkpoint was written yet"
         return (
             f"step {self.step + 1}: loss {loss}, gradient norm {norm}: not finite; {state}; "
             "try a lower --lr, a lower --clip or --dtype fp32"
         )
 
     def micro_batches(self, step: int) -> list[Any]:
-        """This process' windows of each micro-batch of step `step`, in order."""
-        order = self.ranks.mine(self.indices(step))
+        """This process' windows of each micro-batch of a step, in order."""
+        order = self.ranks.own_part(self.indices(step))
         size = len(order) // self.training.accumulate
         return [order[i * size : (i + 1) * size] for i in range(self.training.accumulate)]
 
-    def _fed(self) -> Feed:
-        """The micro-batches from the next step to the last, gathered ahead."""
+    def open_feed(self) -> Feed:
+        """Start to gather the micro-batches of all remaining steps."""
         steps = range(self.step, self.steps)
         order = ((self.phases[self.phase(step)].windows, part) for step in steps for part in self.micro_batches(step))
         return Feed(lambda one: one[0].batch(one[1]), order, pin=self.device.type == "cuda")
@@ -250,11 +238,9 @@ class Trainer:
         tokens, targets = batch
         return tokens.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
 
-    # ---- looking -------------------------------------------------------------------------------
-
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Mean loss in nats per token over the first windows of the validation part, weighted by tokens."""
+        """Mean loss in nats per token over the first windows of the validation part."""
         self.ranks.refresh(self.model)
         self.model.eval()
         sums: list[Tensor] = []
@@ -263,7 +249,7 @@ class Trainer:
         stop = min(len(self.valid), self.training.eval_batches * self.batch)
         for start in self.ranks.share(range(0, stop, chunk)):
             batch = self.valid.batch(range(start, min(start + chunk, stop)))
-            tokens_seen += int((batch[1] != IGNORE).sum())  # before it moves: no wait for the device
+            tokens_seen += int((batch[1] != IGNORE).sum())  # before it moves, so that nothing waits for the device
             tokens, targets = self._move(batch)
             with self.autocast():
                 sums.append(self.model.token_losses(tokens, targets).sum())
@@ -272,20 +258,20 @@ class Trainer:
         loss = total / counted
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "tokens": counted}
 
-    def watch(self, progress: Progress) -> None:
-        """Log what the mixing matrices do on the first micro-batch of the validation part; warn when streams stop."""
+    def monitor_mixing(self, progress: Progress) -> None:
+        """Log the mixing matrices on the first micro-batch of the validation part; warn when streams stop mixing."""
         self.model.eval()
         size = min(len(self.valid), self.batch // self.training.accumulate)
         with self.autocast():
             rows = measure(self.model, *self._move(self.valid.batch(range(size))))
         self.run.log_rows(self.step, "mixing", rows)
         warning = no_mixing_message(rows, inert_modules(self.model))
-        if warning and not self._still:
+        if warning and not self._warned:
             progress.say(f"step {self.step}: {warning}")
-        self._still = bool(warning)
+        self._warned = bool(warning)
 
     def sample(self) -> str:
-        """One continuation of the empty prompt."""
+        """Sample one continuation of the empty prompt."""
         self.model.eval()
         tokenizer = self.model.tokenizer
         assert tokenizer is not None
@@ -293,12 +279,10 @@ class Trainer:
         (ids,) = generate(self.model, [[tokenizer.bos_id]], max_new_tokens=new, temperature=0.8, seed=self.step)
         return tokenizer.decode(ids)
 
-    # ---- the whole run -------------------------------------------------------------------------
-
     def resume(self) -> None:
-        """Go back to the last checkpoint; `fit` then drops the rows of metrics.jsonl after it.
+        """Load the last checkpoint; `fit` then drops later rows of metrics.jsonl.
 
-        A run that was killed before its first checkpoint starts again from step 0.
+        A run that was killed before its first checkpoint restarts from step 0.
         """
         seed = self.training.seed_of("noise")
         with self.run.locked():
@@ -307,9 +291,14 @@ class Trainer:
             elif none_yet(self.run.folder, self.training.checkpoint_every):
                 return
             else:
-                self.step, state, self.kept = load_checkpoint(self.run.folder, self.model, self.optimizer)
+                self.step, state, self.best_weights = load_checkpoint(self.run.folder, self.model, self.optimizer)
                 self.ranks.restore_noise(state.get("noise", {}), seed, self.step)
         self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
+
+    def resume_line(self) -> str:
+        """One line about the step at which a resumed run continues."""
+        complete = " (the run is complete)" if self.step == self.steps else ""
+        return f"resuming at step {self.step} of {self.steps}{complete}"
 
     def fit(self) -> None:
         """Train to the end. Raises `Stopped` on SIGINT, SIGTERM (after saving) and on a loss that is not finite."""
@@ -319,7 +308,7 @@ class Trainer:
             self.run.open_metrics(first)
         try:
             bar = Progress(self.steps, first, self.ranks.leader)
-            with self._signals(), bar as progress, contextlib.closing(self._fed()) as self.feed:
+            with self._signals(), bar as progress, contextlib.closing(self.open_feed()) as self.feed:
                 if first == 0:
                     self._snapshot()
                 while self.step < self.steps:
@@ -327,7 +316,7 @@ class Trainer:
                     values = self.update()
                     if self.step == first + 1 and float(values.get("kl_clamped", 0.0)) == 1.0:
                         progress.say("HDPL: KL clamped on 100 % of tokens: the penalty has no gradient")
-                    self._account(values)
+                    self._queue_values(values)
                     self._stop = self.ranks.any(self._stop)
                     done = self.step == self.steps
                     self._log(progress, began)
@@ -335,13 +324,15 @@ class Trainer:
                         self._evaluate(progress)
                     if t.sample_every and (self.step % t.sample_every == 0 or done):
                         self._sample(progress)
-                    self._snapshot()  # before the checkpoint: what is behind one is never missing
+                    self._snapshot()  # before the checkpoint, so that none before a checkpoint is missing
                     if self.step % t.checkpoint_every == 0 or done or self._stop:
                         self._save()
                     if self._stop and not done:
-                        raise Stopped(f"stopped at step {self.step} of {self.steps}; saved; --resume goes on from here")
-            kept = self.kept or Kept(self.step, self.model.state_dict())
-            final = {"weights": self.run.save_final(kept.weights, kept.step)}
+                        raise Stopped(
+                            f"stopped at step {self.step} of {self.steps}; saved; --resume continues from here"
+                        )
+            best = self.best_weights or BestWeights(self.step, self.model.state_dict())
+            final = {"weights": self.run.save_final(best.weights, best.step)}
             outcome = "completed"
         except Stopped as stop:
             outcome = str(stop)
@@ -350,62 +341,62 @@ class Trainer:
             self.feed = None
             self.run.finish(outcome, time.perf_counter() - started, step=self.step, steps=self.steps, **final)
 
-    def _account(self, values: dict[str, Tensor | float]) -> None:
-        """Keep the values of a step where they are: reading one would wait for the device."""
+    def _queue_values(self, values: dict[str, Tensor | float]) -> None:
+        """Keep the values of a step on the device; reading one would wait for it."""
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         self.pending.append((float(values["lr"]), list(tensors), torch.stack(list(tensors.values())).detach()))
 
-    def _settle(self) -> None:
-        """Read what `_account` kept, in one transfer, and add it to the sums of the next log row."""
+    def _read_values(self) -> None:
+        """Read the queued values in one transfer, and add them to the sums of the next log row."""
         if not self.pending:
             return
-        kept = torch.cat([values for *_, values in self.pending]).tolist()
+        numbers = torch.cat([values for *_, values in self.pending]).tolist()
         for lr, names, values in self.pending:
-            row = dict(zip(names, kept, strict=False)) | {"lr": lr}
-            kept = kept[len(values) :]
+            row = dict(zip(names, numbers, strict=False)) | {"lr": lr}
+            numbers = numbers[len(values) :]
             for name, value in row.items():
                 self.window[name] = self.window.get(name, 0.0) + value
-            self.shown = row["loss"] if self.shown is None else 0.9 * self.shown + 0.1 * row["loss"]
+            mean = row["loss"] if self.mean_loss is None else self.mean_loss
+            self.mean_loss = 0.9 * mean + 0.1 * row["loss"]
             self.window["n"] = self.window.get("n", 0.0) + 1
         self.pending.clear()
 
     def _log(self, progress: Progress, began: float) -> None:
-        """At a log step: one row of means, and the speed of the steps since the last row, evaluations left out."""
+        """At a log step, log the means and the speed since the last row, without evaluations."""
         due = self.step % self.training.log_every == 0 or self.step == self.steps
         if due:
-            self._settle()  # waits for the device, so that the clock below has seen the whole work
+            self._read_values()  # waits for the device, so that the clock below counts all of the work
         self.seconds += time.perf_counter() - began
         phase = self.phases[self.phase(self.step - 1)]
-        self.timed += phase.batch * phase.n_ctx
-        self.spent += phase.batch * phase.n_ctx * phase.flops
+        self.tokens += phase.batch * phase.n_ctx
+        self.flops += phase.batch * phase.n_ctx * phase.flops
         if not due:
             return
-        rate = self.timed / self.seconds
-        progress.update(self.step, self.shown or 0.0, rate)
+        rate = self.tokens / self.seconds
+        progress.update(self.step, self.mean_loss or 0.0, rate)
         n = self.window.pop("n")
         means = {name: value / n for name, value in self.window.items()}
-        hardware = self._hardware(self.spent / self.seconds)
+        hardware = self._hardware(self.flops / self.seconds)
         self.run.log(self.step, "train", **means, tokens_per_second=round(rate, 1), **hardware)
-        self.window, self.seconds, self.timed, self.spent = {}, 0.0, 0, 0.0
+        self.window, self.seconds, self.tokens, self.flops = {}, 0.0, 0, 0.0
 
     def _hardware(self, flops: float) -> dict[str, float]:
-        """`mfu`, from the `flops` per second, where the device's ceiling is known, and the most memory held so far, in
-        GB (`peak_memory`)."""
+        """`peak_memory` in GB, and `mfu` from `flops` per second if the device's peak is known."""
         if self.device.type != "cuda":
             return {"peak_memory": round(peak_resident_bytes() / 1e9, 3)}
         peak = peak_flops(torch.cuda.get_device_name(self.device))
-        found = {"peak_memory": round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)}
-        return found if peak is None else {"mfu": round(flops / peak / self.ranks.size, 4), **found}
+        memory = {"peak_memory": round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)}
+        return memory if peak is None else {"mfu": round(flops / peak / self.ranks.size, 4), **memory}
 
     def _evaluate(self, progress: Progress) -> None:
         result = self.evaluate()
         self.run.log(self.step, "eval", **result)
         progress.say(f"step {self.step}: validation loss {result['loss']:.4f}")
         if self._mixes and self.ranks.leader:
-            self.watch(progress)
+            self.monitor_mixing(progress)
         if self.training.keep == "best" and result["loss"] < self.best:
             weights = {name: x.detach().cpu().clone() for name, x in self.model.state_dict().items()}
-            self.kept = Kept(self.step, weights)
+            self.best_weights = BestWeights(self.step, weights)
             self.run.save_model(weights, self.step)
         self.best = min(self.best, result["loss"])
 
@@ -422,7 +413,7 @@ class Trainer:
             self.run.save_snapshot(self.model, self.step, self.training.snapshot_dtype)
 
     def _save(self) -> None:
-        self._settle()
+        self._read_values()
         state: dict[str, Any] = {"best": self.best if math.isfinite(self.best) else None, "window": self.window}
         if self.training.parallel == "fsdp":
             self.ranks.refresh(self.model)
@@ -430,13 +421,13 @@ class Trainer:
         else:
             state["noise"] = self.ranks.noise_states()
             if self.ranks.leader:
-                save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state, self.kept)
-        if self.kept is None:
+                save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state, self.best_weights)
+        if self.best_weights is None:
             self.run.save_model(self.model.state_dict(), self.step)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a stop after the current step; a second one interrupts at once."""
+        """Let SIGINT and SIGTERM stop after the current step; a second signal interrupts at once."""
 
         def ask(number: int, frame: Any) -> None:
             if self._stop:
@@ -456,12 +447,12 @@ class Trainer:
 
 
 def compiled_loss(model: StreamTransformer, backend: str = "inductor") -> Any:
-    """`model.loss` as one compiled graph, forward and backward, for tokens of one shape."""
+    """Compile `model.loss` to one graph, forward and backward, for one shape of tokens."""
     return torch.compile(model.loss, backend=backend, dynamic=False, fullgraph=True)
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process has held, as the operating system counts it; 0 where it does not say."""
+    """Peak resident memory of this process; 0 if the operating system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -471,7 +462,7 @@ def peak_resident_bytes() -> int:
 
 
 def run_to_end(trainer: Trainer) -> None:
-    """`fit` for a command: prints the best loss; exits 130 after a signal (saved), 1 on a loss that is not finite."""
+    """Run `fit` for a command: print the best loss; exit with 130 after a signal (saved), 1 if a loss is not finite."""
     try:
         trainer.fit()
     except Stopped as stop:

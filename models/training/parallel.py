@@ -1,17 +1,17 @@
-"""One training in several processes, as `torchrun -m models.train …` starts them.
+"""Distributes one training over several processes, started by `torchrun -m models.train …`.
 
     torchrun --nproc-per-node 8 -m models.train lfa --data stories --out runs/lfa
     torchrun --nproc-per-node 8 -m models.train lfa --data stories --out runs/lfa --parallel fsdp
-    torchrun --nproc-per-node 2 -m models.train --resume --out runs/lfa        on another number of processes
+    torchrun --nproc-per-node 2 -m models.train --resume --out runs/lfa        with another number of processes
 
-A step of n processes trains on the windows of the same step of one: each takes the n-th part of the batch, gradients
-are averaged over all of them (torch's DistributedDataParallel, or FSDP2), clipping sees the whole gradient, and the
-log has means over all. So n processes with `--accumulate a` do what one does with `--accumulate n·a`, up to the order
-in which floating-point numbers are added. Dropout and HDPL's noise are drawn by each process for its own windows: with
-them runs on other numbers of processes agree in distribution only; on the same number they repeat exactly.
+A step of n processes trains on the same windows as a step of one. Each process takes an n-th of the batch, gradients
+are averaged (torch's DistributedDataParallel, or FSDP2), clipping uses the whole gradient, and the log has means over
+all processes. So n processes with `--accumulate a` equal one with `--accumulate n·a`, up to the order of floating-point
+sums. Each process draws dropout and HDPL's noise for its own windows: with noise, runs on different numbers of
+processes agree only in distribution; on the same number they repeat exactly.
 
-Process 0 writes the run folder, samples, and holds the model that is evaluated. Backends: nccl for tensors on CUDA,
-gloo for those in memory, among them the stop signal, so that asking whether to stop never waits for a GPU.
+Process 0 writes the run folder, samples, and holds the model that is evaluated. Tensors on CUDA use nccl, tensors in
+memory gloo. The stop signal is in memory, so that checking it never waits for a GPU.
 """
 
 import base64
@@ -39,11 +39,11 @@ from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import Run
 
 WAIT = datetime.timedelta(hours=1)
-"""How long the others wait for process 0 to evaluate, sample and save."""
+"""Time that the others wait while process 0 evaluates, samples and saves."""
 
 
 class Ranks:
-    """The processes of a training, of which this is one. The default is a process alone: nothing is communicated."""
+    """The processes of a training, seen from one of them. The default is a single process without communication."""
 
     def __init__(self, rank: int = 0, size: int = 1, sharded: bool = False) -> None:
         self.rank, self.size, self.sharded = rank, size, sharded
@@ -57,7 +57,7 @@ class Ranks:
         return self.rank == 0
 
     def check(self, training: Training, batch: int) -> None:
-        """Raise `InputError` for what cannot be dealt out to these processes."""
+        """Raise `InputError` for options that these processes cannot share."""
         parts = training.accumulate * self.size
         if batch % parts:
             raise InputError(
@@ -65,36 +65,32 @@ class Ranks:
                 "micro-batches: change --batch-size or --nproc-per-node"
             )
         if training.compile == "step" and self.size > 1:
-            raise InputError("--compile step is for one process: take --compile blocks")
+            raise InputError("--compile step needs a single process: use --compile blocks")
         if self.sharded and training.compile != "off":
-            raise InputError("--parallel fsdp shards blocks as they are called, uncompiled: leave out --compile")
+            raise InputError("--parallel fsdp needs uncompiled blocks: leave out --compile")
         if self.sharded and training.optimizer == "muon":
-            raise InputError("Muon orthogonalises whole matrices, which --parallel fsdp cuts up: take --parallel ddp")
+            raise InputError("Muon orthogonalises whole matrices, but --parallel fsdp splits them: use --parallel ddp")
 
-    # ---- who trains on what ----------------------------------------------------------------------
-
-    def mine(self, order: Any) -> Any:
-        """This process' part of the windows of a step: the rank-th of `size` equal slices."""
+    def own_part(self, order: Any) -> Any:
+        """This process' windows of a step: the rank-th of `size` equal slices."""
         share = len(order) // self.size
         return order[self.rank * share : (self.rank + 1) * share]
 
     def share(self, chunks: Iterable[Any]) -> list[Any]:
-        """The chunks of an evaluation that this process does; all of them on process 0 where the model is sharded."""
-        found = list(chunks)
+        """The chunks that this process evaluates; with a sharded model, process 0 evaluates all."""
+        every = list(chunks)
         if self.sharded:
-            return found if self.leader else []
-        return found[self.rank :: self.size]
+            return every if self.leader else []
+        return every[self.rank :: self.size]
 
     def seed_noise(self, seed: int) -> None:
-        """Seed dropout and HDPL's noise: process 0 as a training alone, the others apart from it and each other."""
+        """Seed dropout and HDPL's noise: process 0 like a single process, every other process differently."""
         torch.manual_seed(seed if self.leader else (seed * 1_000_003 + self.rank) % 2**63)
 
-    # ---- the model -------------------------------------------------------------------------------
-
     def loss_of(self, model: Any, blocks: Any) -> Callable[[Tensor, Tensor], Any]:
-        """What computes the training loss of `model`; gradients come out averaged over the processes.
+        """A function for the training loss of `model`, whose gradients are averaged over the processes.
 
-        Sharded, a copy of the model is trained and `trained` is that copy; `refresh` brings its weights back.
+        With sharding, `trained_model` is a copy of the model, and `refresh` copies its weights back.
         """
         self._trained, self._parameters = model, []
         if not self.sharded and self.size == 1:
@@ -105,14 +101,13 @@ class Ranks:
 
         device = next(model.parameters()).device
         known = inspect.signature(DistributedDataParallel).parameters
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # constants, all
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # all are constant
         options: dict[str, Any] = {buffers: False, "device_ids": [device] if device.type == "cuda" else None}
         ddp = DistributedDataParallel(wrapped, **options)
         self._sync = lambda on: contextlib.nullcontext() if on else ddp.no_sync()
         return ddp
 
     def _shard(self, wrapped: "_Loss") -> Callable[[Tensor, Tensor], Any]:
-
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -123,46 +118,43 @@ class Ranks:
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
         self._trained = wrapped.model = copy.deepcopy(whole)
         if not self.leader:
-            whole.to("meta")  # nobody looks at it there
+            whole.to("meta")  # it is not used there
         for block in wrapped.model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(wrapped, mesh=mesh)
-        module: Any = wrapped  # fully_shard made it an FSDPModule
+        module: Any = wrapped  # now an FSDPModule
         self._sync = lambda on: contextlib.nullcontext(module.set_requires_gradient_sync(on))
         return wrapped
 
     @property
-    def trained(self) -> nn.Module:
+    def trained_model(self) -> nn.Module:
         """The model whose parameters the optimiser changes."""
         assert self._trained is not None, "loss_of comes first"
         return self._trained
 
     def syncing(self, last: bool) -> Any:
-        """A context for the backward pass of a micro-batch: gradients travel with the last one of a step only."""
+        """A context for the backward pass of a micro-batch; only the last one of a step exchanges gradients."""
         return self._sync(last)
 
     def clip(self, largest: float) -> Tensor:
-        """The norm of the whole gradient, over all parameters and shards; the gradient is scaled down to `largest`."""
-        if not self._parameters:  # collecting them takes as long as their norms
-            self._parameters = list(self.trained.parameters())
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, largest)
-        return _whole(norm)
+        """Scale the whole gradient down to norm `largest`; returns its norm over all parameters and shards."""
+        if not self._parameters:  # cached, because collecting them takes as long as their norms
+            self._parameters = list(self.trained_model.parameters())
+        return _whole(torch.nn.utils.clip_grad_norm_(self._parameters, largest))
 
     def refresh(self, model: nn.Module) -> None:
-        """Copy the sharded weights into `model` on process 0, where it is evaluated and saved from."""
+        """Copy the sharded weights into `model` on process 0, which evaluates and saves it."""
         if not self.sharded:
             return
         with torch.no_grad():
             own = model.state_dict()
-            for name, value in self.trained.state_dict().items():
+            for name, value in self.trained_model.state_dict().items():
                 whole = _whole(value)
                 if self.leader:
                     own[name].copy_(whole)
 
-    # ---- agreeing --------------------------------------------------------------------------------
-
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Means over the processes of scalars, which are the same for all of them afterwards."""
+        """Means of scalars over the processes, equal in all of them."""
         if self.size == 1:
             return values
         stacked = torch.stack([value.detach().float() for value in values.values()])
@@ -174,24 +166,24 @@ class Ranks:
         return list(values) if self.size == 1 else self.total(torch.tensor(values, dtype=torch.float64)).tolist()
 
     def total(self, values: Tensor) -> Tensor:
-        """Sums over the processes of numbers in memory."""
+        """Sum a tensor in memory over the processes, in place."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether one of the processes says so; so that a signal to one stops all at the same step."""
+        """Whether the flag is set in any process, so that a signal to one stops all at the same step."""
         return flag if self.size == 1 else self.sum(float(flag))[0] > 0
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait for all processes."""
         self.sum(0.0)
 
     @contextlib.contextmanager
     def leader_first(self) -> Iterator[None]:
-        """What one process does for all, as filling a cache: the others begin when process 0 is through.
+        """Let process 0 run the block before the others, for example to fill a cache.
 
-        Where that raises, the others leave without a word: it says what is wrong.
+        If it raises there, the others exit silently, because process 0 prints the error.
         """
         if not self.leader and self.any(False):
             sys.exit(2)
@@ -205,18 +197,16 @@ class Ranks:
             self.any(False)
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the process group."""
         if self.size > 1 and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
-    # ---- the run folder --------------------------------------------------------------------------
-
     def run(self, run: Run) -> Run:
-        """`run` for process 0, and for the others one that reads the folder but writes nothing."""
+        """`run` for process 0; for the others a run that only reads the folder."""
         return run if self.leader else _Reader(run.folder)
 
     def noise_states(self) -> dict[str, str]:
-        """The random states of the processes but the first, by rank, as text for a checkpoint."""
+        """Random states of all processes except the first, by rank, as text for a checkpoint."""
         if self.size == 1:
             return {}
         states: list[Any] = [None] * self.size
@@ -224,21 +214,21 @@ class Ranks:
         return {str(rank): state for rank, state in enumerate(states) if rank}
 
     def restore_noise(self, states: dict[str, str], seed: int, step: int) -> None:
-        """This process' state of `noise_states`, or a fresh one of that step where there were fewer processes."""
+        """Restore this process' state of `noise_states`, or seed a new one if there were fewer processes."""
         if self.leader:
-            return  # its state is the checkpoint's own
-        found = states.get(str(self.rank))
-        if found is None:
+            return  # the checkpoint itself holds its state
+        state = states.get(str(self.rank))
+        if state is None:
             self.seed_noise(seed + 7919 * step)
         else:
-            _set_noise_state(torch.tensor(list(base64.b64decode(found)), dtype=torch.uint8))
+            _set_noise_state(torch.tensor(list(base64.b64decode(state)), dtype=torch.uint8))
 
 
 def ranks(device: str, parallel: str = "ddp") -> tuple[Ranks, str]:
-    """(the processes that torchrun started, the device of this one); a process alone where it started none.
+    """(processes started by torchrun, device of this one); a single process without torchrun.
 
-    `device` is cpu or cuda; each process takes the CUDA device of its local rank. Raises `InputError` for more
-    processes on a machine than it has GPUs.
+    `device` is cpu or cuda; each process takes the CUDA device of its local rank. Raises `InputError` if a machine has
+    fewer GPUs than processes.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return Ranks(), device
@@ -257,7 +247,7 @@ def ranks(device: str, parallel: str = "ddp") -> tuple[Ranks, str]:
 
 
 class _Loss(nn.Module):
-    """The training loss as a module's forward pass, which is what torch's wrappers hook into."""
+    """The training loss as a module, which torch's wrappers need."""
 
     def __init__(self, model: Any, blocks: Any) -> None:
         super().__init__()
@@ -268,7 +258,7 @@ class _Loss(nn.Module):
 
 
 class _Reader(Run):
-    """The run folder of a process that is not to write."""
+    """The run folder of a process that must not write."""
 
     def open_metrics(self, step: int) -> None: ...
     def log(self, step: int, kind: str, **values: Any) -> None: ...
@@ -296,23 +286,19 @@ def _set_noise_state(state: Tensor) -> None:
         torch.cuda.set_rng_state(state[n:].clone())
 
 
-# ---- sharded checkpoints -----------------------------------------------------------------------
-#
-# RUN/sharded/step-000200/       torch.distributed.checkpoint: every process writes its own part
-# RUN/sharded/step-000200.json   step, configuration and state of the loop; written last, it makes the folder count
-#
-# torch pickles the index of such a folder. Only --resume reads it, in a run folder of one's own; `models.load` never.
-
-
 def save_sharded(
     folder: Path, ranks: Ranks, optimizer: Optimizers, step: int, state: dict[str, Any], *, keep: int = 2
 ) -> None:
-    """Write weights, moments and random states, each process its own part; the last `keep` checkpoints stay."""
+    """Write weights, moments and random states, each process its own part, and keep the last `keep` checkpoints.
+
+    RUN/sharded/step-000200/      torch.distributed.checkpoint; its index is a pickle, which only --resume reads
+    RUN/sharded/step-000200.json  step, configuration and state of the loop; written last, it makes the folder valid
+    """
     import torch.distributed.checkpoint as dcp
 
     out = folder / "sharded" / f"step-{step:06d}"
     if ranks.leader:
-        shutil.rmtree(out, ignore_errors=True)  # of a process that was killed while it wrote
+        shutil.rmtree(out, ignore_errors=True)  # left by a process that was killed while writing
         out.parent.mkdir(exist_ok=True)
     ranks.wait()
     tensors = _tensors(ranks, optimizer) | {f"rng.{ranks.rank}": _noise_state()}
@@ -330,19 +316,19 @@ def save_sharded(
 def load_sharded(
     folder: Path, ranks: Ranks, model: nn.Module, optimizer: Optimizers, seed: int
 ) -> tuple[int, dict[str, Any]]:
-    """(step, state) of the last whole checkpoint, read by as many processes as there are now; one needs no torchrun.
+    """Restore the last complete checkpoint with the current number of processes; returns (step, state).
 
-    Raises `InputError` where there is none, and for one of another configuration.
+    Raises `InputError` if there is none, or it has another configuration.
     """
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.api import CheckpointException  # no Exception, but a BaseException
+    from torch.distributed.checkpoint.api import CheckpointException  # a BaseException, not an Exception
 
-    found = sorted((folder / "sharded").glob("step-*.json"))
-    if not found:
-        raise InputError(f"{folder} saved no sharded checkpoint yet; train it again into a new folder")
-    about, path = read_json(found[-1], State), found[-1].with_suffix("")
+    written = sorted((folder / "sharded").glob("step-*.json"))
+    if not written:
+        raise InputError(f"{folder} has no sharded checkpoint yet: train it again into a new folder")
+    about, path = read_json(written[-1], State), written[-1].with_suffix("")
     if about["config"] != json.dumps(read_json(folder / "config.json", Config), sort_keys=True):
-        raise InputError(f"{found[-1]} is a checkpoint of another configuration than {folder / 'config.json'}")
+        raise InputError(f"{written[-1]} has another configuration than {folder / 'config.json'}")
     saved: Any = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     moments: dict[int, dict[str, Tensor]] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -352,7 +338,7 @@ def load_sharded(
             p = parameters[int(index)].detach()
             like = torch.zeros_like(p) if entry.size == p.shape else torch.zeros(entry.size)
             moments.setdefault(int(index), {})[key] = like
-    wanted = {f"model.{k}": v.detach() for k, v in ranks.trained.state_dict().items()}
+    wanted = {f"model.{k}": v.detach() for k, v in ranks.trained_model.state_dict().items()}
     _same_names(wanted, saved, path)
     wanted |= {f"optimizer.{i}.{key}": v for i, one in moments.items() for key, v in one.items()}
     own = f"rng.{ranks.rank}"
@@ -374,14 +360,14 @@ def load_sharded(
 
 @contextlib.contextmanager
 def _one_process() -> Iterator[None]:
-    """Without torch's remark that one process saves alone: that is meant."""
+    """Silence torch's warning that a single process saves."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         yield
 
 
 def _tensors(ranks: Ranks, optimizer: Optimizers) -> dict[str, Tensor]:
-    tensors = {f"model.{k}": v.detach() for k, v in ranks.trained.state_dict().items()}
+    tensors = {f"model.{k}": v.detach() for k, v in ranks.trained_model.state_dict().items()}
     for i, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
     return tensors
@@ -394,6 +380,5 @@ def _same_names(wanted: dict[str, Tensor], saved: Any, path: Path) -> None:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """The tensor, put together where FSDP2 left a part of it on each process: a DTensor, which takes a second to import
-    and which no training without FSDP2 has seen."""
+    """Assemble a tensor that FSDP2 shards (a DTensor, whose import takes a second; so it is not imported here)."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

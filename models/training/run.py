@@ -1,4 +1,4 @@
-"""A run folder while it is written: configuration, manifest, metrics, weights."""
+"""Writes a run folder: configuration, manifest, metrics, weights."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ from streamscope.models.tensors import CONFIG, DIGEST, FORMAT, config_digest, di
 from streamscope.models.training.lock import NAME, Lock
 from streamscope.text.tokenizer import Tokenizer
 
-OF_THE_MACHINE = ("tokens_per_second", "mfu", "peak_memory")
-"""Values of a row of metrics.jsonl that are other on another machine, or at another time."""
+MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
+"""Values in a row of metrics.jsonl that depend on the machine and its load."""
 
 
 class Run:
-    """Writer of a run folder. Files appear whole or not at all; metrics are appended row by row."""
+    """Writer of a run folder. Files are written atomically; metrics are appended row by row."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,11 +29,9 @@ class Run:
         self._metrics: Any = None
         self._board: Any = None
 
-    # ---- starting ------------------------------------------------------------------------------
-
     @classmethod
     def create(cls, folder: Path, config: dict[str, Any], tokenizer: Tokenizer, manifest: dict[str, Any]) -> "Run":
-        """Make the folder; the manifest is its last file. Raises `InputError` when it holds something already."""
+        """Create the folder; the manifest is written last. Raises `InputError` if it is not empty."""
         check_startable(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,21 +47,21 @@ class Run:
         return run
 
     def lock(self) -> None:
-        """Keep other processes from writing here until `finish`. Raises `InputError` where one does already."""
+        """Exclude other processes until `finish`. Raises `InputError` if one is already writing."""
         if self._lock is None:
             self._lock = Lock(self.folder)
-            for part in self.folder.rglob("*.part"):  # of a process that was killed
+            for part in self.folder.rglob("*.part"):  # left by a killed process
                 part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
-        """Let others write here."""
+        """Allow other processes to write."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """`lock`, and `unlock` when the block fails; where it does not, training goes on and `finish` unlocks."""
+        """`lock`, and `unlock` if the block fails; otherwise training continues and `finish` unlocks."""
         self.lock()
         try:
             yield
@@ -72,13 +70,11 @@ class Run:
             raise
 
     def open_metrics(self, step: int) -> None:
-        """Start appending after `step`; rows of later steps (of a killed process) are dropped, and an outcome that an
-        earlier process wrote, until there is a new one."""
+        """Start to append after `step`; drop later rows of a killed process, and the outcome of an earlier process."""
         manifest = read_json(self.folder / "manifest.json", Manifest)
         if "outcome" in manifest and step != manifest.get("steps"):
-            gone = ("outcome", "ended", "weights")
-            kept = {name: value for name, value in manifest.items() if name not in gone}
-            write_text(self.folder / "manifest.json", json.dumps(kept, indent=1))
+            rest = {k: v for k, v in manifest.items() if k not in ("outcome", "ended", "weights")}
+            write_text(self.folder / "manifest.json", json.dumps(rest, indent=1))
         path = self.folder / "metrics.jsonl"
         rows = [r for r in read_metrics(self.folder, strict=False) if r["step"] <= step] if path.exists() else []
         write_text(path, "".join(json.dumps(r) + "\n" for r in rows))
@@ -87,10 +83,8 @@ class Run:
 
         self._board = SummaryWriter(str(self.folder / "tb"), purge_step=step + 1)
 
-    # ---- while running -------------------------------------------------------------------------
-
     def log(self, step: int, kind: str, **values: Any) -> None:
-        """One row of metrics.jsonl, and the numbers in it to TensorBoard."""
+        """Write one row of metrics.jsonl, and its numbers to TensorBoard."""
         self._metrics.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
         self._metrics.flush()
         if self._lock is not None:
@@ -102,7 +96,7 @@ class Run:
                 self._board.add_text(name, str(value), step)
 
     def log_rows(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
-        """Rows of {"module", "metric", "part", "value"}, each a row of metrics.jsonl and a curve of TensorBoard."""
+        """Write rows of {"module", "metric", "part", "value"} to metrics.jsonl, and as curves to TensorBoard."""
         lines = (json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows)
         self._metrics.write("".join(lines))
         self._metrics.flush()
@@ -112,15 +106,15 @@ class Run:
                 self._board.add_scalar(tag, row["value"], step)
 
     def save_model(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
-        """model.safetensors; the digest of the weights."""
+        """Write model.safetensors; returns the digest of the weights."""
         return write_tensors(self.folder / "model.safetensors", weights, {"step": str(step)})
 
     def save_snapshot(self, model: torch.nn.Module, step: int, dtype: str) -> None:
-        """snapshots/step-NNNNNN.safetensors, then its line in snapshots/snapshots.json."""
+        """Write snapshots/step-NNNNNN.safetensors, then its line in snapshots/snapshots.json."""
         write_snapshot(self.folder, dict(model.state_dict()), step, dtype)
 
     def save_final(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
-        """`save_model` where a kill or damage left other weights in model.safetensors than these."""
+        """`save_model`, unless model.safetensors already holds these weights undamaged."""
         sha256 = digest(weights)
         with suppress(InputError):
             if read_tensors(self.folder / "model.safetensors")[1].get(DIGEST) == sha256:
@@ -141,18 +135,18 @@ class Run:
 
 
 def check_startable(folder: Path) -> None:
-    """Raise `InputError` for a folder with something in it, unless that is what a start leaves that was killed before
-    there was a run: files from before the manifest."""
+    """Raise `InputError` if the folder is not empty, except for files of a start that was killed before the
+    manifest."""
     if not folder.exists():
         return
     files = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
     ours = {NAME, "config.json", "tokenizer.json"}
     if {name for name in files if not name.endswith(".part")} - ours:
-        raise InputError(f"{folder} is not empty: choose another --out, or --resume to go on with the run in it")
+        raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")
 
 
 def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
-    """Rows of metrics.jsonl, of a snapshot those up to its step. A torn last line is dropped unless `strict`."""
+    """Rows of metrics.jsonl, for a snapshot up to its step. A damaged last line is dropped unless `strict`."""
     rows = read_rows(folder / "metrics.jsonl", strict=strict)
     at = snapshot_step(folder)
     return rows if at is None else [row for row in rows if row["step"] <= at]

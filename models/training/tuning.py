@@ -1,16 +1,15 @@
-"""Fine-tuning a run on pairs: the body of `python -m models.sft`."""
+"""Fine-tunes a run on pairs, for `python -m models.sft`."""
 
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from streamscope.cli.disk import Config, Tuned, TunedConfig, read_json
+from streamscope.cli.disk import Config, TunedConfig, TunedManifest, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
@@ -29,17 +28,14 @@ VALID_FRACTION = 0.05
 
 
 def start(options: Any, out: Path) -> None:
-    """Begin the fine-tuning that `models.sft.Options` describe."""
-
+    """Start the fine-tuning with these `models.sft.Options`."""
     if not options.run or options.data is None:
         raise InputError("give a run and --data FILE, for example: runs/lfa --data pairs.jsonl --out runs/lfa-sft")
     template = options.template.replace("\\n", "\n")
     check_template(template)
     training = with_recipe(options.training, "", "small")
     training = replace(training, device=pick_device(training.device))
-
     check_startable(out)
-
     folder = run_folder(options.run)
     check_given(options.training, training, model_config(folder), type(options)().training)
     sft = {
@@ -58,53 +54,51 @@ def start(options: Any, out: Path) -> None:
     _fit(trainer, counts)
 
 
-def go_on(out: Path) -> None:
-    """Go on with the fine-tuning in `out`; raises `InputError` where its data, parent or tokenizer changed."""
-
+def resume(out: Path) -> None:
+    """Continue the fine-tuning in `out`; raises `InputError` if its data, parent or tokenizer changed."""
     folder = whole_run(out)
     if "sft" not in read_json(folder / "config.json", Config):
-        raise InputError(f"{folder} is no fine-tuning: resume it with python -m models.train --resume --out {folder}")
-    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", Tuned)
+        raise InputError(
+            f"{folder} is not a fine-tuning: resume it with python -m models.train --resume --out {folder}"
+        )
+    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
     training = from_dict(Training, saved["training"])
-    again = none_yet(folder, training.checkpoint_every)
-    start = _parent(manifest) if again else folder
-    trainer, counts = _trainer(start, folder, saved["sft"], training, fresh=not again)
+    restarts = none_yet(folder, training.checkpoint_every)
+    start = _parent(manifest) if restarts else folder
+    trainer, counts = _trainer(start, folder, saved["sft"], training, load_weights=restarts)
     if counts["tokenizer"] != manifest["sft"].get("tokenizer", counts["tokenizer"]):
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or tune a new run")
     for name in ("data", "valid"):
         if counts[name] != manifest["sft"][name]:
             raise InputError(f"the {name} pairs changed since the run began: a resumed run would not be the same run")
     trainer.resume()
-    done = " (the run is complete)" if trainer.step == trainer.steps else ""
-    print(f"resuming at step {trainer.step} of {trainer.steps}{done}", file=sys.stderr)
+    print(trainer.resume_line(), file=sys.stderr)
     _fit(trainer, counts)
 
 
 def _parent(manifest: dict[str, Any]) -> Path:
-    """The run that the fine-tuning started from. Raises `InputError` when it has other weights now."""
-
+    """The run that the fine-tuning started from. Raises `InputError` if its weights have changed."""
     parent = run_folder(manifest["parent"]["run"])
     if parent_of(parent)["sha256"] != manifest["parent"]["sha256"]:
-        raise InputError(f"{parent} has other weights than when the fine-tuning began; start it anew")
+        raise InputError(f"the weights of {parent} changed since the fine-tuning began: start it again")
     return parent
 
 
 def _trainer(
-    start: Path, out: Path, sft: dict[str, Any], training: Training, *, fresh: bool = False
+    start: Path, out: Path, sft: dict[str, Any], training: Training, *, load_weights: bool = True
 ) -> tuple[Any, dict[str, Any]]:
-    """(trainer, counts of the pairs). The model is that of `start`; `fresh`: its shape only, a checkpoint fills it."""
-
+    """(trainer, counts of the pairs) for the model of `start`, with or without its weights."""
     pairs = read_pairs(Path(sft["data"]))
     if sft["valid"] is not None:
         train, valid = pairs, read_pairs(Path(sft["valid"]))
     else:
         train, valid = hold_out(pairs, VALID_FRACTION)
     torch.manual_seed(training.seed_of("noise"))
-    if fresh:
-        model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"))
-    else:
+    if load_weights:
         model = load(start)
         check_weights(model)
+    else:  # a checkpoint will fill it
+        model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"))
     tokenizer, n_ctx = model._text(), model.config.n_ctx
     windows: dict[str, PairWindows] = {}
     counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
@@ -115,18 +109,13 @@ def _trainer(
         windows[name] = w
         counts[name] = {
             "pairs": len(some), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
-            "targets": w.n_targets, "windows": len(w), "sha256": _digest(some),
+            "targets": w.n_targets, "windows": len(w),
+            "sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest(),
         }  # fmt: skip
     return Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device), counts
 
 
-def _digest(pairs: Sequence[tuple[str, str]]) -> str:
-
-    return hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
-
-
 def _fit(trainer: Any, counts: dict[str, Any]) -> None:
-
     n_ctx = trainer.model.config.n_ctx
     for name, part in (("data", "training"), ("valid", "validation")):
         c = counts[name]

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             reopen(cells, out, retry=options.retry)
         words = sys.argv[1:] if argv is None else argv
         launch(options, "streamscope.papers.scales", words, logs=out / ".ledger" / "logs")
-        work(cells, out, threads=options.threads, shown=not is_worker(options))
+        work(cells, out, threads=options.threads, visible=not is_worker(options))
     if not is_worker(options):
         print_status(out, cells)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.ledger import Ledger
-from streamscope.models.grid import Cell, begin, cells_of, changed, read_grid, reopen, work
+from streamscope.models.grid import Cell, begin, cells_of, read_grid, reopen, with_options, work
 from streamscope.papers.scales.options import ScaleOptions
 
 Told = TypeVar("Told", bound=ScaleOptions)
@@ -25,8 +25,8 @@ def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str]
     `seeds` are as many as grid.toml says where it is None. An arm that has `scales` is one of these alone, as where a
     width divides by no such number of heads, and an arm of fewer `seeds` has no more. Names begin with the paper's, so
     that papers can share a folder.
-    `given` are KEY=VALUE in place of what the recipe says (`models.grid.changed`). Raises `InputError` for a scale that
-    scales.toml does not have, and as `changed` does.
+    `given` are KEY=VALUE in place of what the recipe says (`models.grid.with_options`). Raises `InputError` for a scale
+    that scales.toml does not have, and as `with_options` does.
     """
     shared, grid = read_grid(PAPERS / "scales" / "scales.toml"), read_grid(PAPERS / paper / "grid.toml")
     if scale not in shared:
@@ -38,7 +38,7 @@ def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str]
     parts = [{**arm, "seeds": [s]} for s in range(most) for arm in mine if s < arm.get("seeds", most)]
     found = cells_of({"train": train, "parts": parts})
     names = [c.name if c.name.startswith(f"{paper}-") else f"{paper}-{c.name}" for c in found]
-    return [replace(changed(cell, given), name=name) for name, cell in zip(names, found, strict=True)]
+    return [replace(with_options(cell, given), name=name) for name, cell in zip(names, found, strict=True)]
 
 
 def _recipe(shared: dict[str, Any], own: dict[str, Any], scale: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.cli.disk import Trained, TrainedConfig, read_json
+from streamscope.cli.disk import TrainedConfig, TrainedManifest, read_json
 from streamscope.cli.terminal import cell, code, visible
 from streamscope.instruments.table import Table
 from streamscope.models.training.config import tokens_seen
@@ -31,7 +31,10 @@ INDEX_NOTE = (
 
 def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     """The card of one model: recipe, and a line for each phenomenon."""
-    manifest, config = read_json(folder / "manifest.json", Trained), read_json(folder / "config.json", TrainedConfig)
+    manifest, config = (
+        read_json(folder / "manifest.json", TrainedManifest),
+        read_json(folder / "config.json", TrainedConfig),
+    )
     data, seen = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
     lines = [
         f"# {cell(name)}, bundled model",

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check, print; `SystemExit` with code 1 where something is broken."""
     options = parse(Options, argv, __doc__)
 
-    from streamscope.cli.user_code import is_own, told
+    from streamscope.cli.user_code import error_line, is_own
     from streamscope.instruments.registry import REGISTERED, named
     from streamscope.instruments.user_instrument import instrument_in
     from streamscope.probes.check.measure import CHECKS, measured, overlooked, problems
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         result, broken = measured(made), 0
     except Exception as error:  # of the user's code
         where = Path(sys.modules[made.__module__].__file__ or "")
-        print(f"broken  measured: {told(error, where)}")
+        print(f"broken  measured: {error_line(error, where)}")
         print("it could not be measured, so nothing else was checked", file=sys.stderr)
         raise SystemExit(1) from None
     for name, check in CHECKS.items():

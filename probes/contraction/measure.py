@@ -32,7 +32,7 @@ APART = "nothing differs between the streams, with or without mixing"
 def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: modules in the order in which they write; units: documents."""
     opened, modules = data[Documents], list(connections(model))
-    read = dict.fromkeys(hook for one in map(PlacedConnection.of, modules) for hook in (one.entry, one.exit))
+    read = dict.fromkeys(hook for one in map(PlacedConnection.from_path, modules) for hook in (one.entry, one.exit))
     documents, tokens_of = list[int](), list[np.ndarray]()
     sums: dict[str, list[np.ndarray]] = {name: [] for name in ("spread", "rank", "apart", "alone", "predicted")}
     for index, tokens, targets in progress(list(opened.batches())):
@@ -62,7 +62,7 @@ def seen_of(
     mixing, inert = connections(model), inert_modules(model)
     cells = pd.DataFrame([
         {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in inert else "yes"}
-        for one in map(PlacedConnection.of, mixing)
+        for one in map(PlacedConnection.from_path, mixing)
     ])  # fmt: skip
     bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
     seen = InstrumentData({}, {}, {"title": f"{title_of(model)}: {title}, {int(tokens.sum()):,} tokens"})
@@ -84,7 +84,7 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
     """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position after each module."""
     rows: list[dict[str, Tensor]] = []
     written, kept = torch.zeros(()), None
-    for module in map(PlacedConnection.of, modules):
+    for module in map(PlacedConnection.from_path, modules):
         before, after, H = (found[hook].double() for hook in (module.entry, module.exit, f"{module.path}.hook_res"))
         written = written + (after - mix(H, before))
         kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)

@@ -16,7 +16,7 @@ from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Column, Table, key
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import read_manifest
-from streamscope.models.mixing import METRICS, STILL, UNITS, inert_modules
+from streamscope.models.mixing import METRICS, NO_MIXING, UNITS, inert_modules
 from streamscope.models.runs import evaluations
 from streamscope.probes.mixing import (
     AT_REST,
@@ -110,7 +110,7 @@ def _kinds_of(used: pd.DataFrame, rest: dict[str, float]) -> list[str]:
     in_use = used["distance_static"]
     if "distance_dynamic" in used:
         in_use = used["distance_dynamic"].fillna(in_use)
-    return [kind(x, rest[name], STILL) for name, x in in_use.items()]
+    return [kind(x, rest[name], NO_MIXING) for name, x in in_use.items()]
 
 
 def kinds(run: Watched) -> list[str] | str:
@@ -130,7 +130,7 @@ def _in_use(run: Watched) -> pd.DataFrame:
 
 def _unknown(used: pd.DataFrame) -> str:
     """Without a replay only stillness can be told."""
-    return AT_REST if bool((used.max(axis=1) < STILL).all()) else "not still; decay unknown"
+    return AT_REST if bool((used.max(axis=1) < NO_MIXING).all()) else "not still; decay unknown"
 
 
 def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:

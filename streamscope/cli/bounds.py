@@ -1,14 +1,13 @@
-"""Which values an option takes, declared with the option; everything else is one line that says so.
+"""Declares the allowed values of options, and checks them with one-line errors.
 
     lr: Positive | None = None
     beta1: Annotated[float, Bounds(low=0, below=1)] = 0.9
     seed: Seed = 0
     clusters: Annotated[Count, Only("method", "kmeans")] = 10
 
-`check` reads the declarations of a configuration and refuses what lies outside: NaN and infinities everywhere, numbers
-that float32 or 64 bits do not hold, what `Bounds` exclude, and options that `Only` says would be ignored. Commands
-check their options as they are parsed (`cli.parse.parse`); `Training` checks itself, so that a notebook gets the same
-line.
+`check` refuses NaN and infinities, numbers beyond float32 or 64 bits, numbers outside `Bounds`, and options that would
+be ignored (`Only`). Commands check their options when parsing (`cli.parse.parse`); `Training` checks itself, so that a
+notebook gets the same error.
 """
 
 import math
@@ -21,15 +20,15 @@ from streamscope.cli.errors import InputError
 
 Declared = TypeVar("Declared")
 LARGEST_FLOAT = float(2**127)
-"""Half of what float32 holds, in which weights and activations are kept."""
+"""Half of the largest float32, the dtype of weights and activations."""
 LARGEST_INT = 2**63 - 1
 SplitAt = Literal["separator", "blank", "file"]
-"""Where a document of a text file ends: behind a line `<|endoftext|>`, before a blank line, with the file."""
+"""End of a document in a text file: after a line `<|endoftext|>`, before a blank line, or the end of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of a number: `low` and `high` are allowed, `above` and `below` are not."""
+    """Limits of a number: `low` and `high` are inclusive, `above` and `below` exclusive."""
 
     low: float | None = None
     above: float | None = None
@@ -52,21 +51,21 @@ class Bounds:
 
 
 class Only:
-    """The option has an effect only where the option `name` has one of these values; none: where it is given at all.
+    """The option only has an effect if the option `name` has one of these values (or, without values, is given).
 
-    `check` refuses the option where it is given (is other than its default) and has no effect.
+    `check` refuses an option that is given (differs from its default) and has no effect.
     """
 
     def __init__(self, name: str, *values: Any) -> None:
         self.name, self.values = name, values
 
     def acts(self, other: Any) -> bool:
-        """Whether it has an effect beside this value of the other option, which may be several."""
+        """Whether it has an effect with this value (or these values) of the other option."""
         several = other if isinstance(other, tuple) else (other,)
         return any(one in self.values for one in several) if self.values else other not in (None, (), "", 0)
 
     def line(self, option: str, other: Any) -> str:
-        """What to say of an option without effect."""
+        """The message for an option without effect."""
         option, name = (f"--{one.replace('_', '-')}" for one in (option, self.name))
         if not self.values:
             return f"{option} has no effect without {name}: leave it out, or give {name} too"
@@ -85,21 +84,21 @@ Count = Annotated[int, Bounds(low=1)]
 Whole = Annotated[int, Bounds(low=0)]
 """0, 1, 2, …"""
 AnyInt = Annotated[int, Bounds()]
-"""Any whole number."""
+"""Any integer."""
 Seed = Annotated[int, Bounds(low=0, below=2**31)]
-"""Of a generator; the upper limit leaves room to count on from it."""
+"""Seed of a generator; the upper limit allows to add to it."""
 
 if TYPE_CHECKING:
     Names = str | Sequence[str]
 else:
     Names = tuple[str, ...]
-"""Names: on the command line several words; in Python one string or a sequence, of which a tuple is made."""
+"""Names: several words on the command line; one string or a sequence in Python, converted to a tuple."""
 
 
 def check(options: Any, spelled: Callable[[str], str] = str) -> None:
-    """Raise `InputError` for the first value in a dataclass (or one inside it) that its declaration excludes.
+    """Raise `InputError` for the first value in a dataclass, also nested, that its declaration excludes.
 
-    `spelled` is how the line calls a field: `--batch-size` where that was typed.
+    `spelled` converts field names for the message, for example to `--batch-size`.
     """
     hints = typing.get_type_hints(type(options), include_extras=True)
     for field in fields(options):
@@ -129,7 +128,7 @@ def _check(name: str, number: float, limits: list[Bounds]) -> None:
 
 
 def declared(hint: Any, kind: type[Declared] = Bounds) -> Iterator[Declared]:  # type: ignore[assignment]
-    """The `Bounds`, or the `Only`, in a type hint, also inside unions and tuples."""
+    """The `Bounds` or `Only` in a type hint, also inside unions and tuples."""
     if typing.get_origin(hint) is Annotated:
         yield from (data for data in hint.__metadata__ if isinstance(data, kind))
         yield from declared(hint.__origin__, kind)

@@ -1,12 +1,12 @@
-"""What lies on disk: every JSON file, row and piece of metadata is read by one validator, every file written whole.
+"""Reads JSON files, rows and metadata with validation, and writes files atomically.
 
     read_json(folder / "manifest.json", Manifest)       a file
     read_rows(folder / "metrics.jsonl", Row)             a file of rows
     parse(text, About, where="x.parquet")                metadata inside another file
 
-A kind is a `TypedDict`: fields that a reader uses have their types here, others may be there and pass through. What is
-missing, of another type, too deep, no UTF-8 or no regular file (a pipe would be waited for without end) raises
-`InputError` that names file, field and remedy. This module imports nothing heavy.
+A kind is a `TypedDict`: the fields that a reader uses have types here, and other fields are kept. Missing fields, other
+types, too deep nesting, other encodings than UTF-8, and files that are not regular (reading a pipe would never end)
+raise `InputError` with file, field and remedy. This module imports nothing heavy.
 """
 
 import hashlib
@@ -28,17 +28,15 @@ from typing_extensions import TypedDict
 from streamscope.cli.bounds import LARGEST_INT, SplitAt
 from streamscope.cli.errors import InputError
 
-# ---- what a run folder holds -------------------------------------------------------------------
-
 
 class Source(TypedDict):
-    """Where documents came from."""
+    """The source of documents."""
 
     source: str
 
 
-class Packed(TypedDict):
-    """A packed corpus: its fingerprint, its size and where it came from."""
+class PackedCorpus(TypedDict):
+    """A packed corpus: fingerprint, size and source."""
 
     corpus: str
     n_tokens: int
@@ -48,27 +46,27 @@ class Packed(TypedDict):
 
 
 class TokenizerOf(TypedDict):
-    """A tokenizer by its content."""
+    """A tokenizer, by its sha256."""
 
     sha256: str
 
 
 class DataOf(TypedDict):
-    """What a run was trained and validated on."""
+    """The data of a run."""
 
-    train: Packed
-    valid: Packed
+    train: PackedCorpus
+    valid: PackedCorpus
     tokenizer: TokenizerOf
 
 
 class Parent(TypedDict):
-    """The run that a derived one was made from."""
+    """The run that a derived run started from."""
 
     run: str
 
 
 class Manifest(TypedDict, total=False):
-    """manifest.json: who made a run, from what, how far it came."""
+    """manifest.json: origin, data and progress of a run."""
 
     preset: str
     scale: str | None
@@ -86,7 +84,7 @@ class Manifest(TypedDict, total=False):
     config_sha256: str
 
 
-class Listed(Manifest):
+class ListedManifest(Manifest):
     """The manifest of a run that can be listed."""
 
     preset: Required[str]  # type: ignore[misc]
@@ -94,7 +92,7 @@ class Listed(Manifest):
     parameters: Required[int]  # type: ignore[misc]
 
 
-class Trained(Listed):
+class TrainedManifest(ListedManifest):
     """The manifest of a run that was trained on packed data."""
 
     argv: Required[list[str]]  # type: ignore[misc]
@@ -114,7 +112,7 @@ class Sources(TypedDict):
 
 
 class Config(TypedDict):
-    """config.json: the format, the model's configuration, and how and on what it was trained."""
+    """config.json: format, model, training options and data."""
 
     format: int
     model: dict[str, Any]
@@ -123,7 +121,7 @@ class Config(TypedDict):
 
 
 class ValidatedConfig(Config):
-    """config.json of a run that says what it was validated on, if it does."""
+    """config.json of a run with its validation data, if known."""
 
     data: NotRequired[Sources]  # type: ignore[misc]
 
@@ -149,21 +147,21 @@ class TunedConfig(Config):
     sft: Pairs
 
 
-class Checked(Parent):
-    """A parent whose weights must be the same still."""
+class CheckedParent(Parent):
+    """A parent whose weights must not have changed."""
 
     sha256: str
 
 
-class Tuned(Manifest):
+class TunedManifest(Manifest):
     """The manifest of a fine-tuning."""
 
-    parent: Required[Checked]  # type: ignore[misc]
+    parent: Required[CheckedParent]  # type: ignore[misc]
     sft: Required[dict[str, Any]]
 
 
 class State(TypedDict):
-    """What is written beside a sharded checkpoint."""
+    """The .json file of a sharded checkpoint."""
 
     step: int
     config: str
@@ -185,7 +183,7 @@ class Evaluation(Row):
 
 
 class Sample(Row):
-    """A text that the model wrote."""
+    """A text sampled from the model."""
 
     text: str
 
@@ -200,7 +198,7 @@ class Mixing(Row):
 
 
 ROWS: dict[str, type] = {"eval": Evaluation, "sample": Sample, "mixing": Mixing}
-"""What the rows of a kind have besides step and kind."""
+"""Types of the rows, by kind."""
 
 
 class Snapshot(TypedDict):
@@ -208,9 +206,6 @@ class Snapshot(TypedDict):
 
     step: int
     sha256: str
-
-
-# ---- reading -----------------------------------------------------------------------------------
 
 
 @cache
@@ -223,7 +218,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def _dicts(kind: Any) -> Iterator[Any]:
-    """The `TypedDict`s in a kind."""
+    """All `TypedDict`s inside a kind."""
     import typing
 
     from typing_extensions import is_typeddict
@@ -237,24 +232,24 @@ def _dicts(kind: Any) -> Iterator[Any]:
 
 
 def parse(text: str | bytes, kind: Any, where: object, remedy: str = "restore it, or make it again") -> Any:
-    """JSON as a kind, with a byte order mark or without; `InputError` naming `where`, field and remedy otherwise."""
+    """Parse JSON (with or without a byte order mark) as a kind; `InputError` with `where`, field and remedy."""
     from pydantic import ValidationError
 
     text = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(BOM_UTF8)
     try:
-        found = _adapter(kind).validate_json(text, strict=True)
+        value = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
-        told = f"{field}: {first['msg']}" if field else first["msg"]
-        raise InputError(f"{where} is damaged ({told[0].lower()}{told[1:]}); {remedy}") from None
-    if (large := _too_large(found)) is not None:
+        message = f"{field}: {first['msg']}" if field else first["msg"]
+        raise InputError(f"{where} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
+    if (large := _too_large(value)) is not None:
         raise InputError(f"{where} is damaged (a number of {len(str(large))} digits); {remedy}")
-    return found
+    return value
 
 
 def _too_large(value: Any) -> int | None:
-    """A whole number in a value that 64 bits do not hold."""
+    """An integer inside a value that exceeds 64 bits, or None."""
     values = [value]
     while values:
         one = values.pop()
@@ -268,10 +263,10 @@ def _too_large(value: Any) -> int | None:
 
 
 def read_bytes(path: Path, missing: str = "check the path") -> bytes:
-    """A file's content; `InputError` for what is missing, may not be read or is no regular file."""
+    """Read a file; `InputError` if it is missing, unreadable or not a regular file."""
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path} is no file; {missing}")
+            raise InputError(f"{path} is not a file; {missing}")
         return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path} is missing: {missing}") from None
@@ -280,32 +275,32 @@ def read_bytes(path: Path, missing: str = "check the path") -> bytes:
 
 
 def read_json(path: Path, kind: Any = Any, remedy: str = "restore it or train the run again") -> Any:
-    """A JSON file as a kind; `InputError` as `read_bytes` and `parse`."""
-    return parse(read_bytes(path, f"{path.parent} is no complete run folder"), kind, path, remedy)
+    """Read a JSON file as a kind; `InputError` like `read_bytes` and `parse`."""
+    return parse(read_bytes(path, f"{path.parent} is not a complete run folder"), kind, path, remedy)
 
 
 def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
-    """A TOML file as a kind; `InputError` as `read_bytes` and `parse`. Arrays may be tuples of the kind."""
+    """Read a TOML file as a kind; `InputError` like `read_bytes` and `parse`. Arrays may be tuples of the kind."""
     import json
     import tomllib
 
     text = read_bytes(path, f"{path} is missing; {remedy}").decode("utf-8-sig", errors="replace")
     try:
-        found = tomllib.loads(text)
+        value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is damaged ({error}); {remedy}") from None
-    return parse(json.dumps(found), kind, path, remedy)
+    return parse(json.dumps(value), kind, path, remedy)
 
 
 def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl. A torn last line is dropped unless `strict`; other damage raises `InputError`."""
+    """Read metrics.jsonl. An incomplete last line is dropped unless `strict`; other damage raises `InputError`."""
     rows: list[dict[str, Any]] = []
-    lines = read_bytes(path, f"{path.parent} is no complete run folder").split(b"\n")
+    lines = read_bytes(path, f"{path.parent} is not a complete run folder").split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            row = parse(line, Row, f"{path}:{number}", "--resume repairs a torn last line")
+            row = parse(line, Row, f"{path}:{number}", "--resume repairs an incomplete last line")
             rows.append(parse(line, ROWS[row["kind"]], f"{path}:{number}") if row["kind"] in ROWS else row)
         except InputError:
             if strict or any(later.strip() for later in lines[number:]):
@@ -313,11 +308,8 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-# ---- writing -----------------------------------------------------------------------------------
-
-
 CHECKSUM = b"sha256"
-"""In the metadata of a parquet file: sha256 of the other entries, by their names. Of the rows every page has a CRC."""
+"""Metadata key of a parquet file: sha256 of the other entries by name. The rows have a CRC per page."""
 
 
 def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -327,10 +319,10 @@ def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
-    """Put a new file at `path`: write(a temporary name of this process), sync, rename, sync the folder.
+    """Write a file at `path`: call `write` on a temporary name, sync, rename, sync the folder.
 
-    The file has the mode that the umask leaves, whatever wrote it. With `keep` the file that was there gets that name.
-    Raises `InputError` where it cannot be written; then, and where the user stops it, the previous file is untouched.
+    The file has the mode of the umask. With `keep`, the previous file is renamed to it. Raises `InputError` if the file
+    cannot be written; then, and when the user stops the process, the previous file is unchanged.
     """
     part = path.with_name(f".{path.name[:190]}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -339,7 +331,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         part.touch()
         mode = stat.S_IMODE(part.stat().st_mode)
         write(part)
-        part.chmod(mode)  # safetensors makes files that only their owner can read
+        part.chmod(mode)  # safetensors writes files that only their owner can read
         with open(part, "rb") as file:
             os.fsync(file.fileno())
         if keep is not None and path.exists():
@@ -350,29 +342,29 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         with suppress(OSError):
             part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            left = "the previous file is untouched" if path.exists() else "nothing was written"
+            left = "the previous file is unchanged" if path.exists() else "nothing was written"
             raise InputError(f"cannot write {path}: {error.strerror or error}; {left}") from None
         raise
 
 
 @cache
 def _host() -> str:
-    """This machine, in the names of its temporary files."""
+    """A short name of this machine, for its temporary files."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 @cache
 def _remove_parts(folder: Path) -> None:
-    """Delete the temporary files that killed processes of this machine left in a folder; once per process."""
+    """Delete temporary files of killed processes of this machine in a folder, once per process."""
     for part in folder.glob(f".*.{_host()}-*.part"):
-        found = re.search(r"-(\d+)-[0-9a-f]{8}\.part$", part.name)
-        if found and not _lives(int(found[1])):
+        match = re.search(r"-(\d+)-[0-9a-f]{8}\.part$", part.name)
+        if match and not _is_alive(int(match[1])):
             with suppress(OSError):
                 part.unlink()
 
 
-def _lives(pid: int) -> bool:
-    """Whether this machine has a process of this number."""
+def _is_alive(pid: int) -> bool:
+    """Whether this machine has a process with this id."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -383,12 +375,12 @@ def _lives(pid: int) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (`write_atomically`)."""
+    """Write a text file by `write_atomically`."""
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable; some file systems cannot, and need not."""
+    """Sync the names in a folder; errors of file systems that cannot are ignored."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -398,13 +390,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InputError` where a file cannot be made at `path`; its folder is made if it is not there.
+    """Raise `InputError` if a file cannot be written at `path`; its folder is created if necessary.
 
-    An empty file is made in that folder and taken away again: permissions do not say whether a file system takes files.
+    An empty file is created there and deleted, because permissions do not show whether a file system accepts files.
     """
     part = path.parent / f".probe.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     try:
-        if os.path.isdir(path):  # a name that is too long is no error there
+        if os.path.isdir(path):  # does not raise for a name that is too long
             raise InputError(f"cannot write {path}: it is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
@@ -414,7 +406,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `InputError` where `folder` is a file, or cannot be made and written to."""
+    """Raise `InputError` if `folder` is a file, or cannot be created and written."""
     if os.path.isfile(folder):
-        raise InputError(f"--out {folder} is a file; give a folder")
+        raise InputError(f"--out {folder} is a file: give a folder")
     check_writable(folder / "README.md")

@@ -1,4 +1,4 @@
-"""The errors a user can cause, told in one line that says what to change."""
+"""Errors that a user can cause, as one line that says what to change."""
 
 
 class InputError(Exception):
@@ -10,11 +10,11 @@ class InputError(Exception):
 
 
 class Undefined(InputError, AttributeError):
-    """A quantity that this architecture does not define. `hasattr` is False for it, and the message says why."""
+    """A quantity that this architecture does not define; the message gives the reason, and `hasattr` is False."""
 
 
 def unknown(what: str, name: str, known: list[str]) -> InputError:
-    """An `InputError` for a name that does not exist, with the nearest ones that do."""
+    """The `InputError` for an unknown name, with the nearest known names."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

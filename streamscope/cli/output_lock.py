@@ -1,9 +1,9 @@
-"""Who writes one output: commands that do the same work share its folder, others are refused while one works.
+"""Locks an output: commands with the same work share its folder, others are refused meanwhile.
 
-    with shared(folder, "what is done", out):
-        ...                              # unfinished work in `folder`; it goes with the last that ends well
+    with share_output(folder, "description of the work", out):
+        ...                              # unfinished work in `folder`; the last command deletes it
 
-Each command holds a lock (`flock`, which ends with the process, however it ends) on a file named after its work.
+Each command holds a lock (`flock`, which always ends with the process) on a file named after its work.
 """
 
 import fcntl
@@ -18,48 +18,47 @@ from streamscope.cli.errors import InputError
 
 
 @contextmanager
-def shared(folder: Path, work: str, out: Path, *, keep: bool = False) -> Iterator[None]:
-    """Hold `folder`, where unfinished work on `out` lies; delete it at the end, unless others hold it still.
+def share_output(folder: Path, work: str, out: Path, *, keep: bool = False) -> Iterator[None]:
+    """Hold `folder` with unfinished work on `out`; delete it at the end, unless others still hold it or with `keep`.
 
-    `keep` leaves it, for the one who waits for a worker's part.
-    Raises `InputError` where another command does other work for the same `out`.
+    Raises `InputError` if another command does other work for the same `out`.
     """
     own = folder / f"{hashlib.sha256(work.encode()).hexdigest()[:16]}.lock"
-    lock = _held(own)
+    lock = _hold(own)
     try:
         for other in folder.glob("*.lock"):
             if other != own and _locked(other):
-                raise InputError(f"another command is writing {out}, of other runs or options: give another --out")
+                raise InputError(f"another command is writing {out} with other runs or options: give another --out")
         yield
-        if not keep and _alone(lock):
+        if not keep and _is_alone(lock):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
-        if own.exists() and _alone(lock):
+        if own.exists() and _is_alone(lock):
             own.unlink(missing_ok=True)
-            with suppress(OSError):  # unfinished work, for the same command to go on with
+            with suppress(OSError):  # not empty: unfinished work, which the same command continues
                 folder.rmdir()
         os.close(lock)
 
 
-def _held(path: Path) -> int:
-    """The lock of a file, shared; taken again where its last holder deleted it in between."""
+def _hold(path: Path) -> int:
+    """Take the shared lock of a file; try again if its last holder deleted it in between."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            found = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:  # the folder was deleted in between
             continue
         except OSError as error:
             raise InputError(f"cannot write {path.parent}: {error.strerror}") from None
-        fcntl.flock(found, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(found), path.stat()):
-                return found
-        os.close(found)
+            if os.path.samestat(os.fstat(lock), path.stat()):
+                return lock
+        os.close(lock)
 
 
-def _alone(lock: int) -> bool:
-    """Whether nobody else holds the lock; then it is held alone."""
+def _is_alone(lock: int) -> bool:
+    """Try to make the lock exclusive; whether it succeeded."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -68,15 +67,15 @@ def _alone(lock: int) -> bool:
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file; one that nobody holds is deleted."""
+    """Whether a process holds the lock of a file; an unheld file is deleted."""
     try:
-        found = os.open(path, os.O_RDWR)
+        lock = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        if not _alone(found):
+        if not _is_alone(lock):
             return True
         path.unlink(missing_ok=True)
         return False
     finally:
-        os.close(found)
+        os.close(lock)

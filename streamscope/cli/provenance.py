@@ -1,4 +1,4 @@
-"""Who computed a result, on what: command, commit, versions, device."""
+"""The provenance of a result: command, commit, versions, device."""
 
 import os
 import platform
@@ -15,54 +15,47 @@ PACKAGES = ("torch", "transformer-lens", "tokenizers", "safetensors", "numpy")
 
 
 def pick_device(name: str) -> str:
-    """`auto` is CUDA when there is one; an unavailable device raises `InputError`."""
+    """Resolve `auto` to CUDA if available; an unavailable device raises `InputError`."""
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {name} was asked for, but torch sees no CUDA device; use --device cpu")
+        raise InputError(f"device {name}: torch finds no CUDA device; use --device cpu")
     if name.split(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device {name!r} is unknown: auto, cpu, cuda or cuda:N")
+        raise InputError(f"device {name!r} is unknown: give auto, cpu, cuda or cuda:N")
     return name
 
 
 def now() -> str:
-    """UTC time, to the second."""
+    """UTC time in seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """Who computed this: arguments, commit, versions, machine."""
+    """Arguments, commit, versions and machine of this process."""
     import torch
 
+    cuda = device.startswith("cuda")
     return {
         "argv": ["python", *sys.orig_argv[1:]],
         "commit": commit(),
         "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
-        "device": torch.cuda.get_device_name()
-        if device.startswith("cuda")
-        else f"cpu, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads",
         "cores": os.cpu_count(),
         "started": now(),
     }
 
 
-CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
-"""Arguments of git."""
-
-
 def commit() -> str:
-    """The clone's commit, with "+changes" when the tree differs from it; "unknown" outside git.
-
-    What commands write into results/ is no change: it is what the code made.
-    """
+    """The clone's commit, with "+changes" if files outside results/ differ from it; "unknown" outside git."""
     root = Path(__file__).resolve().parents[2]
+    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git(*CHANGES) else "")
+        return git("rev-parse", "HEAD") + ("+changes" if git(*status) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -1,6 +1,6 @@
-"""Text of others (names of files, fields of manifests, tokens, quotes) where it is shown: nothing in it acts.
+"""Escapes untrusted text (file names, fields of manifests, tokens, quotes) for display.
 
-A terminal obeys escape sequences, a Markdown page runs HTML, rich reads "[/b]" as a style. Names may hold all of it.
+Terminals execute escape sequences, Markdown pages HTML, and rich reads "[/b]" as a style.
 """
 
 import json
@@ -11,42 +11,42 @@ from typing import Any
 UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Control characters, line ends, directions and invisible characters, and what is no character alone."""
+"""Control characters, line ends, text directions, invisible characters and lone surrogates."""
 LINE_ENDS = re.compile(r"[\r\n\t]+")
 TAG = re.compile(r"(?<!\\)((?:\\\\)*)<(?=[A-Za-z/!?])")
-"""Where HTML begins in Markdown: not behind a backslash, which a backslash before it takes away."""
+"""The start of HTML in Markdown, unless escaped by a backslash (which is itself not escaped)."""
 
 
 def visible(text: object, keep: str = "") -> str:
-    r"""`text` with what a terminal would obey, or not show, written as \x1b, \n, \u202e; characters in `keep` stay."""
+    r"""Escape control and invisible characters as \x1b, \n, \u202e, except those in `keep`."""
     return UNSEEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text))
 
 
 def without_html(text: str) -> str:
-    """Markdown in which no HTML begins."""
+    """Escape HTML in Markdown."""
     return TAG.sub(r"\1\\<", text)
 
 
 def cell(text: object) -> str:
-    """`text` as a cell of a Markdown table: on one line, no HTML, nothing unseen. Other marks of Markdown stay."""
+    """Escape `text` for a cell of a Markdown table, on one line; other Markdown stays."""
     return visible(without_html(LINE_ENDS.sub(" ", str(text)))).replace("|", "\\|")
 
 
 def code(text: object) -> str:
-    """`text` as a code span on one line, which backticks in it do not end."""
+    """Make `text` a Markdown code span on one line; backticks are replaced."""
     plain = visible(LINE_ENDS.sub(" ", str(text))).replace("`", "′")
     return f"`{plain}`"
 
 
 def yaml(text: str) -> str:
-    """`text` as a value of a YAML header: quoted unless it is one plain word."""
+    """Make `text` a value of a YAML header, quoted unless it is one plain word."""
     return text if re.fullmatch(r"[A-Za-z_][\w.-]*", text, re.ASCII) else json.dumps(text)
 
 
 def print_grid(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "", width: int | None = None
 ) -> None:
-    """A table on the terminal whose cells are text: they fold, and hold no style."""
+    """Print a table of plain text whose cells wrap."""
     from rich.console import Console
     from rich.table import Table
 

@@ -164,13 +164,13 @@ class Job:
         """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
         from streamscope.instruments.data import Documents
         from streamscope.instruments.open_data import same_tokens
-        from streamscope.models.checkpoint import opened
+        from streamscope.models.checkpoint import load_for_instruments
 
-        model = opened(self.run, device=self.device, dtype=self.dtype)
+        model = load_for_instruments(self.run, device=self.device, dtype=self.dtype)
         if self.control is None:
             self.instrument.check(model)
             return model, None
-        control = opened(self.control, device=self.device, dtype=self.dtype)
+        control = load_for_instruments(self.control, device=self.device, dtype=self.dtype)
         _same_shape(model, control, self.control)
         if Documents in map(type, self.instrument.takes):
             same_tokens(model, control, self.control)
@@ -252,12 +252,12 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
 @contextmanager
 def _writing(options: Arguments, work: str) -> Iterator[None]:
     """Hold --out for this work (`cli.output_lock`). Raises `InputError` where other work is done for it."""
-    from streamscope.cli.output_lock import shared
+    from streamscope.cli.output_lock import share_output
 
     if options.out is None:
         yield
         return
-    with shared(_parts(options.out), work, options.out, keep=is_worker(options)):
+    with share_output(_parts(options.out), work, options.out, keep=is_worker(options)):
         yield
 
 

@@ -109,10 +109,10 @@ class Instrument(ValidatedOptions):
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
         """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
         from streamscope.instruments.open_data import open_data
-        from streamscope.models.checkpoint import opened
+        from streamscope.models.checkpoint import load_for_instruments
         from streamscope.models.hooks import check_weights
 
-        model = opened(model) if isinstance(model, str | Path) else model
+        model = load_for_instruments(model) if isinstance(model, str | Path) else model
         model = readable(model)
         for spec in data:
             if kind_of(spec) not in map(type, self.takes):

@@ -24,7 +24,7 @@ from streamscope.instruments.table import Column
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import TokenShards, document_batches
 from streamscope.text.stories import story
-from streamscope.text.strides import WindowedShards, windowed
+from streamscope.text.strides import WindowedShards, overlapping_windows
 
 
 def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
@@ -176,7 +176,7 @@ def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = Non
     if stride:
         if spec.stride is None and most is None:
             most = spec.max_documents
-        shards = windowed(shards, n_ctx, stride, spec.max_documents, most)
+        shards = overlapping_windows(shards, n_ctx, stride, spec.max_documents, most)
         spec = replace(spec, max_documents=None)
     return OpenDocuments(spec, shards, n_ctx, tokenizer)
 
@@ -319,7 +319,7 @@ def open_tokens(spec: Tokens, model: Any, like: OpenTokens | None = None) -> Ope
     if shards.d_vocab > model.config.d_vocab:
         raise InputError(f"data of {shards.d_vocab} token ids for a model of {model.config.d_vocab}; give other --data")
     if stride := _stride(spec.stride, shards, n_ctx, None):
-        shards = windowed(shards, n_ctx, stride)
+        shards = overlapping_windows(shards, n_ctx, stride)
     return OpenTokens(spec, shards, n_ctx, tokenizer)
 
 

@@ -1,5 +1,5 @@
-"""Text in, tokens out: tokenizers, corpora and packed token shards."""
+"""Turns text into tokens: corpora, tokenizers and packed token shards."""
 
 from streamscope.cli.bounds import SplitAt as SplitAt
 
-END_OF_TEXT = "<|endoftext|>"  # separates documents in text files; BOS of the tokenizers trained here
+END_OF_TEXT = "<|endoftext|>"  # separates documents in text files; BOS of tokenizers trained here

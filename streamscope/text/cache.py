@@ -1,7 +1,7 @@
-"""Folders that are built once and found again: whole, or not there.
+"""Folders that are built once and then read from the cache.
 
-A cached folder is built aside and renamed into place, so neither a killed run nor two runs at once
-leave half of one; a folder that does not open (a truncated file, a full disk) is built again.
+A folder is built under a temporary name and renamed, so a killed run or two parallel runs never leave half a folder. A
+folder that cannot be read (a truncated file, a full disk) is built again.
 """
 
 import contextlib
@@ -19,19 +19,15 @@ REBUILDS = 3
 
 
 def cache_root(root: str | Path | None = None) -> Path:
-    """`root`, else `$STREAMSCOPE_CACHE`, else `~/.cache/streamscope`."""
+    """The folder of the cache: `root`, else `$STREAMSCOPE_CACHE`, else `~/.cache/streamscope`."""
     return Path(root or os.environ.get("STREAMSCOPE_CACHE") or "~/.cache/streamscope").expanduser()
 
 
 def cached(folder: Path, build: Callable[[Path], None], read: Callable[[Path], Entry]) -> Entry:
-    """`read(folder)`, after `build` has filled it if it is missing or damaged.
+    """Return `read(folder)`, after filling a missing or damaged folder by `build`.
 
-    Args:
-        build: writes the content into the empty folder it is given; an exception leaves no trace.
-        read: opens a folder; raises `InputError` for one that is missing or damaged.
-
-    Raises:
-        InputError: the cache cannot be written, or does not keep what is written.
+    `build` writes into an empty folder; an exception leaves no trace. `read` raises `InputError` for a missing or
+    damaged folder. Raises `InputError` if the cache cannot be written, or does not keep its content.
     """
     for _ in range(REBUILDS):
         try:
@@ -49,17 +45,17 @@ def cached(folder: Path, build: Callable[[Path], None], read: Callable[[Path], E
 
 
 def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """A hidden folder beside `folder`, hence on the same file system; it removes itself."""
+    """A hidden temporary folder on the file system of `folder`."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix=f".{folder.name[:12]}-", dir=folder.parent)
     except OSError as error:
         where = f"{folder.parent}: cannot be written ({error.strerror})"
-        raise InputError(f"{where}; set STREAMSCOPE_CACHE to a folder that can") from error
+        raise InputError(f"{where}; set STREAMSCOPE_CACHE to a writable folder") from error
 
 
 def _install(built: Path, folder: Path, read: Callable[[Path], object]) -> None:
-    """Rename `built` to `folder`, unless another run put a sound one there; a damaged one goes."""
+    """Rename `built` to `folder`, replacing a damaged folder, unless another run has built a valid one."""
     try:
         read(folder)
         return
@@ -71,4 +67,4 @@ def _install(built: Path, folder: Path, read: Callable[[Path], object]) -> None:
         os.rename(built, folder)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise  # else another run was faster; the caller reads what it left
+            raise  # otherwise another run was faster, and the caller reads its folder

@@ -1,4 +1,4 @@
-"""Where training text comes from: files, folders, Hugging Face datasets, built-in stories.
+"""Reads training text from files, folders, Hugging Face datasets and built-in stories.
 
     for document in open_corpus("stories.txt").documents():
         ...
@@ -7,24 +7,24 @@ A source is one of
 
 - a file `.txt`, `.md`, `.jsonl` (also called `.ndjson`), `.json`, `.csv` or `.tsv`, each also as `.gz` or `.zst`,
   `.parquet` or `.arrow`. Records hold their text in `text_field`, or a chat in a field messages;
-- a folder of such files. Beside others `.md` and what is about the data (LICENSE.txt, README.txt, `ABOUT`) are left
-  out, and files that hold data of a kind that is not read here are refused. Where all files are of splits
-  (train-00000-of-00002.parquet, test.jsonl, valid/a.txt), those of train are read. A folder of `datasets`'
-  `save_to_disk` is its split train too, and `hf:FOLDER:SPLIT` any other;
-- `org/name`, a Hugging Face dataset, streamed, or from the hub's cache where the hub does not answer;
-  `hf:ID[:CONFIG][:SPLIT]` says more, and ID may be a local dataset folder. A lone CONFIG named train, validation or
-  test is the split;
-- `stories`, `stories:SEED` or `stories:SEED:N`, the built-in procedural stories (a folder that
-  happens to be called stories is `./stories`), which are those of version 3, also called `stories3`: what the
-  bundled models were trained on. `stories4:SEED:N:STAGE` are those of version 4, STAGE from 0 (half of the
-  text repeats itself) to 1 (a tenth of it, the default). `echo:SEED:N` is text of which only repetition is regular
-  (`text.echo`);
-- a mixture of these, `A*WEIGHT + B*WEIGHT`, each part with its share of the tokens that are trained on:
-  `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` hold for every part.
+- a folder of such files. Files about the data (LICENSE.txt, README.txt, `ABOUT`), and `.md` among other files, are
+  ignored; other data files are refused. If all files belong to splits (train-00000-of-00002.parquet, test.jsonl,
+  valid/a.txt), those of train are read. In a folder of `datasets`' `save_to_disk` the train split is read;
+  `hf:FOLDER:SPLIT` reads another;
+- `org/name`, a Hugging Face dataset, streamed, or from the hub's cache if the hub does not answer.
+  `hf:ID[:CONFIG][:SPLIT]` gives details; ID may be a local dataset folder. A CONFIG named train, validation or test
+  without SPLIT is the split;
+- `stories`, `stories:SEED` or `stories:SEED:N`: built-in procedural stories of version 3 (also `stories3`), on which
+the
+  bundled models were trained. A folder called stories is `./stories`. `stories4:SEED:N:STAGE` are stories of version
+  4, with STAGE from 0 (half of the text repeats itself) to 1 (a tenth, the default). `echo:SEED:N` is text whose only
+  regularity is repetition (`text.echo`);
+- a mixture of these, `A*WEIGHT + B*WEIGHT`, where each part has its share of the training tokens:
+  `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` apply to every part.
 
-Documents lose the whitespace around them, and empty ones are skipped. `<|endoftext|>` separates
-documents wherever it stands, so no document contains it. `split_at` "blank" cuts text files at blank lines
-too, "file" makes each one document. Memory is bounded by the largest document.
+Documents are stripped, and empty ones skipped. `<|endoftext|>` separates documents everywhere, so no document contains
+it. `split_at` "blank" also splits text files at blank lines; "file" makes each file one document. Memory is bounded by
+the largest document.
 """
 
 import hashlib
@@ -54,32 +54,32 @@ from streamscope.text.readers import (
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHT = re.compile(r"\*\s*(-?\d*\.?\d+(?:e-?\d+)?|-?\d+\.|nan|-?inf)\s*(?:\+|$)", re.ASCII)
-"""The weight of a part of a mixture, with the plus behind it."""
+"""The weight of a part of a mixture, and the plus sign after it."""
 CACHED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")
-"""Results of `map` and `filter` that `datasets` keeps beside the rows themselves."""
+"""Cached results of `map` and `filter` in a folder of `datasets`."""
 SPLITS = {
     "train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }  # fmt: skip
-"""Splits of a dataset, and the words by which names of files and folders say them, as `datasets` reads them."""
+"""Splits of a dataset, and the words for them in file and folder names, as in `datasets`."""
 ABOUT = re.compile(
     r"(licen[cs]e|readme|copying)(?![a-z]).*|notice|citation|authors|contributors|changelog|requirements"
     r"|dataset_infos?|dataset_dict|state",
     re.IGNORECASE,
 )
-"""Names, without their endings, of files that are about the data."""
+"""Stems of files about the data."""
 UNREAD = (
     *PACKED, ".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".lz4", ".pkl", ".pickle", ".pt", ".npy", ".npz",
     ".bin", ".h5", ".hdf5", ".feather", ".orc", ".avro", ".db", ".sqlite", ".xls", ".xlsx", ".xml", ".html", ".htm",
     ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
 )  # fmt: skip
-"""Endings of files that may hold text and are not read here, so that a folder with one is refused."""
+"""Suffixes of files that may hold text but cannot be read; a folder with one is refused."""
 STORIES_SEED, STORIES_N = 0, 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(ABC):
-    """A source of documents that can be read any number of times, always in the same order."""
+    """A source of documents that can be read repeatedly, always in the same order."""
 
     kind: ClassVar[str]
     source: str
@@ -88,10 +88,9 @@ class Corpus(ABC):
     split_at: SplitAt = "separator"
 
     def documents(self) -> Iterator[str]:
-        """The documents, one at a time: stripped, none empty, at most `max_documents`.
+        """Yield at most `max_documents` documents, stripped and not empty.
 
-        Raises:
-            InputError: unreadable content (named by file, line or byte), or no document at all.
+        Raises `InputError` for unreadable content (with file, line or byte), and without any document.
         """
         n = 0
         for text in self._texts():
@@ -102,7 +101,7 @@ class Corpus(ABC):
                     if n == self.max_documents:
                         return
         if n == 0:
-            raise InputError(f"{self.source}: no document in it, only empty text; give a source with text")
+            raise InputError(f"{self.source} has no text: give a source with text")
 
     @property
     def reads(self) -> frozenset[str]:
@@ -110,32 +109,26 @@ class Corpus(ABC):
         return frozenset()
 
     def fingerprint(self) -> str:
-        """Hexadecimal sha256 of what is read: two sources with one fingerprint give the same documents.
+        """sha256 of the content and options: sources with equal fingerprints give the same documents.
 
-        Files count by name and bytes (not by where they lie), a hub dataset by its revision. Digests
-        are taken once per `Corpus`.
+        Files count by name and bytes (not by folder), a hub dataset by its revision. Digests are computed once.
         """
         identity = {"kind": self.kind, "max_documents": self.max_documents, **self._identity}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What a run's manifest records, ready for JSON: source, options, content and fingerprint."""
-        return {
-            "source": self.source,
-            "kind": self.kind,
-            "max_documents": self.max_documents,
-            **self._identity,
-            "fingerprint": self.fingerprint(),
-        }
+        """Source, options, content and fingerprint as JSON data, for a run's manifest."""
+        options = {"source": self.source, "kind": self.kind, "max_documents": self.max_documents}
+        return {**options, **self._identity, "fingerprint": self.fingerprint()}
 
     @abstractmethod
     def _texts(self) -> Iterator[str]:
-        """Raw texts in order, each of one document or of several with `<|endoftext|>` between them."""
+        """Yield raw texts in order, each with one document, or several separated by `<|endoftext|>`."""
 
     @property
     @abstractmethod
     def _identity(self) -> dict[str, Any]:
-        """The content, and the options that change how it is read."""
+        """The content, and the options that affect it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,13 +173,13 @@ class HubCorpus(Corpus):
         for path in visible_files(Path(self.name)) if self._local else ():
             check_content(path)
         if not self._local:
-            _ = self._found  # a wrong name or no network is told at once, before minutes of retries
+            _ = self._resolved  # reports a wrong name or no network before minutes of retries
         try:
             for row in self._rows():
                 yield record_text(row, self.text_field, self.source)
         except InputError:
             raise
-        except Exception as error:  # each builder, file format and network library raises its own
+        except Exception as error:  # builders, file formats and network libraries raise various errors
             raise InputError(f"{self.source}: cannot be read ({first_line(error)})") from error
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -199,8 +192,8 @@ class HubCorpus(Corpus):
             if self.split not in saved:
                 raise InputError(f"{self.source}: no split {self.split!r}; it has {', '.join(saved)}")
             return iter(saved[self.split])
-        revision, kept = (None, None) if self._local else self._found
-        name, revision = (self.name, revision) if kept is None else (str(kept), None)
+        revision, folder = (None, None) if self._local else self._resolved
+        name, revision = (self.name, revision) if folder is None else (str(folder), None)
         stream = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
         return cast(Iterator[dict[str, Any]], iter(stream))
 
@@ -209,37 +202,41 @@ class HubCorpus(Corpus):
         return Path(self.name).is_dir()
 
     @cached_property
-    def _found(self) -> tuple[str, Path | None]:
-        """The commit that is read, so that a run's manifest names its data exactly, and its folder in the hub's cache
-        where the hub does not answer. That may hold a part of the files: which, is part of `_identity`."""
+    def _resolved(self) -> tuple[str, Path | None]:
+        """The commit, for the run's manifest, and its folder in the hub's cache if the hub does not answer.
+
+        The cache may hold only some of the files, so `_identity` lists them.
+        """
         import huggingface_hub
 
         try:
             return str(huggingface_hub.HfApi().dataset_info(self.name, timeout=20).sha), None
-        except Exception as error:  # the network library is the hub client's choice
+        except Exception as error:  # of the hub client's network library
             try:
-                kept = Path(huggingface_hub.snapshot_download(self.name, repo_type="dataset", local_files_only=True))
-                return kept.name, kept
-            except (OSError, ValueError):  # not in the cache, or no name that could be
+                folder = Path(huggingface_hub.snapshot_download(self.name, repo_type="dataset", local_files_only=True))
+                return folder.name, folder
+            except (OSError, ValueError):  # not in the cache, or an impossible name
                 raise InputError(
-                    f"{self.source}: neither a local path nor in the hub's cache nor a dataset the hub answers for "
-                    f"({first_line(error)}); check the name and the network, or give a file or a folder"
+                    f"{self.source} is neither a local path, nor in the hub's cache, nor found on the hub "
+                    f"({first_line(error)}): check the name and the network, or give a file or a folder"
                 ) from error
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        named = {"text_field": self.text_field, "config": self.config, "split": self.split}
+        options = {"text_field": self.text_field, "config": self.config, "split": self.split}
         if self._local:
             root = Path(self.name)
-            return named | {"files": [digest(path, root) for path in visible_files(root)]}
-        revision, kept = self._found
-        files = {} if kept is None else {"cached": [path.relative_to(kept).as_posix() for path in visible_files(kept)]}
-        return named | {"id": self.name, "revision": revision, **files}
+            return options | {"files": [digest(path, root) for path in visible_files(root)]}
+        revision, folder = self._resolved
+        files = {}
+        if folder is not None:
+            files = {"cached": [path.relative_to(folder).as_posix() for path in visible_files(folder)]}
+        return options | {"id": self.name, "revision": revision, **files}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoriesCorpus(Corpus):
-    """The built-in procedural stories of version 3: `n` documents, a pure function of `seed`."""
+    """Built-in procedural stories of version 3: `n` documents that depend only on `seed`."""
 
     kind: ClassVar[str] = "stories"
     seed: int = STORIES_SEED
@@ -259,7 +256,7 @@ class StoriesCorpus(Corpus):
 
 @dataclass(frozen=True, kw_only=True)
 class Stories4Corpus(StoriesCorpus):
-    """Those of version 4, at one stage of the curriculum (`text.stories4`)."""
+    """Stories of version 4, at one stage of the curriculum (`text.stories4`)."""
 
     stage: float = 1.0
 
@@ -277,7 +274,7 @@ class Stories4Corpus(StoriesCorpus):
 
 @dataclass(frozen=True, kw_only=True)
 class EchoCorpus(StoriesCorpus):
-    """Words without sense that come again (`text.echo`)."""
+    """Random words that repeat (`text.echo`)."""
 
     def _texts(self) -> Iterator[str]:
         from streamscope.text import echo
@@ -298,10 +295,10 @@ STORIES: dict[str, type[StoriesCorpus]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureCorpus(Corpus):
-    """Several corpora with weights. Training takes windows of tokens from each (`text.mixture`).
+    """Several corpora with weights; training takes windows from each (`text.mixture`).
 
-    Read as one corpus, for the tokenizer and for validation, it is every document of the parts once: always of the part
-    whose characters are fewest for its share. Where a part has no more, the others go on.
+    Read as one corpus, for the tokenizer and validation, it yields every document once. The next document comes from
+    the part with the fewest characters for its share; after the end of a part, the others continue.
     """
 
     kind: ClassVar[str] = "mixture"
@@ -315,7 +312,7 @@ class MixtureCorpus(Corpus):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The weights, with sum 1."""
+        """The weights, normalised to sum 1."""
         return tuple(weight / sum(self.weights) for weight in self.weights)
 
     def _texts(self) -> Iterator[str]:
@@ -331,10 +328,10 @@ class MixtureCorpus(Corpus):
                 yield document
 
     def documents(self) -> Iterator[str]:
-        return self._texts()  # each part has counted and stripped its own
+        return self._texts()  # the parts have counted and stripped them
 
     def describe(self) -> dict[str, Any]:
-        """What a run's manifest records: of every part too, with its weight."""
+        """Also describe every part, with its weight."""
         parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
         return {**super().describe(), "parts": parts}
 
@@ -346,17 +343,17 @@ class MixtureCorpus(Corpus):
 def open_corpus(
     source: str, *, text_field: str = "text", max_documents: int | None = None, split_at: SplitAt = "separator"
 ) -> Corpus:
-    """The corpus that `source` names (see the module); nothing is read yet but folder listings.
+    """Open the corpus that `source` names (see the module); only folder listings are read yet.
 
     Args:
-        text_field: the JSON field or Parquet/dataset column that holds the text.
-        max_documents: stop after so many documents; None reads all.
-        split_at: where the documents of a text file end (`readers.read_file`).
+        text_field: JSON field or Parquet/dataset column with the text.
+        max_documents: maximum number of documents; None reads all.
+        split_at: separator of documents in a text file (`readers.read_file`).
 
     Raises:
-        InputError: a path that does not exist, a file of another kind, a folder with no usable
-            file, a malformed `hf:` or `stories:` source, a mixture with a part without a weight above 0,
-            `max_documents` below 1, a `text_field` or `split_at` that this source does not use.
+        InputError: a path that does not exist, an unsupported file, a folder without usable files, a malformed `hf:` or
+            `stories:` source, a mixture without positive weights, `max_documents` below 1, a `text_field` or `split_at`
+            that this source does not use.
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     for name, given, usual, needs in (
@@ -391,22 +388,22 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         return FileCorpus(**common, root=path, files=_files_of(source, path))
     if path.exists():
         if not path.is_file():
-            raise InputError(f"{source}: no regular file (a pipe can be read once only); save it as a file")
+            raise InputError(f"{source} is not a regular file (a pipe can only be read once): save it as a file")
         if not suffix_of(path):
-            raise InputError(f"{source}: not a kind of file that is read here: {KINDS}")
+            raise InputError(f"{source} is not a supported kind of file ({KINDS})")
         return FileCorpus(**common, root=path.parent, files=(path,))
     if HUB_ID.fullmatch(source) and not suffix_of(Path(source)):
         return HubCorpus(**common, name=source)
-    raise InputError(f"{source}: no such file or folder, nor a dataset id org/name, hf:ID or stories")
+    raise InputError(f"{source} is not an existing file or folder, a dataset id org/name, hf:ID or stories")
 
 
 def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder that are read (see the module). Raises `InputError` where that is unclear, or none."""
+    """The files of a folder to read (see the module). Raises `InputError` if they are ambiguous, or there are none."""
     visible = visible_files(folder)
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
-        raise InputError(f"{unread} is not read here (what is: {KINDS}); unpack it, or move it elsewhere")
-    found = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
-    texts = [p for p in found if not ABOUT.fullmatch(p.name.partition(".")[0])] or found
+        raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
+    known = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
+    texts = [p for p in known if not ABOUT.fullmatch(p.name.partition(".")[0])] or known
     files = [p for p in texts if suffix_of(p) != ".md"] or texts
     if not files:
         raise InputError(f"{source}: no {KINDS} file in this folder")
@@ -420,17 +417,18 @@ def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
     if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
         return tuple(files)
     if of_none:
-        more = f"{of_none[0].relative_to(folder)}, which is of none"
-        raise InputError(f"{source} has the splits {named} and {more}; name the file or folder of one")
+        more = f"{of_none[0].relative_to(folder)}, which belongs to none"
+        raise InputError(f"{source} has the splits {named} and {more}: name the file or folder of one split")
     if "train" not in by_split:
-        raise InputError(f"{source} has the splits {named}; name the file or folder of one")
+        raise InputError(f"{source} has the splits {named}: name the file or folder of one split")
     return tuple(by_split["train"])
 
 
 def _split_of(path: Path, *, anywhere: bool = False) -> str:
-    """The split of a file by the name of a folder above it, or by its own first or last word; "" for none.
+    """The split of a file, from a folder above it or the first or last word of its name; "" for none.
 
-    A word in the middle counts with `anywhere`: en_train_v1 is of train, but a title may hold such a word by chance.
+    With `anywhere`, words in the middle count too: en_train_v1 belongs to train, but a title may contain such a word by
+    chance.
     """
     stem = path.name.lower().removesuffix(suffix_of(path))
     words = [word for word in re.split(r"[^a-z]+", stem) if word not in ("", "of")]
@@ -451,7 +449,7 @@ def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
     *pieces, rest = WEIGHT.split(source)
     names, numbers = [name.strip() for name in pieces[::2]], [float(number) for number in pieces[1::2]]
     if rest.strip() or len(names) < 2 or not all(names):
-        raise InputError(f"{source}: a mixture has at least two parts, each with a weight of its own: A*.5 + B*.5")
+        raise InputError(f"{source}: a mixture needs at least two parts, each with a weight: A*.5 + B*.5")
     for name, weight in zip(names, numbers, strict=True):
         if not 0 < weight < math.inf:
             raise InputError(f"{source}: the weight of {name} is {weight:g}; it must be a number above 0")
@@ -466,7 +464,7 @@ def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, A
         raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
     options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
     if options.get("n") == 0:
-        raise InputError(f"{source}: zero stories; ask for at least one")
+        raise InputError(f"{source} has zero stories: give at least one")
     if stage:
         if not re.fullmatch(r"\d*\.?\d+", stage[0], re.ASCII) or not 0 <= float(stage[0]) <= 1:
             raise InputError(f"{source}: the stage is a number from 0 to 1, not {stage[0]!r}")

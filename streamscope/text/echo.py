@@ -1,11 +1,11 @@
-"""Text whose only regularity is repetition, from which a model that has a precursor learns to copy (induction).
+"""Text whose only regularity is repetition; a model with the precursor of induction learns to copy from it.
 
     python -m models.train std-t --start stories/std-t-rope --data "stories*.8 + echo*.2" --scale zoo --out runs/copying
 
 A document has 60 to 140 words, each drawn uniformly from `WORDS`; one in ten is a fragment instead: one to three
-letters, a number or a mark. Half of the documents are a list of L words, said again until the document is full. The
-others alternate 1 to 12 fresh words with a copy of 3 to 24 words from 2 to 60 words back. Lengths and distances are
-log-uniform, since long distances alone teach nothing. `document(seed, index)` is a pure function of its arguments.
+letters, a number or a mark. Half of the documents repeat one list of words to the end. The others alternate 1 to 12
+fresh words with a copy of 3 to 24 words from 2 to 60 words back. Lengths and distances are log-uniform, because long
+distances alone teach nothing. `document(seed, index)` is a pure function of its arguments.
 """
 
 import math
@@ -15,19 +15,19 @@ from pathlib import Path
 
 VERSION = 1
 WORDS = tuple(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
-"""The 4,130 words that stand at least 30 times in stories:10:60000, stories4:10:20000:0 and stories4:11:20000:.5."""
+"""The 4,130 words that occur at least 30 times in stories:10:60000, stories4:10:20000:0 and stories4:11:20000:.5."""
 LETTERS, MARKS = "abcdefghijklmnopqrstuvwxyz", ".,!?:;-\"'()"
 LEAST, MOST = 60, 140
-"""Words of a document."""
+"""Number of words in a document."""
 
 
 def log_uniform(rng: random.Random, low: int, high: int) -> int:
-    """A whole number from `low` to `high` whose logarithm is uniform."""
+    """Draw an integer from `low` to `high` with a uniform logarithm."""
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
 def fresh_words(rng: random.Random, n: int) -> list[str]:
-    """n words that repeat nothing but by chance."""
+    """Draw n words independently."""
     return [_fragment(rng) if rng.random() < 0.1 else rng.choice(WORDS) for _ in range(n)]
 
 
@@ -39,7 +39,7 @@ def _fragment(rng: random.Random) -> str:
 
 
 def document(seed: int, index: int) -> str:
-    """The document number `index` of `seed`."""
+    """Document number `index` of `seed`."""
     rng = random.Random(f"echo-{VERSION}-{seed}-{index}")
     size, words = rng.randint(LEAST, MOST), list[str]()
     if rng.random() < 0.5:

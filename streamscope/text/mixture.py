@@ -1,12 +1,12 @@
-"""Windows out of several packed corpora, each with its share of the tokens that are trained on.
+"""Draws windows from several packed corpora, each with its share of the training tokens.
 
     mixture = Mixture(corpus, [pack(part, tokenizer, part="train") for part in corpus.parts])
     windows = MixedWindows(mixture, n_ctx=64)
-    inputs, targets = windows.batch(windows.drawn(seed=0, start=8 * step, n=8))
+    inputs, targets = windows.batch(windows.draw(seed=0, start=8 * step, n=8))
 
-Draw g is a pure function of (seed, g). Every `BLOCK` draws in a row hold round(BLOCK · share) windows of each part, in
-an order of their own; the windows of a part come in its epochs: each once, in a new order, before any comes again. So
-the shares hold to a thousandth after every block, and a part that is short for its share is read more often.
+Draw g is a pure function of (seed, g). Every block of `BLOCK` draws has round(BLOCK · share) windows of each part, in
+random order. The windows of a part come in epochs: each once, in a new order, before any comes again. So the shares are
+exact to a thousandth after every block, and a small part is read more often.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,24 +23,22 @@ from streamscope.text.corpus import MixtureCorpus
 from streamscope.text.shards import TokenShards, Windows, epoch_order
 
 BLOCK = 1000
-"""Draws in which the shares are exact."""
+"""Number of draws in which the shares are exact."""
 _BLOCKS = 2**31
-"""Names the generator of the parts' order, beside those of the windows' (numbers from 1)."""
+"""Stream of the random order of parts; the orders of windows have streams from 1."""
 
 
 class Mixture:
-    """The packed parts of a mixture, in its order, with what `TokenShards` says of itself: all of them together."""
+    """The packed parts of a mixture in its order, with the attributes of `TokenShards` for all of them."""
 
     def __init__(self, corpus: MixtureCorpus, parts: Sequence[TokenShards]) -> None:
         self.parts, self.shares = tuple(parts), corpus.shares
         counts = [{"n_tokens": p.n_tokens, "n_documents": p.n_documents} for p in parts]
         self.meta: dict[str, Any] = {
-            "corpus": corpus.fingerprint(),
-            "tokenizer": self.parts[0].meta["tokenizer"],
-            "rule": self.parts[0].meta["rule"],
+            "corpus": corpus.fingerprint(), **{name: self.parts[0].meta[name] for name in ("tokenizer", "rule")},
             "parts": [{"share": share, **p.meta, **n} for share, p, n in zip(self.shares, parts, counts, strict=True)],
             "source": corpus.describe(),
-        }
+        }  # fmt: skip
 
     @property
     def n_tokens(self) -> int:
@@ -54,13 +52,11 @@ class Mixture:
 
 
 class MixedWindows:
-    """The windows of all parts, numbered through: those of the first part, then those of the second, …
+    """The windows of all parts, numbered consecutively: first part, second part, …
 
-    `weights` (one for every part, 0 leaves it out) are shares of the targets; by default those of the mixture. With
-    packing "document", where windows are of different length, they are turned into shares of windows.
-
-    Raises:
-        InputError: weights that are none or too many, and what `Windows` raises, with the part's name.
+    `weights` (one per part, 0 excludes it) are shares of the targets; default: those of the mixture. For packing
+    "document", whose windows differ in length, they are converted to shares of windows. Raises `InputError` for
+    impossible weights and, with the part's name, like `Windows`.
     """
 
     def __init__(
@@ -73,12 +69,12 @@ class MixedWindows:
         if len(shares) != len(self.windows) or not np.isfinite(shares).all() or shares.min() < 0 or not shares.any():
             raise InputError(
                 f"weights {'/'.join(f'{w:g}' for w in shares)}: give one number from 0 for each of the "
-                f"{len(self.windows)} parts of the data, not all 0"
+                f"{len(self.windows)} parts of the data, not all of them 0"
             )
         targets = [(p.n_tokens - p.n_documents) / len(w) for p, w in zip(mixture.parts, self.windows, strict=True)]
         if packing == "document":
             shares = shares / targets
-        self.counts = in_thousandths(shares)
+        self.counts = round_to_block(shares)
 
     def _windows(self, part: TokenShards) -> Windows:
         try:
@@ -87,7 +83,7 @@ class MixedWindows:
             raise InputError(f"{part.meta['source']['source']}: {error}") from None
 
     def at(self, n_ctx: int, weights: Sequence[float] | None = None) -> "MixedWindows":
-        """The same corpora in windows of another length, with other weights."""
+        """The same corpora with another window length and other weights."""
         return MixedWindows(self.mixture, n_ctx, packing=self.packing, weights=weights)
 
     def __len__(self) -> int:
@@ -107,15 +103,15 @@ class MixedWindows:
             inputs[where], targets[where] = self.windows[k].batch(chosen[rows] - self.first[k])
         return inputs, targets
 
-    def drawn(self, seed: int, start: int, n: int, phase: int = 0) -> Int[np.ndarray, " n"]:
-        """The windows of draws start … start + n − 1. Another `phase` draws in an order of its own."""
+    def draw(self, seed: int, start: int, n: int, phase: int = 0) -> Int[np.ndarray, " n"]:
+        """The windows of draws start … start + n − 1; every `phase` has its own order."""
         blocks = range(start // BLOCK, (start + n - 1) // BLOCK + 1)
-        drawn = np.concatenate([self._block(seed, phase, b) for b in blocks])
+        draws = np.concatenate([self._block(seed, phase, b) for b in blocks])
         at = start - blocks.start * BLOCK
-        return drawn[at : at + n]
+        return draws[at : at + n]
 
     def _block(self, seed: int, phase: int, block: int) -> np.ndarray:
-        """The windows of draws BLOCK · block to the next block."""
+        """The windows of one block of draws."""
         key = (seed, phase, block)
         if getattr(self, "_last", (None, None))[0] != key:
             order = epoch_order(BLOCK, seed, block, phase, _BLOCKS)
@@ -128,26 +124,25 @@ class MixedWindows:
         return self._last[1]
 
     def _nth(self, k: int, seed: int, phase: int, nth: np.ndarray) -> np.ndarray:
-        """The windows of part `k` that its draws number `nth` (ascending) take."""
+        """The windows of draws `nth` (ascending) of part `k`."""
         epochs, places = np.divmod(nth, len(self.windows[k]))
-        found = [
+        windows = [
             _order(len(self.windows[k]), seed, int(epoch), phase, k + 1)[places[epochs == epoch]]
             for epoch in np.unique(epochs)
         ]
-        return np.concatenate(found) if found else nth
+        return np.concatenate(windows) if windows else nth
 
 
 @lru_cache(maxsize=16)
 def _order(n: int, seed: int, epoch: int, *of: int) -> np.ndarray:
-    """`epoch_order`, kept: a part's epoch lasts for many blocks."""
+    """`epoch_order`, cached, because a part's epoch lasts for many blocks."""
     return epoch_order(n, seed, epoch, *of)
 
 
-def in_thousandths(shares: Iterable[float]) -> np.ndarray:
-    """Whole numbers that sum to BLOCK and are nearest to the shares (largest remainders); what is above 0 stays so.
+def round_to_block(shares: Iterable[float]) -> np.ndarray:
+    """Round shares to integers with sum BLOCK (largest remainders).
 
-    Raises:
-        InputError: a share above 0 and below half a thousandth.
+    Raises `InputError` for a positive share below half a thousandth.
     """
     exact = np.asarray(list(shares), dtype=np.float64)
     exact = exact / exact.sum() * BLOCK

@@ -1,11 +1,11 @@
-"""Prompts with their responses as training windows: only the response is a target, unless told otherwise.
+"""Training windows of prompts with responses; by default, only the responses are targets.
 
     data = read_pairs(Path("pairs.jsonl"))                       [("How many legs has a dog?", "Four."), …]
     rows = encode_pairs(data, tokenizer, n_ctx=256)              token ids, where the response begins
     windows = PairWindows(rows, n_ctx=256, packing="document")   what a `Trainer` reads
 
-A row is BOS, the prompt in its template, the response, BOS: the last one is where the response ends, and where sampling
-stops. Padding is never a target; with `masked`, neither is the prompt (SPEC §1.10 c).
+A row is BOS, the prompt in its template, the response and BOS, at which sampling stops. Padding is never a target; with
+`masked`, neither is the prompt (SPEC §1.10 c).
 """
 
 import hashlib
@@ -28,9 +28,9 @@ Pair = tuple[str, str]
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """(prompt, response) of a JSONL file with those two fields; other fields are ignored.
+    """Read (prompt, response) from a JSONL file; other fields are ignored.
 
-    Raises `InputError` naming the line that is no object, lacks a field, or has an empty response or prompt.
+    Raises `InputError` with the line that is not an object, lacks a field, or has an empty prompt or response.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -51,7 +51,9 @@ def read_pairs(path: Path) -> list[Pair]:
         for name in ("prompt", "response"):
             value = row.get(name)
             if not isinstance(value, str) or not value.strip():
-                raise InputError(f"{path}:{number}: {name!r} is {'missing' if value is None else 'no text or empty'}")
+                raise InputError(
+                    f"{path}:{number}: {name!r} is {'missing' if value is None else 'empty or not a text'}"
+                )
             if any("\ud800" <= c <= "\udfff" for c in value):
                 raise InputError(f"{path}:{number}: {name!r} holds a lone surrogate, which UTF-8 cannot hold")
         pairs.append((row["prompt"], row["response"]))
@@ -61,7 +63,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def check_template(template: str) -> None:
-    """Raise `InputError` unless {prompt} and {response} are there once each, in this order."""
+    """Raise `InputError` unless the template has {prompt} and {response} once each, in this order."""
     once = template.count("{prompt}") == template.count("{response}") == 1
     if not once or template.index("{prompt}") > template.index("{response}"):
         raise InputError(f"template {template!r} must hold {{prompt}} and then {{response}}, once each")
@@ -69,7 +71,7 @@ def check_template(template: str) -> None:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """rows: (token ids, first position of the response). truncated: rows cut at the context; dropped: nothing left."""
+    """Rows (token ids, first position of the response), and the numbers of truncated and dropped pairs."""
 
     rows: list[tuple[list[int], int]]
     truncated: int
@@ -77,11 +79,11 @@ class EncodedPairs:
 
 
 def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, n_ctx: int, template: str = TEMPLATE) -> EncodedPairs:
-    """Token ids of the pairs in their template, at most n_ctx + 1 each (inputs, and the last target).
+    """Encode the pairs in their template, at most n_ctx + 1 tokens each (inputs and the last target).
 
-    A token belongs to the response when it covers one of its characters or what the template has after it, also
-    where it begins with the space before. Longer rows lose their end, with the closing BOS; pairs of which no response
-    token is left are dropped. Both are counted. Raises `InputError` for a bad template and when no pair is left.
+    A token belongs to the response if it covers one of its characters, or of the template after it. Longer rows lose
+    their end, including the closing BOS; pairs without a remaining response token are dropped. Raises `InputError` for
+    a bad template, and if no pair remains.
     """
     check_template(template)
     before, rest = template.split("{prompt}")
@@ -98,14 +100,14 @@ def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, n_ctx: int, templa
         truncated += len(ids) > n_ctx + 1
         rows.append((ids[: n_ctx + 1], first))
     if not rows:
-        raise InputError(f"no pair has a response within the context of {n_ctx} tokens; the prompts are too long")
+        raise InputError(f"no pair has a response within the context of {n_ctx} tokens: shorten the prompts")
     return EncodedPairs(rows, truncated, dropped)
 
 
 def hold_out(pairs: Sequence[Pair], fraction: float) -> tuple[list[Pair], list[Pair]]:
-    """(training, validation): of the different prompts, the share with the smallest sha256, at least one, is held out.
+    """Split into (training, validation): the share of prompts with the smallest sha256, at least one, is held out.
 
-    All responses to a prompt are on one side, whatever the order of the file. Raises `InputError` with a single prompt.
+    All responses to a prompt are on one side. Raises `InputError` for a single prompt.
     """
     keys = {prompt: hashlib.sha256(prompt.encode()).hexdigest() for prompt, _ in pairs}
     if len(keys) < 2:
@@ -116,11 +118,11 @@ def hold_out(pairs: Sequence[Pair], fraction: float) -> tuple[list[Pair], list[P
 
 
 class PairWindows:
-    """Windows as `text.shards.Windows` has them: `len`, and `batch(indices) -> (inputs, targets)`.
+    """Windows of pairs, with the interface of `text.shards.Windows`.
 
-    document: one pair per window. stream: whole pairs one after the other as long as they fit, in the order of the
-    file; the BOS that ends one begins the next, and attention sees the pairs before, as in packed pretraining.
-    Inputs are filled with the padding token on the right, targets with −100.
+    document: one pair per window. stream: as many whole pairs as fit, in the order of the file; the BOS that ends one
+    starts the next, and attention sees earlier pairs, as in packed pretraining. Inputs are padded on the right with the
+    padding token, targets with −100.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class PairWindows:
                 self.windows.append([])
                 room = n_ctx
             self.windows[-1].append((ids, first))
-            # a row that was cut has no closing BOS for the next one to begin with; it also leaves no room
+            # a truncated row has no closing BOS for the next one, but it also fills the window
             room -= len(ids) - 1
 
     def __len__(self) -> int:
@@ -158,5 +160,5 @@ class PairWindows:
 
     @property
     def n_targets(self) -> int:
-        """Targets of all windows."""
+        """Number of targets in all windows."""
         return sum(len(ids) - (first if self.masked else 1) for window in self.windows for ids, first in window)

@@ -1,7 +1,7 @@
-"""Reading documents out of files, incrementally, with errors that say where.
+"""Reads documents from files incrementally, with errors that name the place.
 
 Memory is bounded by the largest document (text), line (JSON Lines), row (CSV), row group (Parquet) or batch of rows
-(Arrow); a .json file that is one value is read whole.
+(Arrow); a .json file with a single value is read completely.
 """
 
 import csv
@@ -24,28 +24,25 @@ PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 PACKED = (".gz", ".zst")
 SUFFIXES = (*PLAIN, *(kind + packed for kind in PLAIN for packed in PACKED), ".parquet", ".arrow")
 KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
-"""What is read here, in words."""
+"""The supported kinds of files, for messages."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 LONGEST_FIELD = 2**31 - 1
-"""Characters in a field of CSV; the library's own limit is 131,072."""
+"""Maximum characters in a CSV field; the library's default is 131,072."""
 PARQUET_ROWS = 1024
 BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
-"""One blank line and more, in any convention of line ends (CRLF is LF already)."""
+"""One or more blank lines, with any line ends (CRLF is already LF)."""
 
 
 def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:
-    """The raw texts of one file whose name ends in one of `SUFFIXES`.
+    """Read the raw texts of a file with one of `SUFFIXES`.
 
-    A JSON Lines object, an entry of a JSON list or a row of CSV, Parquet or Arrow is one text, its `text_field`; a list
-    of messages there is a chat (`chat_text`), and so is the field messages where there is no field text.
+    The `text_field` of a JSON Lines object, an entry of a JSON list, or a row of CSV, Parquet or Arrow is one text. A
+    list of messages there is a chat (`chat_text`), and so is the field messages if there is no field text. A text file
+    is split after lines with `<|endoftext|>`, which stays in the text; with "blank" also at blank lines; with "file"
+    not at all, and a separator becomes a blank line.
 
-    A text file is cut behind the lines that hold `<|endoftext|>`, which stays in the text; with "blank" at blank lines
-    as well, with "file" not at all: a separator in it counts as a blank line.
-
-    Raises:
-        InputError: names the file and the byte that is not UTF-8 (counted after decompression) or is NUL,
-            the line that is not a JSON object with the field, or the columns when that one is missing; also a pointer
-            of Git LFS.
+    Raises `InputError` with the file and the byte that is not UTF-8 (after decompression) or is NUL, the line that is
+    not a JSON object with the field, or the available columns; also for a Git LFS pointer.
     """
     check_content(path)
     kind = suffix_of(path).removesuffix(".gz").removesuffix(".zst")
@@ -66,27 +63,27 @@ def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> I
 
 
 def check_content(path: Path) -> None:
-    """Raise `InputError` for a file of which Git LFS left only a pointer, and for one that does not open."""
+    """Raise `InputError` for a Git LFS pointer, and for a file that cannot be opened."""
     try:
         with open(path, "rb") as file:
             pointer = file.read(len(POINTER)) == POINTER
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     if pointer:
         raise InputError(f"{path} is a Git LFS pointer, not the file itself; run git lfs pull")
 
 
 def suffix_of(path: Path) -> str:
-    """The one of `SUFFIXES` that a file's name ends in, in any case of letters; "" for a file that is not read here."""
+    """The suffix of a file among `SUFFIXES`, ignoring case; "" for an unsupported file."""
     return max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
 
 
 def visible_files(folder: Path) -> list[Path]:
-    """Every file below `folder` in order of path, without hidden files and folders.
+    """Every file below `folder`, sorted by path, without hidden files and folders.
 
-    Links are followed, but for those to a folder that they lie in. Raises `InputError` for a folder that does not open.
+    Links are followed, except to an enclosing folder. Raises `InputError` for a folder that cannot be opened.
     """
-    found, todo = list[Path](), [(folder, frozenset[str]())]
+    files, todo = list[Path](), [(folder, frozenset[str]())]
     while todo:
         at, above = todo.pop()
         if (real := os.path.realpath(at)) in above:
@@ -94,33 +91,33 @@ def visible_files(folder: Path) -> list[Path]:
         try:
             visible = [path for path in at.iterdir() if not path.name.startswith(".")]
         except OSError as error:
-            raise unreadable(at, error) from error
-        found += [path for path in visible if path.is_file()]
+            raise read_error(at, error) from error
+        files += [path for path in visible if path.is_file()]
         todo += [(path, above | {real}) for path in visible if path.is_dir()]
-    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+    return sorted(files, key=lambda path: path.relative_to(folder).parts)
 
 
 def digest(path: Path, root: Path) -> dict[str, Any]:
-    """Name below `root`, sha256 and size of one file, for fingerprints and manifests; `InputError` for a pointer."""
+    """Name below `root`, sha256 and size of a file, for fingerprints and manifests; `InputError` for a pointer."""
     check_content(path)
     try:
         with open(path, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
     return {"name": path.relative_to(root).as_posix(), "sha256": sha256, "bytes": path.stat().st_size}
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             yield from file
     except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, error) from error
+        raise read_error(path, error) from error
 
 
-def _opened(path: Path) -> io.BufferedIOBase:
-    """A file to read, decompressed as its name says."""
+def _open(path: Path) -> io.BufferedIOBase:
+    """Open a file to read, decompressed by its suffix."""
     if path.suffix.lower() == ".gz":
         return gzip.open(path)
     if path.suffix.lower() == ".zst":
@@ -130,14 +127,14 @@ def _opened(path: Path) -> io.BufferedIOBase:
     return open(path, "rb")
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
-    """The error for a file that does not open, or breaks off."""
+def read_error(path: Path, error: Exception) -> InputError:
+    """The `InputError` for a file that cannot be opened, or is incomplete."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else error
     return InputError(f"{path}: cannot be read ({why}); check the file")
 
 
 def _decode(raw: bytes, start: int, path: Path) -> str:
-    """`raw` as UTF-8, where `start` is its byte offset in the (uncompressed) file; CRLF becomes LF."""
+    """Decode UTF-8 that begins at byte `start` of the uncompressed file; CRLF becomes LF."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -145,9 +142,7 @@ def _decode(raw: bytes, start: int, path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 at byte {byte}; convert the file to UTF-8") from error
     if "\0" in text:
         byte = start + raw.index(0)
-        raise InputError(
-            f"{path}: a NUL at byte {byte}, no text; convert a UTF-16 file to UTF-8, leave a binary one out"
-        )
+        raise InputError(f"{path}: NUL at byte {byte}; convert a UTF-16 file to UTF-8, leave out a binary file")
     return (text.removeprefix("\ufeff") if start == 0 else text).replace("\r\n", "\n")
 
 
@@ -181,7 +176,7 @@ def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
 
 
 def _read_json(path: Path, text_field: str) -> Iterator[str]:
-    """A list of objects or of texts, one object, or one object per line, as many files of that name are."""
+    """Read a list of objects or texts, one object, or (often in .json files) one object per line."""
     try:
         lined = isinstance(json.loads(next(filter(bytes.strip, _lines(path)), b"")), dict)
     except (ValueError, RecursionError):
@@ -190,10 +185,10 @@ def _read_json(path: Path, text_field: str) -> Iterator[str]:
         yield from _read_jsonl(path, text_field)
     elif (text := _decode(b"".join(_lines(path)), 0, path)).strip():
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a JSON value ({error}); write a list of objects") from error
-        for number, row in enumerate(found if isinstance(found, list) else [found], 1):
+        for number, row in enumerate(value if isinstance(value, list) else [value], 1):
             where = f"{path}: record {number}"
             yield checked_text(row, where) if isinstance(row, str) else _json_text(row, text_field, where)
 
@@ -205,7 +200,7 @@ def _json_text(row: object, text_field: str, where: str) -> str:
 
 
 def _read_csv(path: Path, text_field: str, delimiter: str) -> Iterator[str]:
-    """The first line names the columns; quotes and lines within a field are those of RFC 4180."""
+    """Read CSV as in RFC 4180; the first line names the columns."""
     csv.field_size_limit(LONGEST_FIELD)
 
     def lines() -> Iterator[str]:
@@ -225,8 +220,8 @@ def _read_csv(path: Path, text_field: str, delimiter: str) -> Iterator[str]:
         for row in filter(None, rows):
             if len(row) != len(header):
                 raise InputError(
-                    f"{path}:{rows.line_num}: {len(row)} fields, the first line has {len(header)}; put quotes around a "
-                    "text with commas or line ends"
+                    f"{path}:{rows.line_num}: {len(row)} fields, but the first line has {len(header)}; quote "
+                    "texts with commas or line ends"
                 )
             yield checked_text(row[header.index(name)], f"{path}:{rows.line_num}")
     except csv.Error as error:
@@ -247,7 +242,7 @@ def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
 
 
 def _read_arrow(path: Path, text_field: str) -> Iterator[str]:
-    """A stream of Arrow, as `datasets` writes into its cache, or a file of it."""
+    """Read an Arrow stream (the format of the cache of `datasets`) or an Arrow file."""
     import pyarrow
     import pyarrow.ipc
 
@@ -266,14 +261,14 @@ def _read_arrow(path: Path, text_field: str) -> Iterator[str]:
 
 
 def record_text(row: Mapping[str, Any], text_field: str, where: str) -> str:
-    """A record's document: the text or the chat in its field. Raises `InputError` as `field_of` and `value_text`."""
+    """The document of a record: the text or chat in its field. Raises `InputError` like `field_of` and `value_text`."""
     return value_text(row[field_of(row, text_field, where)], where)
 
 
 def field_of(names: Iterable[str], text_field: str, where: str) -> str:
-    """Where records with fields `names` hold their text: `text_field`, or messages where there is no field text.
+    """The field with the text: `text_field`, or messages if there is no field text.
 
-    Raises `InputError` for a field that is not there; it lists those that are.
+    Raises `InputError` with the available fields if there is neither.
     """
     known = list(names)
     if text_field in known:
@@ -284,34 +279,34 @@ def field_of(names: Iterable[str], text_field: str, where: str) -> str:
 
 
 def value_text(value: object, where: str) -> str:
-    """A field's value as a document: a string, or a list of messages."""
+    """Convert a field's value, a string or a list of messages, to a document."""
     return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
 
 
 def chat_text(messages: Sequence[Any], where: str) -> str:
-    """A chat as a document, a line "Role: content" for every message, as the template of `text.pairs` has them.
+    """Convert a chat to a document with a line "Role: content" per message, as in the template of `text.pairs`.
 
     A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}. Raises
-    `InputError` for any other.
+    `InputError` for others.
     """
     lines = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping):
-            raise InputError(f"{where}: message {number} is a {type(message).__name__}, not a role and its content")
+            raise InputError(f"{where}: message {number} is a {type(message).__name__}, not an object with a role")
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
-            raise InputError(f"{where}: message {number} has no role; a chat is a list of roles and contents")
+            raise InputError(f"{where}: message {number} has no role: give every message role and content")
         parts = content if isinstance(content, list) else [{"text": content}]
-        found = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-        texts = [text for text in found if isinstance(text, str)]
-        if len(texts) < len(found):
-            raise InputError(f"{where}: message {number} has no content that is text; leave it out")
+        values = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+        texts = [text for text in values if isinstance(text, str)]
+        if len(texts) < len(values):
+            raise InputError(f"{where}: message {number} has content that is not text: leave it out")
         lines.append(f"{role.capitalize()}: {checked_text(''.join(texts), where)}")
     return "\n".join(lines)
 
 
 def checked_text(value: object, where: str) -> str:
-    """`value` as a document's text; a null is an empty document."""
+    """Check that a value is a text; null is an empty document."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -322,5 +317,5 @@ def checked_text(value: object, where: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What `error` says, on one line."""
+    """The first line of an error."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,19 +1,18 @@
-"""Tokens on disk and the batches cut from them.
+"""Token shards on disk, and batches from them.
 
     shards = pack(open_corpus("stories"), tokenizer, part="train")
     windows = Windows(shards, n_ctx=256)
     for indices in np.array_split(epoch_order(len(windows), seed=0, epoch=0), ...):
         inputs, targets = windows.batch(indices)
 
-A corpus is tokenized once: `pack` keeps the result under a key made of everything it depends on (the
-corpus' fingerprint, the tokenizer's sha256, the part). In the cache folder, `<key>/` holds
+A corpus is tokenized once: `pack` caches the result by the corpus' fingerprint, the tokenizer's sha256 and the part. In
+the cache, `<key>/` holds
 
-- `tokens.bin`: all documents one after the other, each as BOS and its tokens (uint16, or uint32 for
-  vocabularies above 65,536);
+- `tokens.bin`: all documents concatenated, each as BOS and its tokens (uint16, or uint32 for more than 65,536 ids);
 - `starts.npy`: int64, D+1 offsets; document i is tokens[starts[i]:starts[i+1]];
-- `meta.json`: what this is, in words and numbers, and the sha256 of the other two, checked when they are opened.
+- `meta.json`: a description, with the sha256 of the other two, which is checked on opening.
 
-B batch, T position, D documents. Targets are the inputs' next tokens, -100 where there is none.
+B batch, T position, D documents. Targets are the inputs' next tokens, or -100 without one.
 """
 
 import array
@@ -46,10 +45,9 @@ GROUP_DOCUMENTS, GROUP_CHARACTERS = 512, 1_000_000  # bounds the memory of token
 
 
 class TokenShards:
-    """One packed corpus, memory-mapped: `tokens` [n_tokens], `starts` [n_documents + 1], `meta`.
+    """A packed corpus, memory-mapped: `tokens` [n_tokens], `starts` [n_documents + 1], `meta`.
 
-    Raises:
-        InputError: the folder is not a whole entry of this format.
+    Raises `InputError` unless the folder is a complete entry of this format.
     """
 
     def __init__(self, folder: Path):
@@ -58,96 +56,85 @@ class TokenShards:
             self.meta: dict[str, Any] = read_json(folder / "meta.json", dict[str, Any], "delete the folder")
             sizes = {name: (folder / name).stat().st_size for name in self.meta["bytes"]}
             if self.meta["format"] != FORMAT or sizes != self.meta["bytes"]:
-                raise ValueError(f"sizes {sizes} where meta.json says {self.meta['bytes']}")
+                raise ValueError(f"sizes are {sizes} instead of {self.meta['bytes']}")
             for name in sizes:
                 if _sha256(folder / name) != self.meta["sha256"][name]:
-                    raise ValueError(f"the content of {name} is not what was written")
+                    raise ValueError(f"the content of {name} has changed")
             self.tokens: np.ndarray = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self.starts: np.ndarray = np.load(folder / "starts.npy")
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
         except (OSError, ValueError, KeyError, TypeError, InputError) as error:
-            raise InputError(f"{folder}: damaged or foreign token shards ({error}); delete it") from error
+            raise InputError(f"{folder} holds damaged or foreign token shards ({error}): delete it") from error
 
     @property
     def n_tokens(self) -> int:
-        """All tokens, BOS included."""
+        """Number of tokens, including BOS."""
         return int(self.starts[-1])
 
     @property
     def begins(self) -> np.ndarray:
-        """Where each document begins in `tokens`: int64 [n_documents]."""
+        """Start of each document in `tokens`: int64 [n_documents]."""
         return self.starts[:-1]
 
     @property
     def ends(self) -> np.ndarray:
-        """Where each ends."""
+        """End of each document in `tokens`: int64 [n_documents]."""
         return self.starts[1:]
 
     @property
     def unscored(self) -> np.ndarray:
-        """Leading targets of each that are context alone: none of a whole document (`text.strides`)."""
+        """Number of leading targets per document that are only context: 0 for whole documents (`text.strides`)."""
         return np.zeros(self.n_documents, dtype=np.int64)
 
     @property
     def n_documents(self) -> int:
-        """Documents; each starts with BOS."""
+        """Number of documents."""
         return len(self.begins)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens per document, BOS included: int64 [n_documents]."""
+        """Tokens per document, including BOS: int64 [n_documents]."""
         return self.ends - self.begins
 
     def document(self, i: int) -> np.ndarray:
-        """The tokens of document `i` in 0..n_documents-1, BOS first: int64 [length]."""
+        """The tokens of document `i`, BOS first: int64 [length]."""
         if not 0 <= i < self.n_documents:
             raise IndexError(f"document {i} of {self.n_documents}")
         return np.array(self.tokens[self.begins[i] : self.ends[i]], dtype=np.int64)
 
     def only(self, documents: Sequence[int]) -> "TokenShards":
         """Some of the documents, in this order, in memory."""
-        some, made = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
-        made.tokens = np.concatenate([np.zeros(0, self.tokens.dtype), *some])
-        made.starts = np.cumsum([0, *map(len, some)])
-        return made
+        some, selection = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
+        selection.tokens = np.concatenate([np.zeros(0, self.tokens.dtype), *some])
+        selection.starts = np.cumsum([0, *map(len, some)])
+        return selection
 
 
 def pack(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    *,
-    cache_dir: Path | None = None,
-    part: str = "all",
-    valid_fraction: float = 0.05,
-    valid_blocks: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> TokenShards:
-    """Tokenize `corpus`, or find it tokenized in the cache; memory is bounded by the largest document.
-
-    An entry that exists is whole, and a damaged one is built again (`text.cache`).
+    corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path | None = None, part: str = "all",
+    valid_fraction: float = 0.05, valid_blocks: int | None = None, progress: Callable[[int], None] | None = None,
+) -> TokenShards:  # fmt: skip
+    """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`).
 
     Args:
         cache_dir: root of the cache; default `$STREAMSCOPE_CACHE`, else `~/.cache/streamscope`.
         part: "all" documents, or the "train" or "valid" side of the split of `in_validation`.
         valid_fraction: expected share of documents on the validation side; unused for part "all".
-        valid_blocks: split every document instead, in so many blocks of one length: the end of each is held out
-            (`pieces`), and what is left of it becomes documents of its own.
-        progress: called with the number of documents just written, group by group.
+        valid_blocks: split every document into this number of equal blocks instead, and hold out their ends (`pieces`);
+            the rest of each block becomes a document.
+        progress: called with the number of documents just written.
 
     Raises:
-        InputError: an unknown part, a fraction outside (0, 1), a part without documents, a cache
-            that cannot be written, and what reading the corpus raises.
+        InputError: an unknown part, a fraction outside (0, 1), a part without documents, a cache that cannot be
+        written,
+            or an unreadable corpus.
     """
     if part not in PARTS:
         raise unknown("part", part, list(PARTS))
     if part != "all" and not 0 < valid_fraction < 1:
         raise InputError(f"valid_fraction={valid_fraction}: it must lie between 0 and 1")
-    identity = {
-        "format": FORMAT,
-        "corpus": corpus.fingerprint(),
-        "tokenizer": tokenizer.sha256,
-        "rule": _rule(part, valid_fraction, valid_blocks),
-    }
+    rule = _rule(part, valid_fraction, valid_blocks)
+    identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def build(folder: Path) -> None:
@@ -160,24 +147,24 @@ def pack(
         (folder / "meta.json").write_text(meta, encoding="utf-8")
 
     shards = cached(cache_root(cache_dir) / key, build, TokenShards)
-    shards.meta["source"] = corpus.describe()  # where this run found it: equal content may lie in several places
+    shards.meta["source"] = corpus.describe()  # of this run; equal content may have several sources
     return shards
 
 
 def in_validation(document: str, valid_fraction: float) -> bool:
     """Whether a document is held out: int(sha256(document)[:8], 16) % 10,000 < 10,000 valid_fraction.
 
-    The text alone decides: equal documents never straddle the split, and order does not matter.
+    It only depends on the text, so equal documents are on the same side.
     """
     bucket = int(hashlib.sha256(document.encode()).hexdigest()[:8], 16) % SPLIT_BINS
     return bucket < round(valid_fraction * SPLIT_BINS)
 
 
 def pieces(ids: Sequence[int], part: str, valid_fraction: float, blocks: int) -> list[Sequence[int]]:
-    """The "train" or "valid" side of one document (BOS first) in contiguous pieces, each with BOS in front.
+    """The "train" or "valid" side of one document (BOS first) in contiguous pieces, each starting with BOS.
 
-    Its n tokens are cut into blocks [⌊in/B⌋, ⌊(i+1)n/B⌋); the last `valid_fraction` of each, rounded, is held out. No
-    token is on both sides. A document with fewer than 2 tokens to hold out in a block is trained on whole.
+    Its n tokens are split into blocks [⌊in/B⌋, ⌊(i+1)n/B⌋); the last `valid_fraction` of each, rounded, is held out. A
+    document with fewer than 2 tokens to hold out per block is used for training completely.
     """
     bos, body = ids[:1], ids[1:]
     edges = [i * len(body) // blocks for i in range(blocks + 1)]
@@ -192,15 +179,12 @@ def pieces(ids: Sequence[int], part: str, valid_fraction: float, blocks: int) ->
 class Windows:
     """Training windows: `n_ctx` inputs and, for each, the next token.
 
-    - `stream`: the documents one after the other; window i is tokens[iT : iT + T + 1], the incomplete
-      last one is dropped. A window crosses documents, and the BOS of the next one is a target: where
-      a document ends is part of the task.
-    - `document`: a window holds one document, or the j-th chunk [jT : jT + T + 1] of a longer one
-      (positions restart there), filled on the right with `pad_id` and target -100. Every token of a
-      document but its BOS is a target exactly once.
+    - `stream`: concatenated documents; window i is tokens[iT : iT + T + 1], and the incomplete last one is dropped.
+      Windows cross documents, and the BOS of the next document is a target.
+    - `document`: a window holds one document, or the j-th chunk [jT : jT + T + 1] of a longer one (positions restart
+      there), padded on the right with `pad_id` and target -100. Every token except BOS is a target exactly once.
 
-    Raises:
-        InputError: an unknown packing, `n_ctx` below 1, a corpus shorter than one window.
+    Raises `InputError` for an unknown packing, `n_ctx` below 1, and a corpus shorter than one window.
     """
 
     def __init__(self, shards: TokenShards, n_ctx: int, *, packing: str = "stream"):
@@ -211,17 +195,17 @@ class Windows:
         if packing == "stream":
             self._n = (shards.n_tokens - 1) // n_ctx
         else:
-            chunks = -(-(shards.lengths - 1) // n_ctx)  # a document of BOS alone has no target: no window
+            chunks = -(-(shards.lengths - 1) // n_ctx)  # a document of only BOS has no target and so no window
             self._first = np.concatenate([[0], np.cumsum(chunks)])
             self._n = int(self._first[-1])
         if self._n < 1:
             raise InputError(
-                f"the corpus has {shards.n_tokens} tokens, shorter than one sequence of n_ctx + 1 = "
-                f"{n_ctx + 1}; give more text or a smaller n_ctx"
+                f"the corpus has {shards.n_tokens} tokens, fewer than one sequence of n_ctx + 1 = "
+                f"{n_ctx + 1}: give more text or a smaller n_ctx"
             )
 
     def at(self, n_ctx: int) -> "Windows":
-        """The same corpus in windows of another length."""
+        """The same corpus with another window length."""
         return Windows(self.shards, n_ctx, packing=self.packing)
 
     def __len__(self) -> int:
@@ -242,27 +226,24 @@ class Windows:
         return _gather(self.shards, begin, end, self.n_ctx)
 
 
-def epoch_order(n: int, seed: int, epoch: int, *of: int) -> np.ndarray:
-    """The order of `n` windows in an epoch: a permutation, int64 [n], a pure function of its arguments.
+def epoch_order(n: int, seed: int, epoch: int, *streams: int) -> np.ndarray:
+    """The order of `n` windows in an epoch: a permutation, int64 [n], that only depends on the arguments.
 
-    `of` names what the order is of, where one seed orders several things; a last number of 0 is as none.
+    `streams` separate several orders of one seed; trailing zeros have no effect.
     """
     if seed < 0:
         raise InputError(f"seed={seed}: a seed is a whole number from 0")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, *of]))).permutation(n)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, *streams]))).permutation(n)
 
 
 def document_batches(
     shards: TokenShards, n_ctx: int, batch_size: int, max_documents: int | None = None
 ) -> Iterator[tuple[np.ndarray, Int[Tensor, "B T"], Int[Tensor, "B T"]]]:
-    """Whole documents for evaluation: (document indices [B], inputs, targets), padded on the right.
+    """Yield whole documents for evaluation: (document indices [B], inputs, targets), padded on the right.
 
-    The first `max_documents` documents, cut to n_ctx + 1 tokens (`truncated_documents` counts those),
-    longest first: pads are few, and a batch too big for memory is the first. T is the batch's longest. Leading
-    targets of windows that are context alone (`text.strides`) have none here.
-
-    Raises:
-        InputError: `n_ctx`, `batch_size` or `max_documents` below 1.
+    These are the first `max_documents` documents, cut to n_ctx + 1 tokens, longest first: there is little padding, and
+    the largest batch comes first. Leading targets that are only context (`text.strides`) are -100. Raises `InputError`
+    if `n_ctx`, `batch_size` or `max_documents` is below 1.
     """
     _check_n_ctx(n_ctx)
     if batch_size < 1:
@@ -278,7 +259,7 @@ def document_batches(
 
 
 def truncated_documents(shards: TokenShards, n_ctx: int, max_documents: int | None = None) -> int:
-    """How many of the documents `document_batches` yields lose their end to `n_ctx`."""
+    """Number of documents that `document_batches` cuts at `n_ctx`."""
     return int((_first_lengths(shards, max_documents) > n_ctx + 1).sum())
 
 
@@ -290,7 +271,7 @@ def _first_lengths(shards: TokenShards, max_documents: int | None) -> np.ndarray
 
 def _check_n_ctx(n_ctx: int) -> None:
     if n_ctx < 1:
-        raise InputError(f"n_ctx={n_ctx}: a sequence has at least 1 token")
+        raise InputError(f"n_ctx={n_ctx}: it must be at least 1")
 
 
 def _gather(
@@ -316,8 +297,8 @@ def _rule(part: str, valid_fraction: float, blocks: int | None = None) -> str:
     return f"documents whose text's sha256 (first 8 hex digits, modulo {SPLIT_BINS}) is {side} {bound}"
 
 
-def counted(n: int, valid: Mapping[str, Any]) -> str:
-    """n documents, or n parts of documents, where what is held out (the meta of its shards) are ends of blocks."""
+def document_count(n: int, valid: Mapping[str, Any]) -> str:
+    """Text with the number of documents, or of parts of documents if ends of blocks are held out."""
     return f"{n:,} {'parts of ' if valid.get('rule', '').endswith(' blocks of every document') else ''}documents"
 
 
@@ -328,13 +309,9 @@ def _keeper(part: str, valid_fraction: float) -> Callable[[str], bool]:
 
 
 def _write(
-    folder: Path,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    keep: Callable[[str], bool],
-    progress: Callable[[int], None] | None,
-    cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
-) -> dict[str, Any]:
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, keep: Callable[[str], bool],
+    progress: Callable[[int], None] | None, cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
+) -> dict[str, Any]:  # fmt: skip
     """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
     starts = array.array("q", [0])
@@ -350,22 +327,18 @@ def _write(
                 progress(len(group))
     if len(starts) == 1:
         raise InputError(
-            f"{corpus.source}: nothing on this side of the split, too little text; give another --valid-fraction, "
-            "other --valid-blocks or --valid"
+            f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "
+            "--valid-blocks, or give --valid"
         )
     index = io.BytesIO()
     np.save(index, np.asarray(starts, dtype=np.int64))
     (folder / "starts.npy").write_bytes(index.getvalue())
     return {
-        "dtype": dtype.name,
-        "d_vocab": tokenizer.d_vocab,
-        "bos_id": tokenizer.bos_id,
-        "pad_id": tokenizer.pad_id,
-        "n_documents": len(starts) - 1,
-        "n_tokens": starts[-1],
+        "dtype": dtype.name, "d_vocab": tokenizer.d_vocab, "bos_id": tokenizer.bos_id, "pad_id": tokenizer.pad_id,
+        "n_documents": len(starts) - 1, "n_tokens": starts[-1],
         "bytes": {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")},
         "sha256": {"tokens.bin": written.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
-    }
+    }  # fmt: skip
 
 
 def _sha256(path: Path) -> str:
@@ -374,7 +347,7 @@ def _sha256(path: Path) -> str:
 
 
 def _groups(documents: Iterator[str]) -> Iterator[list[str]]:
-    """Consecutive documents, as lists to tokenize at once."""
+    """Group consecutive documents to tokenize at once."""
     group, characters = list[str](), 0
     for document in documents:
         group.append(document)

@@ -1,8 +1,8 @@
-"""What the files beside a vocabulary say of its tokens, as the transformers library writes them.
+"""Reads the transformers library's files about special tokens.
 
 tokenizer_config.json      bos_token, eos_token, added_tokens_decoder, add_prefix_space
-special_tokens_map.json    bos_token, eos_token, where the first does not name them, or has no added_tokens_decoder
-added_tokens.json          tokens besides vocab.json, where the first does not list them
+special_tokens_map.json    bos_token, eos_token, if the first file does not name them or has no added_tokens_decoder
+added_tokens.json          tokens besides vocab.json, if the first file does not list them
 """
 
 from collections.abc import Mapping
@@ -16,30 +16,30 @@ from streamscope.cli.disk import read_json
 from streamscope.cli.errors import InputError
 
 CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-REMEDY = "restore it from where the tokenizer came from"
+REMEDY = "download it again"
 PROPERTIES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
-    """Names of tokens, and the tokens that stand outside the vocabulary file."""
+    """BOS, EOS, and tokens outside the vocabulary file."""
 
     bos: str | None = None
-    """What begins a text; None where nothing names it."""
+    """The token that begins a text, or None."""
     eos: str | None = None
-    """What ends one."""
+    """The token that ends a text, or None."""
     source: str = ""
-    """The file that should name them; empty where there is none."""
+    """The file that should name them, or ""."""
     added: Mapping[int, AddedToken] = field(default_factory=dict)
-    """Tokens besides the vocabulary, by their ids."""
+    """Additional tokens by id."""
     prefix_space: bool = False
-    """Whether a text is read as if a space stood before it (for a pair of files: tokenizer.json says it itself)."""
+    """Whether a space is added before a text (for a pair of files; tokenizer.json has its own setting)."""
 
 
 def special_tokens(folder: Path) -> SpecialTokens:
-    """What the files of a folder say. Raises `InputError` for a damaged one."""
+    """Read the files of a folder. Raises `InputError` for a damaged one."""
     config, named = (_read(folder / name) for name in (CONFIG, MAP))
-    # as in the library: a configuration that lists its added tokens is of a version that reads the map no more
+    # as in the library: a configuration with added_tokens_decoder has priority over the map
     files = (named, config) if "added_tokens_decoder" in (config or {}) else (config, named)
     roles = {role: name for fields in files for role, name in _roles(fields or {}).items()}
     rows: dict[Any, Any] = {}
@@ -58,13 +58,13 @@ def special_tokens(folder: Path) -> SpecialTokens:
         raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
     return SpecialTokens(
         bos=roles.get("bos_token"), eos=roles.get("eos_token"), added=added,
-        source=next((name for name, found in ((CONFIG, config), (MAP, named)) if found is not None), ""),
+        source=next((name for name, fields in ((CONFIG, config), (MAP, named)) if fields is not None), ""),
         prefix_space=(config or {}).get("add_prefix_space") is True,
     )  # fmt: skip
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The fields of a file; None where it is not there."""
+    """The fields of a file, or None if it does not exist."""
     return read_json(path, dict[str, Any], REMEDY) if path.is_file() else None
 
 
@@ -79,4 +79,4 @@ def _contents(value: Any) -> list[str]:
 
 def _roles(fields: Mapping[str, Any]) -> dict[str, str]:
     """The fields that name one token."""
-    return {role: found[0] for role, value in fields.items() if len(found := _contents(value)) == 1}
+    return {role: names[0] for role, value in fields.items() if len(names := _contents(value)) == 1}

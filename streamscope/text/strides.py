@@ -1,11 +1,11 @@
-"""Documents longer than the context, in windows that overlap: every token of a document but its first is scored once.
+"""Splits documents into overlapping windows, so that every token except the first is scored exactly once.
 
-    windowed(shards, n_ctx=128, stride=64)       shards whose documents are windows, for all that reads documents
+    overlapping_windows(shards, n_ctx=128, stride=64)       shards whose documents are windows
 
 With context T and stride s ≤ T, window w of a document holds the inputs ws … ws + T − 1 and their next tokens. The
-first window scores all of its targets, each later one those behind its predecessor's, its last s: a token is predicted
-from all that is before it, or from at least T − s + 1 tokens. s = T cuts into pieces, as packing "document" does in
-training; s = T/2 costs twice as much, and predicts from half of the context at least, unless the document begins there.
+first window scores all of its targets, each later one only its last s. So a token is predicted from everything before
+it, or from at least T − s + 1 tokens. s = T gives separate chunks, as packing "document" in training. s = T/2 costs
+twice as much and uses at least half of the context, except at the beginning of a document.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from streamscope.text.shards import TokenShards
 
 
 class WindowedShards(TokenShards):
-    """Windows of documents in the place of documents: [W] of everything.
+    """Shards whose documents are W windows; attributes are [W].
 
-    `source` is the document that a window is of, `window` its number in it, `offset` its first token's position there,
-    `unscored` its leading targets that only are context. `possible` is the number of windows before some were left out.
-    `tokens`, `starts` and `meta` are those of the documents.
+    `source` is the document of a window, `window` its number and `offset` its first position there, `unscored` its
+    number of leading targets that are only context. `possible` is the number of windows before selection. `tokens`,
+    `starts` and `meta` are those of the documents.
     """
 
     def __init__(self, shards: TokenShards, stride: int, windows: dict[str, np.ndarray], possible: int) -> None:
@@ -54,16 +54,16 @@ class WindowedShards(TokenShards):
         }  # fmt: skip
 
 
-def windowed(
+def overlapping_windows(
     shards: TokenShards, n_ctx: int, stride: int, max_documents: int | None = None, most: int | None = None
 ) -> WindowedShards:
-    """The first `max_documents` documents in windows of `n_ctx` inputs, each `stride` behind its predecessor.
+    """Split the first `max_documents` documents into windows of `n_ctx` inputs, `stride` apart.
 
-    A document that fits the context is one window: itself. Of more than `most` windows those are left that are evenly
-    spread over all of them. Raises `InputError` for a stride outside 1 … n_ctx.
+    A document that fits the context is one window. If there are more than `most` windows, `most` evenly spread ones are
+    selected. Raises `InputError` for a stride outside 1 … n_ctx.
     """
     if not 1 <= stride <= n_ctx:
-        raise InputError(f"stride {stride}: 1 to {n_ctx}, the context; a larger one would leave tokens out")
+        raise InputError(f"stride {stride}: give 1 to {n_ctx}, the context; a larger one would skip tokens")
     targets = shards.lengths[:max_documents] - 1
     count = 1 + np.maximum(-((n_ctx - targets) // stride), 0)  # 1 + ⌈(targets − n_ctx) / stride⌉
     source = np.repeat(np.arange(len(targets)), count)

@@ -1,13 +1,12 @@
-"""Text to token ids and back, with the BOS policy kept in the tokenizer's own file.
+"""Converts text to token ids and back; the rule for BOS is stored in the tokenizer's file.
 
-Every document and every prompt starts with the BOS token: the one that the file's own post-processor puts in front,
-else the one that the files beside it name (`special_tokens`), else the first of `BOS_NAMES`. The rule is a
-post-processor inside `tokenizer.json`, so whoever reloads the file, here or with another library, gets the same ids.
-A token that the file's post-processor puts behind a text is left out: texts here are read as they go on.
+Every document and prompt starts with BOS: the token that the file's post-processor puts first, else that of the other
+files (`special_tokens`), else the first of `BOS_NAMES`. The rule is a post-processor inside `tokenizer.json`, so other
+libraries get the same ids from it. A token that the file's post-processor appends is omitted, because our texts
+continue.
 
-Special tokens are never read from text: `<|endoftext|>` typed by a user (or met in a document) is
-thirteen ordinary characters, so no text can forge the start of a document, and a byte-level
-tokenizer gives back exactly the text it was given.
+Special tokens are never read from text: `<|endoftext|>` in a text is thirteen ordinary characters. So no text can fake
+the start of a document, and a byte-level tokenizer returns exactly the given text.
 
     tokenizer = Tokenizer.train(corpus.documents(), d_vocab=4096)
     tokenizer.save("tokenizer.json")
@@ -34,7 +33,7 @@ from streamscope.text.special_tokens import SpecialTokens, special_tokens
 
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
-NOT_TEXT = "a text to encode is not a str, or holds lone surrogates, which UTF-8 cannot; fix the text"
+NOT_TEXT = "a text to encode is not a str, or holds lone surrogates, which UTF-8 cannot encode: fix the text"
 
 
 def _unreadable(error: Exception) -> InputError:
@@ -50,11 +49,10 @@ class Tokenizer:
 
     Attributes:
         d_vocab: number of ids, one more than the largest.
-        bos_id: the token that starts every document and every prompt.
-        pad_id: what fills the right of a batch; it equals `bos_id` because a padded position is
-            masked and never read, so it needs no vocabulary entry of its own.
-        eos_id: the token that its files say ends a text; None where they say nothing. It is not kept in tokenizer.json.
-        note: what was taken instead of what the files say; empty where they were followed.
+        bos_id: the token that starts every document and prompt.
+        pad_id: the padding of a batch; it equals `bos_id`, because padding is masked and needs no id of its own.
+        eos_id: the token that ends a text according to its files, or None; it is not stored in tokenizer.json.
+        note: deviations from the files, or "".
     """
 
     d_vocab: int
@@ -64,11 +62,10 @@ class Tokenizer:
     note: str
 
     def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):
-        """Take over `backend` and write the BOS policy into its post-processor. `named` is what other files say.
+        """Wrap `backend`, and write the BOS rule into its post-processor. `named` comes from other files.
 
-        Raises:
-            InputError: no token can serve as BOS, the post-processor puts more than one token in front, or an added
-                token has another id than the vocabulary would give it.
+        Raises `InputError` if there is no token for BOS, the post-processor puts several tokens first, or an added
+        token has another id than in the vocabulary.
         """
         backend.no_truncation()
         backend.no_padding()
@@ -79,8 +76,7 @@ class Tokenizer:
         bos = str(backend.id_to_token(self.bos_id))
         backend.add_special_tokens([bos])
         backend.encode_special_tokens = True  # the library's name for "specials in text are plain text"
-        # Replacing the file's own post-processor also drops ByteLevel's trimming of offsets: spans
-        # then cover the text without gaps, leading spaces included.
+        # replacing the post-processor also drops ByteLevel's trimming of offsets, so spans include leading spaces
         backend.post_processor = processors.TemplateProcessing(
             single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, self.bos_id)]
         )
@@ -91,12 +87,10 @@ class Tokenizer:
 
     @classmethod
     def train(cls, documents: Iterable[str], d_vocab: int) -> "Tokenizer":
-        """Byte-level BPE with exactly `d_vocab` entries; id 0 is `<|endoftext|>`, the BOS token.
+        """Train a byte-level BPE with exactly `d_vocab` entries; id 0 is `<|endoftext|>`, the BOS token.
 
-        The same documents give the same file. A merge must occur twice to be kept.
-
-        Raises:
-            InputError: `d_vocab` below 257 (256 bytes and BOS), or more than the documents can fill.
+        The same documents give the same file; a merge must occur twice. Raises `InputError` if `d_vocab` is below 257
+        (256 bytes and BOS), or more than the documents can fill.
         """
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         least = len(alphabet) + 1
@@ -104,35 +98,30 @@ class Tokenizer:
             raise InputError(f"d_vocab={d_vocab} is too small: 256 bytes and BOS need at least {least}")
         backend = _byte_level_bpe(models.BPE())
         trainer = trainers.BpeTrainer(
-            vocab_size=d_vocab,
-            min_frequency=2,
-            special_tokens=[END_OF_TEXT],
-            initial_alphabet=alphabet,
+            vocab_size=d_vocab, min_frequency=2, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet,
             show_progress=False,
-        )
+        )  # fmt: skip
         backend.train_from_iterator(iter(documents), trainer)
         reached = backend.get_vocab_size()
         if reached != d_vocab:
             raise InputError(
-                f"the corpus is too small for a vocabulary of {d_vocab}: "
-                f"it reached {reached}; give more text, or --set d_vocab={reached}"
+                f"the corpus is too small for a vocabulary of {d_vocab}; it reached {reached}: give more text, or "
+                f"--set d_vocab={reached}"
             )
         return cls(backend)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a tokenizer from a file or from the folder that holds it.
+        """Read a tokenizer from a file or folder.
 
-        `path` is a `tokenizer.json` (any name), one file of a GPT-2 style pair (`encoder.json` +
-        `vocab.bpe`, `vocab.json` + `merges.txt`), or a folder with either. Of a pair and of a file that is called
-        tokenizer.json the files beside it are read as well (`special_tokens`).
-
-        Raises:
-            InputError: nothing there, half a pair, an unreadable file, no BOS token.
+        `path` is a `tokenizer.json` (any name), one file of a GPT-2 style pair (`encoder.json` + `vocab.bpe`,
+        `vocab.json` + `merges.txt`), or a folder with either. For a pair, and a file named tokenizer.json, files in the
+        same folder are read too (`special_tokens`). Raises `InputError` if the file does not exist, is unreadable,
+        lacks the other of its pair, or has no BOS token.
         """
         path = Path(path).expanduser()
         if not path.exists():
-            raise InputError(f"{path}: no such tokenizer file or folder")
+            raise InputError(f"{path}: this tokenizer file or folder does not exist")
         if path.is_dir():
             path = _file_in(path)
         for vocab, merges in PAIRS.items():
@@ -145,10 +134,10 @@ class Tokenizer:
             raise InputError(f"{path}: {error}") from error
 
     @classmethod
-    def of_library(cls, theirs: Any) -> "Tokenizer":
-        """A fast tokenizer of the transformers library, with its BOS. Raises `InputError` for one that is not fast."""
+    def from_transformers(cls, theirs: Any) -> "Tokenizer":
+        """Convert a fast tokenizer of the transformers library. Raises `InputError` for one that is not fast."""
         if not hasattr(theirs, "backend_tokenizer"):
-            raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets; use a fast tokenizer")
+            raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets: use a fast tokenizer")
         named = SpecialTokens(bos=theirs.bos_token, eos=theirs.eos_token)
         return cls.from_json(theirs.backend_tokenizer.to_str(), named)
 
@@ -156,7 +145,7 @@ class Tokenizer:
     def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
         for file in (vocab, merges):
             if not file.is_file():
-                raise InputError(f"{file}: missing; {vocab.name} and {merges.name} belong in one folder")
+                raise InputError(f"{file} is missing: put {vocab.name} and {merges.name} into one folder")
         named = special_tokens(vocab.parent)
         try:
             backend = _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), named.prefix_space)
@@ -169,7 +158,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, named: SpecialTokens | None = None) -> "Tokenizer":
-        """Read the text of a `tokenizer.json`; `InputError` when it is not one or has no BOS."""
+        """Read the text of a `tokenizer.json`; `InputError` if it is invalid or has no BOS."""
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
@@ -177,7 +166,7 @@ class Tokenizer:
         return cls(backend, named)
 
     def padded_to(self, size: int) -> "Tokenizer":
-        """This tokenizer for a model of `size` ids, at least its own: it reads those beyond `d_vocab` as unused."""
+        """This tokenizer for a model with `size` ids; ids beyond `d_vocab` are unused."""
         if size == self._ids:
             return self
         padded = copy.copy(self)
@@ -185,11 +174,11 @@ class Tokenizer:
         return padded
 
     def to_json(self) -> str:
-        """The text of `tokenizer.json`, BOS policy included."""
+        """The text of `tokenizer.json`, including the BOS rule."""
         return self._backend.to_str()
 
     def save(self, path: str | Path) -> None:
-        """Write `tokenizer.json` at `path` (a folder gets that name); readers never see half of it."""
+        """Write `tokenizer.json` to the file or folder `path`, atomically."""
         path = Path(path).expanduser()
         if path.is_dir():
             path = path / "tokenizer.json"
@@ -197,19 +186,16 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Hexadecimal sha256 of `to_json()`: equal digests give equal ids."""
+        """sha256 of `to_json()` as hex digits: equal digests give equal ids."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def encode(self, text: str, *, bos: bool = True) -> list[int]:
-        """The ids of `text`, after BOS unless `bos` is False."""
+        """The ids of `text`, with BOS unless `bos` is False."""
         return self.encode_batch([text], bos=bos)[0]
 
     def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[list[int]]:
-        """`[encode(text) for text in texts]`, faster.
-
-        Raises:
-            InputError: something that is not a str, or a str UTF-8 cannot hold (lone surrogates).
-        """
+        """`[encode(text) for text in texts]`, faster. Raises `InputError` unless all are str without lone
+        surrogates."""
         try:
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=bos)
         except Exception as error:  # the library raises Exception itself where a word has no token
@@ -217,14 +203,14 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
-        """The text of `ids`, special and unused ones left out; `InputError` for an id out of range."""
+        """The text of `ids` without special and unused ones; `InputError` for an id out of range."""
         return self._backend.decode(list(self._checked(ids)), skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
-        """One string per token: its own text, leading space included, specials by name.
+        """The text of each token, including a leading space; special tokens by name.
 
-        Bytes that are no whole character (part of an emoji) are written `\\xf0\\x9f`. An id the
-        file leaves unused is `<unused 7>`; one out of range raises `InputError`.
+        Bytes of an incomplete character are written `\\xf0\\x9f`, an unused id `<unused 7>`. An id out of range raises
+        `InputError`.
         """
         return [self._piece(i) for i in self._checked(ids)]
 
@@ -239,10 +225,10 @@ class Tokenizer:
         return token.replace("▁", " ")
 
     def spans(self, text: str, *, bos: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of `text`, and for each the characters [start, end) it covers; (0, 0) for BOS.
+        """Ids of `text`, and the characters [start, end) that each covers; (0, 0) for BOS.
 
-        With a byte-level tokenizer a token's span includes its leading space, and the tokens that
-        share one character (an emoji) each cover that character.
+        In a byte-level tokenizer a span includes the leading space, and tokens that share a character (an emoji) all
+        cover it.
         """
         try:
             encoding = self._backend.encode(text, add_special_tokens=bos)
@@ -251,26 +237,22 @@ class Tokenizer:
         return encoding.ids, encoding.offsets
 
     def align(self, text: str, start: int, end: int, *, bos: bool = True) -> list[int]:
-        """Positions in `encode(text, bos=bos)` of the tokens that hold characters [start, end).
+        """Positions in `encode(text, bos=bos)` of the tokens that cover characters [start, end).
 
-        A token counts when it covers at least one character of the span that is not whitespace, so
-        " cat" is found for "cat" and the token after "cat " is not.
-
-        Raises:
-            InputError: no such token (an empty span, outside the text, or whitespace only).
+        A token must cover at least one character other than whitespace: " cat" counts for "cat", the token after "cat "
+        does not. Raises `InputError` if there is no such token (an empty span, outside the text, or only whitespace).
         """
         wanted = {i for i in range(max(start, 0), min(end, len(text))) if not text[i].isspace()}
         _, spans = self.spans(text, bos=bos)
         positions = [p for p, (first, last) in enumerate(spans) if not wanted.isdisjoint(range(first, last))]
         if not positions:
-            raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}; check the span")
+            raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}: check the span")
         return positions
 
     def batch(self, texts: Sequence[str], *, bos: bool = True) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """Ids padded on the right to the longest text, and a mask that is True on real tokens.
 
-        Raises:
-            InputError: no text at all, or what `encode_batch` refuses.
+        Raises `InputError` without any text, and like `encode_batch`.
         """
         if not texts:
             raise InputError("a batch needs at least one text")
@@ -300,20 +282,20 @@ def _byte_level_bpe(model: models.BPE, prefix_space: bool = False) -> tokenizers
 
 
 def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
-    """Give `backend` the tokens that stand outside its file, in the order of their ids."""
-    there = {token.content for token in backend.get_added_tokens_decoder().values()}
+    """Add the tokens outside the file to `backend`, in the order of their ids."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for i, token in sorted(named.added.items()):
-        if token.content not in there:
+        if token.content not in known:
             backend.add_tokens([token])
         if (got := backend.token_to_id(token.content)) != i:
             raise InputError(
-                f"its added token {token.content!r} should have the id {i}, by the vocabulary it has {got}: the files "
-                "are not of one tokenizer"
+                f"its added token {token.content!r} should have id {i}, but has {got} in the vocabulary: the files "
+                "belong to different tokenizers"
             )
 
 
 def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str]:
-    """(BOS, EOS or None, what was taken instead of what the files say)."""
+    """(BOS, EOS or None, deviations from the files)."""
     try:
         encoding = backend.encode("a", add_special_tokens=True)
     except Exception as error:
@@ -322,19 +304,19 @@ def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int
     front, rest = encoding.ids[:plain], encoding.ids[plain:]
     behind = rest[len(backend.encode("a", add_special_tokens=False).ids) :]
     if len(front) > 1:
-        raise InputError("its post-processor adds more than one BOS in front; remove it from the file")
+        raise InputError("its post-processor puts several tokens first: remove it from the file")
     ids = {role: backend.token_to_id(name) if name else None for role, name in (("bos", named.bos), ("eos", named.eos))}
     eos = behind[-1] if ids["eos"] is None and behind else ids["eos"]
     notes = []
     if behind:
-        notes.append(f"its post-processor ends texts with {backend.id_to_token(behind[-1])!r}, which is left out")
+        notes.append(f"its post-processor ends texts with {backend.id_to_token(behind[-1])!r}, which is omitted")
     if front:
         return front[0], eos, "; ".join(notes)
     if ids["bos"] is not None:
         return ids["bos"], eos, "; ".join(notes)
     bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
     if bos is None:
-        raise InputError(f"no BOS token in the vocabulary; add one of {' '.join(BOS_NAMES)}")
+        raise InputError(f"the vocabulary has no BOS token: add one of {' '.join(BOS_NAMES)}")
     if named.source or behind:
         lacks = f"names {named.bos!r} as BOS, which the vocabulary lacks" if named.bos else "names no BOS"
         notes.append(f"{named.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
@@ -346,11 +328,11 @@ def _file_in(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     pairs = ", ".join(" + ".join(pair) for pair in PAIRS.items())
-    raise InputError(f"{folder}: no tokenizer in this folder; expected tokenizer.json, {pairs}")
+    raise InputError(f"{folder} has no tokenizer: add tokenizer.json, {pairs}")
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The byte behind each character of a byte-level vocabulary (GPT-2's `bytes_to_unicode`, inverted)."""
+    """The byte of each character in a byte-level vocabulary (inverse of GPT-2's `bytes_to_unicode`)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(hidden)}

@@ -19,8 +19,8 @@ def test_a_dry_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     out = tmp_path / "gpu.jsonl"
     argv = ["--device", "cpu", "--scale", "tiny", "--steps", "3", "--compile", "off", "--out", str(out)]
     main([*argv, "--presets", "lfa", "hdpl"])
-    said = capsys.readouterr().out
-    assert "sync: left out, it needs CUDA" in said and "memory: left out, it needs CUDA" in said
+    printed = capsys.readouterr().out
+    assert "sync: skipped, it needs CUDA" in printed and "memory: skipped, it needs CUDA" in printed
     found = rows(out)
     assert found["correctness", "lfa"]["equal"] and found["correctness", "hdpl"]["loss_difference"] == 0
     assert found["mfu", "lfa", "tiny", "off"]["tokens_per_second"] > 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from streamscope.benchmarks.hooks import main
-from streamscope.benchmarks.hooks.measure import no_taps, without_hooks
+from streamscope.benchmarks.hooks.measure import hooks_disabled, without_hooks
 from streamscope.models import build
 from tests.tiny import randomise
 
@@ -18,11 +18,11 @@ def test_without_hooks_it_is_the_same_model_and_nothing_is_called(preset: str) -
     want = model(tokens)
     assert seen
     seen.clear()
-    with no_taps():
+    with hooks_disabled():
         assert torch.equal(without_hooks(model)(tokens), want)
-        assert torch.equal(model(tokens), want) and not seen, "no tap asks its point"
+        assert torch.equal(model(tokens), want) and not seen, "no hook is called"
     model(tokens)
-    assert seen, "taps are back"
+    assert seen, "hooks are back"
 
 
 @pytest.mark.slow

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from streamscope.benchmarks.timing import optimizer_step
 from streamscope.benchmarks.training import main
-from streamscope.benchmarks.training.measure import _step, matmul_ceiling, on_paper, shape, training_step
+from streamscope.benchmarks.training.measure import gradient_sum_estimates, matmul_ceiling, shape, training_step
 from streamscope.benchmarks.training.options import PARTS, Options
 from streamscope.cli.errors import InputError
 from streamscope.models import build
@@ -24,7 +25,7 @@ def test_prints_a_line_per_comparison(capsys: pytest.CaptureFixture) -> None:
     assert "x plain GPT" in lines[1] and "lfa, width 48" in lines[2] and "FLOPs predict" in lines[3]
 
 
-def test_bad_options_are_told() -> None:
+def test_bad_options_raise() -> None:
     for argv, words in ((["--pairs", "hdpl"], "PRESET:PEER"), (["--rounds", "0"], "at least 1")):
         with pytest.raises(InputError, match=words):
             main(argv)
@@ -50,7 +51,7 @@ def test_a_step_trains() -> None:
         losses.append(value.item())
         return value
 
-    step = _step(model, optimizer, loss, o)
+    step = optimizer_step(model, optimizer, loss, o.device)
     for _ in range(5):
         step()
     assert losses[-1] < losses[0] - 0.1
@@ -62,10 +63,10 @@ def test_a_ceiling_is_positive() -> None:
 
 
 @pytest.mark.slow
-def test_on_paper_slower_links_cost_more() -> None:
+def test_slower_links_cost_more() -> None:
     import re
 
-    for line in on_paper(Options()):
+    for line in gradient_sum_estimates(Options()):
         worth = [float(x) for x in re.findall(r"\(([\d.]+) GPUs", line)]
         overlapped = [float(x) for x in re.findall(r"overlap, ([\d.]+) with", line)]
         assert worth == sorted(worth, reverse=True) and len(worth) == 3

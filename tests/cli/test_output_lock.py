@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.output_lock import shared
+from streamscope.cli.output_lock import share_output
 from streamscope.features.extract import main as extract
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import main as ablate
@@ -23,7 +23,7 @@ def waiting(folder: Path, work: str) -> "subprocess.Popen[bytes]":
 import time
 from pathlib import Path
 from streamscope.cli.output_lock import shared
-with shared(Path({str(folder)!r}), {work!r}, Path("x")):
+with share_output(Path({str(folder)!r}), {work!r}, Path("x")):
     Path({str(folder / "ready")!r}).touch()
     time.sleep(600)
 """
@@ -37,23 +37,23 @@ with shared(Path({str(folder)!r}), {work!r}, Path("x")):
 def test_the_last_of_the_same_work_tidies_up(tmp_path: Path) -> None:
     folder, out = tmp_path / ".x.parts", tmp_path / "x"
     other = waiting(folder, "this")
-    with shared(folder, "this", out):
+    with share_output(folder, "this", out):
         (folder / "part").touch()
     assert (folder / "part").exists(), "the other one is still at it"
     other.kill()
     other.wait()
-    with shared(folder, "this", out):
+    with share_output(folder, "this", out):
         pass
     assert not folder.exists()
 
 
 def test_unfinished_work_stays_and_locks_do_not(tmp_path: Path) -> None:
     folder, out = tmp_path / ".x.parts", tmp_path / "x"
-    with pytest.raises(KeyError), shared(folder, "this", out):
+    with pytest.raises(KeyError), share_output(folder, "this", out):
         (folder / "part").touch()
         raise KeyError
     assert [path.name for path in folder.iterdir()] == ["part"]
-    with pytest.raises(KeyError), shared(tmp_path / "empty", "this", out):
+    with pytest.raises(KeyError), share_output(tmp_path / "empty", "this", out):
         raise KeyError
     assert not (tmp_path / "empty").exists()
 

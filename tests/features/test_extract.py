@@ -218,7 +218,7 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
         (["--out", "f.xlsx"], "f.parquet"),
         (["--tier", "core", "--anchor-heads", "L9.H0"], "layers go from 0 to 1"),
         (["--raw", "blocks.1.hook_nothing"], "unknown hook"),
-        (["--data", "nowhere.txt"], "no such file"),
+        (["--data", "nowhere.txt"], "not an existing file"),
     ],
 )
 def test_bad_input(run: Path, corpus: tuple[Path, Path], tmp_path: Path, more: list[str], message: str) -> None:

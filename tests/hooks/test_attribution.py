@@ -133,7 +133,7 @@ def test_parts_before_a_middle_layer_add_up_to_what_it_reads(name: str, mlp_inpu
     options = {"layer": 1, "mlp_input": mlp_input, "apply_ln": True}
     if name == "parallel" and mlp_input:
         for call in (cache.decompose_resid, cache.accumulated_resid, cache.get_full_resid_decomposition):
-            with pytest.raises(InputError, match="parallel: its FFN reads what attention reads; leave mlp_input out"):
+            with pytest.raises(InputError, match="parallel, so its FFN reads attention's input: leave out mlp_input"):
                 call(**options)
         return
     bias = 0.0 if norm.bias is None else norm.bias

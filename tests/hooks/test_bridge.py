@@ -117,7 +117,7 @@ def test_passes_and_caches_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
         torch.testing.assert_close(mine.scores, expected.scores, **close, msg=mode)
     lens = cache.accumulated_resid(apply_ln=True) @ model.W_U + model.b_U
     torch.testing.assert_close(lens[:, :, -1], folded.logit_lens().values, **close)
-    with pytest.raises(InputError, match=r"reads bridges only.*layer_logits"):
+    with pytest.raises(InputError, match=r"only supports bridges.*layer_logits"):
         cache.logit_lens()
 
 

@@ -78,7 +78,7 @@ def test_layer_norm_of_a_middle_layer(model: StreamTransformer, layer: int) -> N
     _, cache = model.run_with_cache(CLEAN[:1].expand(4, -1)[:, :4])
     handle.remove()
     if "streams" in model.config.residual.streams:
-        with pytest.raises(InputError, match="apply_ln knows the final norm only"):
+        with pytest.raises(InputError, match="apply_ln only supports the final norm"):
             cache.accumulated_resid(layer=layer, apply_ln=True)
         return
     torch.testing.assert_close(cache.accumulated_resid(layer=layer, apply_ln=True)[-1], read[-1], **TIGHT)
@@ -159,7 +159,7 @@ def test_a_result_that_is_no_sum() -> None:
     assert not model.result_points()
     with pytest.raises(InputError, match="no hook_result"):
         model.set_use_attn_result(True)
-    with pytest.raises(InputError, match="heads read one input here"):
+    with pytest.raises(InputError, match="heads share one input"):
         model.set_use_split_qkv_input(True)
 
 

@@ -110,8 +110,8 @@ def test_an_edit_of_a_file_does_what_weights_do(
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("halve", "say where, as .*halve@blocks.3"),
-        (f"edits@{Z}", "names its hooks itself"),
+        ("halve", "name the hook, as in .*halve@blocks.3"),
+        (f"edits@{Z}", "names its own hooks"),
         ("hav", "unknown edit of .* did you mean halve"),
         ("NUMBER", "NUMBER of .* is no edit: it is a int"),
         ("three", "three of .* is no edit: it is a function"),
@@ -129,7 +129,7 @@ def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name:
 @pytest.mark.parametrize(
     ("spec", "code", "line"),
     [
-        ("x.txt:f", "", "no FILE.py:NAME"),
+        ("x.txt:f", "", "not FILE.py:NAME"),
         ("nothere.py:f", None, "there is no file"),
         ("x.py:f", "import no_such_module", "cannot be executed: ModuleNotFoundError: .*, line 1$"),
         ("x.py:f", "x = (", "cannot be executed: SyntaxError: .*, line 1$"),
@@ -154,8 +154,8 @@ def test_files_that_cannot_be_used_are_one_line(
         ("none", "returned NoneType"),
         ("shape", "returned .* not "),
         ("nan", f"the edit of {Z} returned values that are not finite"),
-        ("neighbours", f"at {Z} does not do the same to a row alone and in a batch"),
-        ("noise", f"at {Z} does not do the same to a row alone and in a batch"),
+        ("neighbours", f"at {Z} gives another value for a row alone than in a batch"),
+        ("noise", f"at {Z} gives another value for a row alone than in a batch"),
     ],
 )
 def test_what_an_edit_must_not_do_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:

@@ -227,7 +227,7 @@ def test_check_tokenizer_wraps_a_hugging_face_tokenizer(stories_bpe: Tokenizer) 
     backend.add_special_tokens(["</s>"])
     theirs.bos_token = "</s>"
     assert check_tokenizer(model(theirs, 2112)).encode(TEXT) == [2048, *stories_bpe.encode(TEXT)[1:]]
-    with pytest.raises(InputError, match="without offsets; use a fast tokenizer"):
+    with pytest.raises(InputError, match="without offsets: use a fast tokenizer"):
         check_tokenizer(model(object(), 2048))
 
 

@@ -23,7 +23,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.probes.specialization.measure import consecutive
-from streamscope.text.strides import WindowedShards, windowed
+from streamscope.text.strides import WindowedShards, overlapping_windows
 from tests.interventions import copiers
 from tests.tiny import WORDS
 
@@ -162,7 +162,7 @@ def test_a_stride_beyond_the_context_is_one_line(model: Any, text: Path) -> None
 def test_documents_that_fit_are_themselves(model: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat sat\n<|endoftext|>\non the big tree")
     shards = open_data(Documents(str(tmp_path / "a.txt")), model).shards
-    same = windowed(shards, 32, 16)
+    same = overlapping_windows(shards, 32, 16)
     assert [same.document(i).tolist() for i in range(2)] == [shards.document(i).tolist() for i in range(2)]
     assert same.n_documents == 2 and not same.unscored.any()
 

@@ -269,7 +269,7 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
         ),
         *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams)),
         *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
-        *((c, "missing", "no run folder") for c in (amplify, streams, hydra, patch)),
+        *((c, "missing", "not a run folder") for c in (amplify, streams, hydra, patch)),
         (streams, "std-t", "std-t has one residual stream"),
     ],
 )

@@ -60,13 +60,13 @@ def test_dense_projections_of_one_input_are_one_product(preset: str, together: i
     """Loss and gradients as with a product each; how many are joined depends on what reads the same input."""
     model, results, products = randomise(build(preset, "tiny").double().train(), std=0.2), [], []
     tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(1))
-    joined = attention.Attention._together
+    joined = attention.Attention._project_jointly
 
     def separate(self: Any, inputs: dict) -> list:
         return [self.project(name, x) for name, x in inputs.items()]
 
     for fn in (joined, separate):
-        monkeypatch.setattr(attention.Attention, "_together", fn)
+        monkeypatch.setattr(attention.Attention, "_project_jointly", fn)
         torch.manual_seed(0)
         with FlopCounterMode(display=False) as counter:
             loss = model.loss(tokens, tokens.roll(-1, 1))[0]
@@ -83,7 +83,7 @@ def test_dense_projections_of_one_input_are_one_product(preset: str, together: i
         alone.append(name)
         return project(self, name, x)
 
-    monkeypatch.setattr(attention.Attention, "_together", joined)
+    monkeypatch.setattr(attention.Attention, "_project_jointly", joined)
     monkeypatch.setattr(attention.Attention, "project", counted)
     model.segment(model.embed_tokens(tokens), 0, 1)
     assert len(alone) == 3 - together + 1, "and the output's"

@@ -116,7 +116,7 @@ def test_stopping_and_starting(preset) -> None:
         model(tokens, stop_at_layer=3)
     middle = model(tokens, stop_at_layer=1)
     if preset != "std-t":
-        with pytest.raises(InputError, match=r"start_at_layer is for one stream.*model.segment"):
+        with pytest.raises(InputError, match=r"start_at_layer needs one stream.*model.segment"):
             model(middle, start_at_layer=1)
         return
     assert torch.equal(model(middle, start_at_layer=1), model(tokens))
@@ -151,7 +151,7 @@ def test_transformer_lens_names_are_checked(model) -> None:
         model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.hook_rezid_pre", lambda x, hook: x)])
     _, cache = model.run_with_cache(tokens, names_filter="blocks.*.attn.hook_z")
     assert len(list(cache.keys())) == 2
-    with pytest.raises(InputError, match="names_filter chooses no hook"):
+    with pytest.raises(InputError, match="names_filter matches no hook"):
         model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_patern"))
 
 

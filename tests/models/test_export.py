@@ -262,14 +262,14 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     for told in ("license: apache-2.0", "40 steps, 10,240 tokens seen", "Seed 7, commit ffffffffffff", "python 'a b'",
                  "`stories:0:89`, 89 documents, 1,234,567 tokens",
                  "| loss, nats/token | 3.0000 | 640 tokens of `stories:1:5`",
-                 "The loss below is another one", "\n\n| copying |\n|---|\n| loss | 2.6 |\n\nWhat it says.\n\n## Use",
+                 "The loss below differs", "\n\n| copying |\n|---|\n| loss | 2.6 |\n\nWhat it says.\n\n## Use",
                  "trained on every layer", "| head gates | vector", f"{model.n_params():,} parameters"):  # fmt: skip
         assert told in card, told
     assert "16 steps of 40, 4,096 tokens seen" in before and "4.2000" in before and "3.0000" not in before
     tensors = read_tensors(tmp_path / "out" / "step-000016" / "model.safetensors")[0]
     assert all(torch.equal(x, tensors[f"model.{name}"]) for name, x in early.items())
     for argv, line in (([str(run), "--out", str(tmp_path / "out")], "is there already"), ([str(run)], "give a run and"),
-                       (["nothing", "--out", str(tmp_path / "x")], "no run folder")):  # fmt: skip
+                       (["nothing", "--out", str(tmp_path / "x")], "not a run folder")):  # fmt: skip
         with pytest.raises(InputError, match=line):
             main(argv)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]

@@ -301,7 +301,7 @@ def test_log_variance_is_only_shown() -> None:
 def test_there_is_no_matrix() -> None:
     attn, mlp = build("hdpl", "tiny").blocks[0].attn, build("hdpl", "tiny").blocks[0].mlp
     for read in (lambda: attn.W_Q, lambda: attn.W_V, lambda: mlp.W_in):
-        with pytest.raises(InputError, match="not linear .* no weight matrix: read hook_detail"):
+        with pytest.raises(InputError, match="not linear .* no weight matrix: read its hook_detail"):
             read()
     assert attn.W_O.shape == (4, 8, 32) and mlp.W_out.shape == (128, 32)
 
@@ -352,8 +352,8 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention.q.rank": 32}, "attn.q: a latent of 32 is no bottleneck between 32 and 32"),
-        ({"mlp.up.rank": -1}, "mlp.up: a latent of -1 is no bottleneck"),
+        ({"attention.q.rank": 32}, "attn.q: a latent of 32 is not a bottleneck between 32 and 32"),
+        ({"mlp.up.rank": -1}, "mlp.up: a latent of -1 is not a bottleneck"),
         ({"mlp.up.groups": 3}, "mlp.up: the detail path needs both widths divisible by its 3 blocks, got 32 -> 128"),
         ({"mlp.d_mlp": 130}, "mlp.gate: the detail path needs .* 4 blocks, got 32 -> 130"),
         ({"attention.q.kl_weight": -1.0}, "attn.q.kl_weight must not be negative"),

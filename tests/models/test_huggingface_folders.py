@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features.extract.measure import pieces_of
 from streamscope.instruments.data import Text
 from streamscope.models import load
-from streamscope.models.checkpoint import opened
+from streamscope.models.checkpoint import load_for_instruments
 from streamscope.models.generate import generate
 from streamscope.models.interop.export.write import export
 from streamscope.models.interop.huggingface.convert import read_config
@@ -104,7 +104,7 @@ AS_THEY_DO: dict[str, dict[str, Any]] = {
 """Fields of config.json that one class reads and another does not, or that stand in two places."""
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"partial_rotary_factor": 0.5, "rope_parameters": STRETCHED}, "partial_rotary_factor = 0.5 has no part"),
-    ("qwen2", {"rope_parameters": {"full_attention": {"rope_theta": 300.0}}}, "differ from layer to layer"),
+    ("qwen2", {"rope_parameters": {"full_attention": {"rope_theta": 300.0}}}, "differ between layers"),
     ("qwen3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types other than"),
     ("qwen2", {"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, got 'false'"),
     ("pythia", {"use_parallel_residual": "no"}, "use_parallel_residual must be true or false"),
@@ -297,7 +297,7 @@ def test_what_ends_a_text_goes_into_exports(tmp_path: Path) -> None:
         for name in ("config.json", "generation_config.json"):
             assert json.loads((out / name).read_text())["eos_token_id"] == [2048, 2055]
         assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "</s>"
-        assert "generated, `</s>` ends a text" in (out / "README.md").read_text()
+        assert "`</s>` ends a generated text" in (out / "README.md").read_text()
         assert load(f"hf:{out}").eos_ids == (2048, 2055)
 
 
@@ -344,7 +344,7 @@ def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> Non
         (
             "llama",
             {"num_key_value_heads": 4, "head_dim": 10**7},
-            "not of its config.json|by config.json|takes more than",
+            "not of its config.json|by config.json|needs more than",
         ),
     ],
 )
@@ -373,14 +373,14 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
     tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(0)
     noisy = {name: x + 0.3 * torch.randn(x.shape, generator=generator) for name, x in tensors.items()}
     save_file(noisy, folder / "model.safetensors", {"format": "pt"})
-    model = opened(f"hf:{folder}")
+    model = load_for_instruments(f"hf:{folder}")
     free = [generate(model, [[start, 3]], max_new_tokens=12, temperature=0)[0] for start in range(40)]
     row = next(row for row in free if len(set(row[2:])) > 2)
     end = list(dict.fromkeys(row[2:]))[2]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [259, end]}))
     peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
     want = peer.generate(torch.tensor([row[:2]]), max_new_tokens=12, do_sample=False)[0].tolist()
-    model = opened(f"hf:{folder}")
+    model = load_for_instruments(f"hf:{folder}")
     assert model.eos_ids == (259, end) and want == row[: row.index(end, 2) + 1]
     assert generate(model, [row[:2]], max_new_tokens=12, temperature=0)[0] == want[:-1]
 
@@ -391,9 +391,9 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
     [
         ({"n_layer": ...}, "asks for 28 layers, the weights are 25 tensors"),
         ({"n_layer": 10**12}, "asks for 1,000,000,000,000 layers, the weights are 25 tensors"),
-        ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights cannot hold: a size in it is missing"),
-        ({"vocab_size": 10**9}, "bytes of its weights cannot hold"),
-        ({"n_inner": 10**8}, "bytes of its weights cannot hold"),
+        ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights: a size in it is missing"),
+        ({"vocab_size": 10**9}, "bytes of its weights"),
+        ({"n_inner": 10**8}, "bytes of its weights"),
         ({"vocab_size": 270}, "cannot be read"),
         ({"n_layer": 3}, r"lacks transformer.h.2.\S+ and \d+ more"),
         ({"vocab_size": "wide"}, "cannot be read: .*vocab_size"),
@@ -405,7 +405,7 @@ def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
     """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
     start = time.perf_counter()
     with pytest.raises(InputError, match=line) as caught:
-        opened(f"hf:{gptj(tmp_path / 'model', **changes)}")
+        load_for_instruments(f"hf:{gptj(tmp_path / 'model', **changes)}")
     assert "\n" not in str(caught.value) and time.perf_counter() - start < 30
 
 
@@ -419,7 +419,7 @@ def test_tables_that_no_machine_holds_are_refused(tmp_path: Path) -> None:
     save_file(tensors | {"transformer.wpe.weight": torch.zeros(10**6, 48)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(InputError, match="asks for tables of 1,863 GiB, this machine has"):
-        opened(f"hf:{tmp_path}")
+        load_for_instruments(f"hf:{tmp_path}")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -428,8 +428,8 @@ def test_a_family_without_sizes_is_refused_at_once(tmp_path: Path) -> None:
     told = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"}
     (tmp_path / "config.json").write_text(json.dumps(told))
     save_file({f"model.layers.{i}.x": torch.zeros(4) for i in range(40)}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="asks for 8,537,680,896 parameters, which the .* bytes of its weights cannot"):
-        opened(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match="asks for 8,537,680,896 parameters, too many for the .* bytes of its weights"):
+        load_for_instruments(f"hf:{tmp_path}")
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -449,7 +449,7 @@ def test_an_index_names_no_file_outside_its_folder(kind: str, name: str, tmp_pat
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(InputError, match=r"index.json names '.*', which is no file in its folder") as caught:
-        opened(f"hf:{folder}")
+        load_for_instruments(f"hf:{folder}")
     assert "\n" not in str(caught.value)
 
 
@@ -480,5 +480,5 @@ def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
             path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
         assert torch.equal(load(tmp_path / "run")(tokens), want)
     (folder / "config.json").write_text("{")
-    with pytest.raises(InputError, match="config.json is damaged .* restore it from where the model came from"):
+    with pytest.raises(InputError, match="config.json is damaged .* download it again"):
         load(f"hf:{folder}")

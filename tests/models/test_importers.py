@@ -21,7 +21,7 @@ from streamscope.cli.parse import command
 from streamscope.models import load
 from streamscope.models.interop.importers import main
 from streamscope.models.interop.importers.connections import hyper_connection
-from streamscope.models.interop.importers.formats import imported
+from streamscope.models.interop.importers.formats import import_model
 from streamscope.models.interop.importers.tensors import read
 from streamscope.models.transformer import StreamTransformer
 
@@ -243,7 +243,7 @@ def suffix(format: str) -> str:
 def test_logits_are_the_formulas_in_fp64(case: str, tmp_path: Path) -> None:
     format, shapes, forward, name = CASES[case]
     w = drawn(shapes)
-    found = imported(read(written(w, tmp_path / f"model{suffix(format)}")), format, {"n_heads": H})
+    found = import_model(read(written(w, tmp_path / f"model{suffix(format)}")), format, {"n_heads": H})
     assert found.config.name == name and all(x.dtype == torch.float64 for x in found.tensors.values())
     model = StreamTransformer(found.config, None, seed=None).double().eval()
     model.load_state_dict(found.tensors)
@@ -285,13 +285,13 @@ def test_bfloat16_of_mlx(tmp_path: Path) -> None:
 def test_a_head_is_tied_where_both_names_hold_the_same(tmp_path: Path) -> None:
     w = drawn(hdpl_shapes())
     w["lm_head.weight"] = w["token_emb.weight"]  # one storage, as their code saves it
-    found = imported(read(written(w, tmp_path / "model.pt")), "hdpl", {"n_heads": H})
+    found = import_model(read(written(w, tmp_path / "model.pt")), "hdpl", {"n_heads": H})
     assert found.config.readout.tied and "unembed.weight" not in found.tensors
     w["lm_head.weight"] = w["token_emb.weight"].clone()
     w["lm_head.weight"][3, 4] += 1e-9
-    assert not imported(w, "hdpl", {"n_heads": H}).config.readout.tied
-    with pytest.raises(InputError, match=r"^lm_head.weight \[50, 32\] is read by no part"):
-        imported(w, "hdpl", {"n_heads": H, "readout.tied": "true"})
+    assert not import_model(w, "hdpl", {"n_heads": H}).config.readout.tied
+    with pytest.raises(InputError, match=r"^lm_head.weight \[50, 32\] is not used by any part"):
+        import_model(w, "hdpl", {"n_heads": H, "readout.tied": "true"})
 
 
 def test_what_a_file_does_not_say_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -301,10 +301,10 @@ def test_what_a_file_does_not_say_is_said(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr().out
     assert "authors-gpt2: 2 layers, 2 heads, width 128" in told
     assert "the file does not say n_heads; 2 is the authors' setting (--set n_heads=…)" in told
-    found = imported(drawn(hdpl_shapes()), "hdpl", {"n_heads": H, "n_ctx": 64})
+    found = import_model(drawn(hdpl_shapes()), "hdpl", {"n_heads": H, "n_ctx": 64})
     assert found.assumed == {"positions.base": 500_000.0} and found.config.n_ctx == 64
     with pytest.raises(InputError, match="how many heads a width of 32 has: --set n_heads=N"):
-        imported(drawn(krom_shapes()), "kromcanon")
+        import_model(drawn(krom_shapes()), "kromcanon")
 
 
 def test_a_tokenizer_goes_into_the_run(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_every_tensor_is_needed_by_name(case: str) -> None:
     w = drawn(shapes)
     for name in w:
         with pytest.raises(InputError, match=rf"^{re.escape(name)} is missing"):
-            imported({n: x for n, x in w.items() if n != name}, format, {"n_heads": H})
+            import_model({n: x for n, x in w.items() if n != name}, format, {"n_heads": H})
 
 
 @pytest.mark.parametrize("case", ["kromcanon", "hybrid", "baseline"])
@@ -351,7 +351,7 @@ def test_every_shape_is_checked(case: str) -> None:
     for name, x in w.items():
         for other in (torch.cat([x, x[..., :1]], -1) if x.ndim else x.repeat(2), x[None]):
             with pytest.raises(InputError) as caught:
-                imported(w | {name: other}, format, {"n_heads": H})
+                import_model(w | {name: other}, format, {"n_heads": H})
             by_name += name in str(caught.value)
             assert name in str(caught.value) or name in sizes or name.startswith(("blocks.0", "layers.0")), caught.value
     assert by_name > 1.8 * len(w)
@@ -365,7 +365,7 @@ def test_what_no_part_takes_is_refused_by_name(tmp_path: Path) -> None:
     assert refused(file, "kromcanon") == told
     assert "token_emb.weight is missing; is it a file of this format?" in refused(file, "hdpl")
     third = w | {"blocks.0.kromhc_attn.b_res.2": torch.zeros(2)}
-    assert "b_res.2 [2] is read by no part" in refused(written(third, file), "kromcanon")
+    assert "b_res.2 [2] is not used by any part" in refused(written(third, file), "kromcanon")
     gap = {name.replace("blocks.1.", "blocks.7."): x for name, x in w.items()}
     assert "blocks.1.norm1.weight is missing" in refused(written(gap, file), "kromcanon")
     written(w, file)
@@ -394,15 +394,13 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     sprung, w = tmp_path / "sprung", drawn(hdpl_shapes())
     pt, npz = tmp_path / "model.pt", tmp_path / "model.npz"
     torch.save({**w, "trap": Trap(sprung)}, pt)
-    assert "holds pickled objects that are no tensors, which are not read" in refused(pt, "hdpl")
+    assert "holds pickled objects other than tensors, which are not read" in refused(pt, "hdpl")
     np.savez(npz, trap=np.array(Trap(sprung), dtype=object))
-    assert refused(npz, "kromcanon") == f"trap of {npz} is pickled, which is not read: save arrays alone"
+    assert refused(npz, "kromcanon") == f"trap of {npz} is pickled and not read: save only arrays"
     np.save(tmp_path / "meta.npy", np.array({"step": 3}, dtype=object))  # what lies beside kromcanon's weights
-    assert "is no checkpoint that is read here: .npz, .pt, .pth, .safetensors are" in refused(
-        tmp_path / "meta.npy", "hdpl"
-    )
+    assert "is not a supported checkpoint (.npz, .pt, .pth, .safetensors)" in refused(tmp_path / "meta.npy", "hdpl")
     (tmp_path / "meta.npy").rename(npz)
-    assert "no sound .npz file" in refused(npz, "kromcanon")
+    assert "not a valid .npz file" in refused(npz, "kromcanon")
     assert not sprung.exists()
     np.load(npz, allow_pickle=True)
     torch.save(Trap(sprung), pt)
@@ -422,7 +420,7 @@ def test_what_is_no_dictionary_of_weights(tmp_path: Path) -> None:
     torch.save(w | {"norm.weight": torch.arange(D)}, pt)
     assert refused(pt, "hdpl").startswith(f"norm.weight of {pt} is torch.int64")
     torch.save(w | {"norm.weight": torch.ones(D).to_sparse()}, pt)
-    assert "weights are dense" in refused(pt, "hdpl")
+    assert "weights must be dense" in refused(pt, "hdpl")
     for bad in (np.arange(3), np.array(["a"]), np.zeros(3, "V4"), np.zeros(3, np.longdouble)):
         np.savez(npz, **{"wte.weight": bad})
         assert refused(npz, "kromcanon").startswith(f"wte.weight of {npz} is {bad.dtype}")
@@ -432,8 +430,8 @@ def test_what_is_no_dictionary_of_weights(tmp_path: Path) -> None:
         for damaged in (whole[: len(whole) // 2], b"", b"no"):
             path.write_bytes(damaged)
             assert path.name in refused(path, "hdpl")
-    assert "is no file: check the path" in refused(tmp_path / "gone.pt", "hdpl")
-    assert "is no file: check the path" in refused(tmp_path / "folder.npz", "hdpl")
+    assert "is not a file: check the path" in refused(tmp_path / "gone.pt", "hdpl")
+    assert "is not a file: check the path" in refused(tmp_path / "folder.npz", "hdpl")
 
 
 def test_the_process_says_one_line_and_exits_2(
@@ -536,7 +534,7 @@ def test_a_layer_is_refused_by_name(kind: str) -> None:
         for other in (torch.cat([x, x[..., :1]], -1) if x.ndim else x.repeat(2), x.repeat(2, *[1] * x.ndim)):
             with pytest.raises(InputError):
                 hyper_connection(w | {name: other}, KINDS[kind])
-    with pytest.raises(InputError, match=r"^stream_embed \[4, 6\] is read by no part"):
+    with pytest.raises(InputError, match=r"^stream_embed \[4, 6\] is not used by any part"):
         hyper_connection(w | {"stream_embed": torch.zeros(4, 6)}, KINDS[kind])
     with pytest.raises(InputError, match="unknown kind of hyper-connection 'krom'"):
         hyper_connection(w, "krom")
@@ -544,10 +542,10 @@ def test_a_layer_is_refused_by_name(kind: str) -> None:
 
 def test_constrained_connections_that_ours_do_not_equal_are_refused() -> None:
     theirs = layer_shapes("krom", 4, 6) | {"norm.gamma": (6,), "static_alpha": (4, 5), "dynamic_alpha_fn": (1, 6, 5)}
-    with pytest.raises(InputError, match="which no layer of ours equals"):
+    with pytest.raises(InputError, match="which none of our layers equals"):
         hyper_connection(drawn(theirs), "hyper-connections")
     theirs = layer_shapes("krom", 4, 6) | {"static_alpha": (4, 5), "dynamic_alpha_fn": (24, 20)}
-    with pytest.raises(InputError, match="which no layer of ours equals"):
+    with pytest.raises(InputError, match="which none of our layers equals"):
         hyper_connection(drawn(theirs), "kromhc")
 
 

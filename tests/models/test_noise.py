@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from streamscope.models.layers.noise import LEVELS, Dropout, dropout, kept
+from streamscope.models.layers.noise import LEVELS, Dropout, dropout, keep_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
 def test_elements_are_kept_by_themselves_with_the_probability_asked_for(p: float) -> None:
     torch.manual_seed(1)
     n = 2**22
-    mask = kept(torch.empty(n), round(p * LEVELS)).double()
+    mask = keep_mask(torch.empty(n), round(p * LEVELS)).double()
     sigma = math.sqrt(p * (1 - p) / n)
     assert abs(mask.mean().item() - (1 - p)) < 4 * sigma + 0.5 / LEVELS
     for lane in range(4):  # the four elements that share a draw

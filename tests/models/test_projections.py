@@ -203,7 +203,7 @@ def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monk
         shapes.append((x.shape[-1], *w.shape))
         return product(x, w, *rest)
 
-    monkeypatch.setattr(projections, "aligns", lambda x: True)
+    monkeypatch.setattr(projections, "gains_from_padding", lambda x: True)
     monkeypatch.setattr(torch.nn.functional, "linear", seen)
     padded = projections.linear(x, w, b)
     assert shapes and all(n % 8 == 0 for shape in shapes for n in shape)
@@ -215,4 +215,4 @@ def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monk
 
 def test_products_are_not_padded_on_a_cpu() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        assert not projections.aligns(torch.zeros(2, 12))
+        assert not projections.gains_from_padding(torch.zeros(2, 12))

@@ -80,7 +80,7 @@ def test_circuits_give_scores_and_results() -> None:
     ("preset", "overrides", "name", "says"),
     [
         ("lfa", {}, "W_pos", "W_pos is a table of learned positions; this model's are of kind rope"),
-        ("pls", {}, "OV", "a gate that reads the input stands between V and O"),
+        ("pls", {}, "OV", "a gate on the input acts between V and O"),
         ("canon", {}, "QK", "Canon-B mixes positions after the projections; read hook_q"),
         ("canon", {}, "OV", "Canon-B mixes positions after the projections; read hook_result"),
         ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
@@ -116,7 +116,7 @@ def test_composition_scores_by_hand(name: str, mode: str) -> None:
     """‖A B‖ / (‖A‖ ‖B‖) of every pair, the norm of the later layer as the matrix that it is but for its scale."""
     model = make(name)
     if mode == "V" and name in ("lfa", "identity"):
-        with pytest.raises(Undefined, match="the values read the frozen token stream, which no head writes"):
+        with pytest.raises(Undefined, match="the values read the frozen token stream, to which no head writes"):
             model.all_composition_scores(mode)
         return
 
@@ -145,12 +145,12 @@ def test_composition_scores_by_hand(name: str, mode: str) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("pls", {}, "OV is not defined: a gate"),
+        ("pls", {}, "OV is undefined, because a gate"),
         ("hdpl", {}, "an HDPL projection 32 -> 32 is not linear"),
         ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
         ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
         ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is not defined: Canon-B"),
-        ("std-t", {"attention.qk_norm": "rms"}, "QK is not defined"),
+        ("std-t", {"attention.qk_norm": "rms"}, "QK is undefined"),
     ],
 )
 def test_composition_scores_that_are_not_defined(name: str, overrides: Any, says: str) -> None:

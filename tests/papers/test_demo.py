@@ -86,7 +86,7 @@ def test_bad_input_is_refused_in_one_line(runs: list[Path], tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     cases = [
         ([], "give a run folder"),
-        ([str(tmp_path / "none")], "no run folder"),
+        ([str(tmp_path / "none")], "not a run folder"),
         ([first, other], "different tokenizers"),
         ([first, first], "given twice"),
         ([first, "--out", str(tmp_path / "file")], "is a file"),

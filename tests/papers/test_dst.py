@@ -601,7 +601,7 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
         ([], "give run folders"),
         ([one, one], "are both dst-kron, seed 0"),
         ([one, str(other)], "validation data is"),
-        ([str(tmp_path / "none")], "is no run folder"),
+        ([str(tmp_path / "none")], "is not a run folder"),
         ([one, "--alpha", "0.5"], "areas go upwards from 1"),
         ([one, "--alpha", "0"], "must be positive"),
         ([one, "--documents", "1"], "--documents: at least 2"),

@@ -674,7 +674,7 @@ def test_runs_that_do_not_belong_together_are_refused(case: str, runs: dict[str,
 def test_bad_arguments_are_told_in_one_line(tmp_path: Path) -> None:
     for argv, message in (
         ([], "give run folders"),
-        ([str(tmp_path / "none")], "is no run folder"),
+        ([str(tmp_path / "none")], "is not a run folder"),
         ([str(tmp_path), "--draws", "5"], "at least 20 random sets"),
         ([str(tmp_path), "--k", "0"], "--k, --batch-size: at least 1"),
     ):

@@ -188,7 +188,7 @@ def test_trained_once_measured_once_judged_again(
     metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[-1] + "\n")
     with pytest.raises(AssertionError, match="measured again"):
         hdpl.main(argv)
-    with pytest.raises(InputError, match="was begun with other options"):
+    with pytest.raises(InputError, match="was started with other options"):
         hdpl.main([*argv, "--train", "lr=1e-2"])
     shutil.rmtree(tmp_path / "hdpl-llama-s0")
     with pytest.raises(AssertionError, match="measured again"):  # the cell is open again, and train is the stub

@@ -89,7 +89,7 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lfa").mkdir()
     assert run_folder("lfa") == Path("lfa")
-    with pytest.raises(InputError, match="lfaa is no run folder and no bundled model .stories/lfa, "):
+    with pytest.raises(InputError, match="lfaa is not a run folder or bundled model .stories/lfa, "):
         run_folder("lfaa")
     assert run_folder("stories/lfa") == ZOO / "lfa" and run_folder("pls") == ZOO / "pls"
     (tmp_path / "gpt2").mkdir()  # what is there is meant
@@ -99,10 +99,10 @@ def test_a_folder_of_the_same_name_comes_first(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("gpt2", "gpt2 could be another's: stories/gpt2 is the bundled story model, hf:gpt2 is OpenAI's"),
-        ("llama", "llama could be another's: stories/llama is the bundled"),
-        ("stories/gpt3", "stories/gpt3 is no run folder and no bundled model"),
-        ("stories/", "stories is no run folder"),
+        ("gpt2", "gpt2 is ambiguous: stories/gpt2 is the bundled story model, hf:gpt2 is OpenAI's"),
+        ("llama", "llama is ambiguous: stories/llama is the bundled"),
+        ("stories/gpt3", "stories/gpt3 is not a run folder or bundled model"),
+        ("stories/", "stories is not a run folder"),
     ],
 )
 def test_names_that_could_be_taken_for_anothers(name: str, line: str) -> None:
@@ -110,7 +110,7 @@ def test_names_that_could_be_taken_for_anothers(name: str, line: str) -> None:
         with pytest.raises(InputError, match=line) as caught:
             call(name)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="could be another's" if name in ("gpt2", "llama") else "does not exist"):
+    with pytest.raises(InputError, match="is ambiguous" if name in ("gpt2", "llama") else "does not exist"):
         _tokenizer_path(name)
 
 

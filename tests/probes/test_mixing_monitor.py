@@ -182,7 +182,7 @@ def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys
     out = tmp_path / "m.parquet"
     main([str(tmp_path / "a"), "--out", str(out)])
     printed = capsys.readouterr().out
-    assert "H_res is no product of 2 x 2 factors" in printed and "head 3" in printed and "L1 attn.v" in printed
+    assert "H_res is not a product of 2 x 2 factors" in printed and "head 3" in printed and "L1 attn.v" in printed
     table = pd.read_parquet(out)
     assert (table["undefined"].str.len() > 0).all(), "every row lacks the metrics of the other kinds, and says so"
 

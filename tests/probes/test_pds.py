@@ -242,9 +242,9 @@ def short_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["RUN", "--out", "pds.xlsx"], "parquet"),
         (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave --threshold out"),
         (["RUN", "--suite", "competng"], "competing"),
-        (["nowhere"], "no run folder"),
+        (["nowhere"], "not a run folder"),
         (["RUN", "--n", "5"], "stories"),
-        (["RUN", "--reference", "nowhere", "--suite", "SUITE"], "no run folder"),
+        (["RUN", "--reference", "nowhere", "--suite", "SUITE"], "not a run folder"),
     ],
 )
 def test_bad_commands(arguments: list[str], message: str, tiny_run: Any, short_suite: str) -> None:

@@ -136,7 +136,7 @@ def test_the_guides_own_code_by_the_command(
     ("spec", "code", "line"),
     [
         ("none.py:A", None, "there is no file"),
-        ("none", None, "no FILE.py:NAME"),
+        ("none", None, "not FILE.py:NAME"),
         (
             "x.py:A",
             "def A(): pass",

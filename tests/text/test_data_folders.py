@@ -115,7 +115,7 @@ def test_what_is_about_the_data_is_no_document(tmp_path: Path) -> None:
 def test_what_cannot_be_read_beside_the_rest_is_refused(name: str, tmp_path: Path) -> None:
     rows(tmp_path / "a.jsonl", "one")
     (tmp_path / name).write_bytes(b"other")
-    with pytest.raises(InputError, match=f"{name} is not read here .*; unpack it, or move it elsewhere"):
+    with pytest.raises(InputError, match=f"{name} cannot be read .*: unpack it, or move it elsewhere"):
         open_corpus(str(tmp_path))
 
 
@@ -158,7 +158,7 @@ def test_chats(tmp_path: Path) -> None:
         ("a.csv", "story,n\nx,1\n", "a.csv: no field 'text'; it has story, n"),
         ("a.csv", "text,n\nx,1\ny\n", "a.csv:3: 1 fields, the first line has 2"),
         ("a.csv", 'text,n\n"x,1\n', "a.csv:2: .*end of data"),
-        ("a.csv", "", "no document in it"),
+        ("a.csv", "", "has no text"),
         ("a.json", "{", "a.json:.*not a JSON value"),
         ("a.json", '{"data": [{"text": "x"}]}', "a.json:1: no field 'text'; it has data"),
         ("a.json", "[1]", "a.json: record 1: a JSON int"),

@@ -10,7 +10,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.models.training.data import prepare
 from streamscope.text.corpus import MixtureCorpus, open_corpus
-from streamscope.text.mixture import BLOCK, MixedWindows, Mixture, in_thousandths
+from streamscope.text.mixture import BLOCK, MixedWindows, Mixture, round_to_block
 from streamscope.text.shards import Windows, pack
 from streamscope.text.tokenizer import Tokenizer
 
@@ -47,7 +47,7 @@ def parts_of(windows: MixedWindows, drawn: np.ndarray) -> Counter[int]:
 
 def test_weights_are_shares_of_the_tokens(files, tokenizer) -> None:
     windows = MixedWindows(mixture(files, tokenizer, 0.5, 0.3, 0.2), 16)
-    drawn = windows.drawn(3, 0, 5 * BLOCK)
+    drawn = windows.draw(3, 0, 5 * BLOCK)
     assert parts_of(windows, drawn) == {0: 2500, 1: 1500, 2: 1000}
     # in a batch as by chance: windows of a part are not in a row
     first = [parts_of(windows, drawn[i : i + 8])[0] for i in range(0, 4000, 8)]
@@ -66,7 +66,7 @@ def test_shares_of_targets_hold_where_windows_are_of_different_length(files, tok
     assert isinstance(corpus, MixtureCorpus)
     mixed = Mixture(corpus, [pack(part, tokenizer) for part in corpus.parts])
     windows = MixedWindows(mixed, 32, packing="document")
-    drawn = windows.drawn(0, 0, BLOCK)
+    drawn = windows.draw(0, 0, BLOCK)
     counted = Counter[int]()
     for index in drawn:
         _, targets = windows.batch([int(index)])
@@ -77,7 +77,7 @@ def test_shares_of_targets_hold_where_windows_are_of_different_length(files, tok
 
 def test_a_part_is_read_to_its_end_before_it_is_read_again(files, tokenizer) -> None:
     windows = MixedWindows(mixture(files, tokenizer, 1, 1, 1), 16)
-    drawn = windows.drawn(0, 0, 3 * BLOCK)
+    drawn = windows.draw(0, 0, 3 * BLOCK)
     for k, part in enumerate(windows.windows):
         mine = drawn[(drawn >= windows.first[k]) & (drawn < windows.first[k + 1])] - windows.first[k]
         epochs = [mine[i : i + len(part)].tolist() for i in range(0, len(mine) - len(part) + 1, len(part))]
@@ -88,11 +88,11 @@ def test_a_part_is_read_to_its_end_before_it_is_read_again(files, tokenizer) -> 
 
 def test_draws_are_a_pure_function_of_seed_and_number(files, tokenizer) -> None:
     mixed = mixture(files, tokenizer, 0.5, 0.3, 0.2)
-    whole = MixedWindows(mixed, 16).drawn(1, 0, 2500)
+    whole = MixedWindows(mixed, 16).draw(1, 0, 2500)
     for start, n in ((0, 8), (996, 8), (2000, 500), (1500, 4), (0, 8)):  # forth and back, over the ends of blocks
         fresh = MixedWindows(mixed, 16)
-        assert np.array_equal(fresh.drawn(1, start, n), whole[start : start + n])
-    for other in (MixedWindows(mixed, 16).drawn(2, 0, 500), MixedWindows(mixed, 16).drawn(1, 0, 500, phase=1)):
+        assert np.array_equal(fresh.draw(1, start, n), whole[start : start + n])
+    for other in (MixedWindows(mixed, 16).draw(2, 0, 500), MixedWindows(mixed, 16).draw(1, 0, 500, phase=1)):
         assert not np.array_equal(other, whole[:500])
     assert not np.array_equal(whole[:500], whole[1000:1500])
 
@@ -111,15 +111,15 @@ def test_batches_are_those_of_the_parts(files, tokenizer) -> None:
         with pytest.raises(IndexError, match="of"):
             windows.batch(bad)
     other = windows.at(32, (0, 1, 1))
-    assert set(parts_of(other, other.drawn(0, 0, BLOCK))) == {1, 2} and other.batch([0])[0].shape == (1, 32)
+    assert set(parts_of(other, other.draw(0, 0, BLOCK))) == {1, 2} and other.batch([0])[0].shape == (1, 32)
 
 
 def test_counts_of_a_block() -> None:
-    assert in_thousandths([1, 1, 1]).tolist() == [334, 333, 333]
-    assert in_thousandths([2, 0, 2]).tolist() == [500, 0, 500]
-    assert in_thousandths([0.9994, 0.0006]).tolist() == [999, 1]
+    assert round_to_block([1, 1, 1]).tolist() == [334, 333, 333]
+    assert round_to_block([2, 0, 2]).tolist() == [500, 0, 500]
+    assert round_to_block([0.9994, 0.0006]).tolist() == [999, 1]
     with pytest.raises(InputError, match="at least 1/1000"):
-        in_thousandths([1, 1e-5])
+        round_to_block([1, 1e-5])
 
 
 def test_as_one_corpus_it_is_every_document_once_in_shares_until_a_part_ends(files) -> None:
@@ -149,7 +149,7 @@ def test_sources_that_are_no_mixture_stay_what_they_were(tmp_path: Path) -> None
     odd.mkdir()
     (odd / "x.txt").write_text("one")
     assert list(open_corpus(str(odd)).documents()) == ["one"]
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="not an existing file"):
         open_corpus(f"{tmp_path}/*.txt")
 
 
@@ -164,7 +164,7 @@ def test_sources_that_are_no_mixture_stay_what_they_were(tmp_path: Path) -> None
         ("stories*.5 + stories4*-1", "weight of stories4 is -1"),
         ("stories*nan + stories4*1", "weight of stories is nan"),
         ("stories*inf + stories4*1", "weight of stories is inf"),
-        ("stories*.5 + none.txt*.5", "none.txt: no such file"),
+        ("stories*.5 + none.txt*.5", "none.txt: not an existing file"),
         ("stories*.5 + stories4:0:0*.5", "zero stories"),
     ],
 )
@@ -182,7 +182,7 @@ def test_an_empty_or_a_short_part_is_named(files, tokenizer, tmp_path: Path) -> 
         prepare(f"{files['a']}*1 + {empty}*1", str(files["b"]), None, 300)
     data = prepare(f"{files['a']}*1 + {short}*1", str(files["b"]), None, 300)
     assert isinstance(data.train, Mixture)
-    with pytest.raises(InputError, match="short.txt.*shorter than one sequence"):
+    with pytest.raises(InputError, match="short.txt.*fewer than one sequence"):
         MixedWindows(data.train, 16)
     good = mixture(files, tokenizer, 1, 1, 1)
     for weights in ((1, 1), (0, 0, 0), (1, -1, 1), (1, float("nan"), 1)):
@@ -208,5 +208,5 @@ def test_real_stories_mix_with_the_built_in_ones(shared_data: Path) -> None:
     data = prepare(source, None, None, 1024)
     assert isinstance(data.train, Mixture)
     windows = MixedWindows(data.train, 64)
-    counts = parts_of(windows, windows.drawn(0, 0, 2 * BLOCK))
+    counts = parts_of(windows, windows.draw(0, 0, 2 * BLOCK))
     assert counts == {0: 1400, 1: 600}

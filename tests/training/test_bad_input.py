@@ -38,7 +38,7 @@ CASES: list[tuple[str, Callable[[list[str], Path], list[str]], str]] = [
     ("missing corpus", lambda a, t: replaced(a, "--data", str(t / "no.txt")), "no.txt"),
     ("empty corpus", lambda a, t: replaced(a, "--data", write(t / "e.txt", b"")), "e.txt"),
     ("bad bytes", lambda a, t: replaced(a, "--data", write(t / "b.txt", b"good \xff bad")), r"b.txt.*5"),
-    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "shorter than one sequence"),
+    ("too short", lambda a, t: replaced(a, "--valid", write(t / "s.txt", b"the cat")), "fewer than one sequence"),
     ("vocabulary too large", lambda a, t: replaced(a, "--set", "d_vocab=90000"), "90000"),
     ("unknown preset", lambda a, t: ["lfaa", *a[1:]], "unknown preset 'lfaa': did you mean lfa"),
     ("unknown field", lambda a, t: [*a, "--set", "n_layer=2"], "unknown field .*'n_layer': did you mean n_layers"),
@@ -139,7 +139,7 @@ def test_another_configuration_is_refused(copied: Path) -> None:
     (copied / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="config.json is not the configuration of these weights"):
         load(copied)
-    with pytest.raises(InputError, match="checkpoint of another configuration"):
+    with pytest.raises(InputError, match="has another configuration"):
         train(["--resume", "--out", str(copied)])
 
 
@@ -166,22 +166,22 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
     [
         (ablate, ["RUN", "--heads", "L9.H0"], "layers go from 0 to 1"),
         (ablate, ["RUN", "--heads", "L0.H7"], "heads go from 0 to 3"),
-        (ablate, ["RUN", "--heads", "X"], "names no head"),
+        (ablate, ["RUN", "--heads", "X"], "does not name a head"),
         (ablate, ["RUN", "--heads", "top3:nope"], "unknown head score"),
         (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),
         (ablate, ["RUN", "--scale", "nan"], "scale must be a finite number"),
         (ablate, ["RUN", "--out", "table.xlsx"], "a table is parquet or CSV"),
         (ablate, ["RUN", "--data", "nowhere.txt"], "nowhere.txt"),
-        (ablate, ["nowhere"], "nowhere is no run folder"),
+        (ablate, ["nowhere"], "nowhere is not a run folder"),
         (describe, ["lfaa"], "unknown preset"),
         (describe, ["lfa", "--run", "RUN"], "not both"),
         (describe, ["--set", "x.csv"], "name a preset"),
         (describe, ["--set", "n_layers=99999"], "name a preset"),
         (describe, ["--scale", "tiny"], "name a preset"),
         (describe, ["--hooks", "all"], "name a preset"),
-        (describe, ["--run", "RUN", "--set", "n_layers=3"], "a run is described as it was trained"),
-        (describe, ["RUN", "--scale", "tiny"], "a run is described as it was trained"),
-        (runs, ["show", "nowhere"], "nowhere is no run folder"),
+        (describe, ["--run", "RUN", "--set", "n_layers=3"], "only change a preset"),
+        (describe, ["RUN", "--scale", "tiny"], "only change a preset"),
+        (runs, ["show", "nowhere"], "nowhere is not a run folder"),
         (runs, ["list", "nowhere"], "nowhere is no folder"),
     ],
 )
@@ -209,5 +209,5 @@ def test_a_run_is_not_measured_on_other_data_in_silence(tiny_run: Path, tmp_path
         evaluation_shards(folder, tokenizer, None)
     saved = tmp_path / "saved"
     load(tiny_run).save(saved)
-    with pytest.raises(InputError, match="does not say what it was trained on; give --data"):
+    with pytest.raises(InputError, match="does not record its training data: give --data"):
         evaluation_shards(saved, tokenizer, None)

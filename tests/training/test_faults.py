@@ -201,7 +201,7 @@ def test_a_completed_run_has_its_own_weights(cases, tmp_path: Path, name: str, h
     else:
         tensors, meta = read_tensors(model)
         write_tensors(model, {k: v + 1 for k, v in tensors.items()}, {"step": meta["step"]})
-    with pytest.raises(InputError, match=r"model\.safetensors (is missing|holds other weights)"):
+    with pytest.raises(InputError, match=r"model\.safetensors (is missing|does not hold the run's final weights)"):
         load(folder)
     (folder / "manifest.json").write_text(
         json.dumps({k: v for k, v in manifest.items() if k not in ("outcome", "weights")})
@@ -303,7 +303,7 @@ def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp
     assert run(case.module, argv, tmp_path / "log", Death(5)) == KILLED
     assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
     shutil.copy(cases["best"][1] / "checkpoint.safetensors", parent / "model.safetensors")
-    with pytest.raises(InputError, match="has other weights than when the fine-tuning began"):
+    with pytest.raises(InputError, match="changed since the fine-tuning began"):
         tune(["--resume", "--out", str(tmp_path / "tuned")])
 
 
@@ -333,7 +333,7 @@ def test_an_outcome_counts_until_the_run_goes_on(half: Path, tmp_path: Path) -> 
 def test_a_model_is_not_saved_over_a_run(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> None:
     folder = copied(cases["last"][1], tmp_path)
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match="is a run with a history of its own"):
+    with pytest.raises(InputError, match="is a run with its own history"):
         load(folder).save(folder)
     assert (folder / "model.safetensors").read_bytes() == before
 

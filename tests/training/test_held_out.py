@@ -97,7 +97,7 @@ def test_paragraphs_are_held_out_as_documents(book: Path) -> None:
     [
         ({"valid": "itself", "valid_blocks": 3}, "leave out --valid-fraction and --valid-blocks, or --valid"),
         ({"valid": "itself", "valid_fraction": 0.1}, "leave out --valid-fraction"),
-        ({"valid_blocks": 5000}, "nothing on this side of the split, too little text; give another --valid-fraction"),
+        ({"valid_blocks": 5000}, "too little text for one side of the split: change --valid-fraction"),
     ],
 )
 def test_splits_that_cannot_be(options: dict, message: str, book: Path) -> None:

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from streamscope.cli.errors import InputError
 from streamscope.models.train import main
 from streamscope.models.training.loop import Trainer
-from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
+from streamscope.models.training.run import MACHINE_METRICS, read_metrics
 from tests.tiny import arguments, corpus_text
 
 
 def rows(folder: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k not in OF_THE_MACHINE} for row in read_metrics(folder)]
+    return [{k: v for k, v in row.items() if k not in MACHINE_METRICS} for row in read_metrics(folder)]
 
 
 def same_weights(a: Path, b: Path) -> bool:

@@ -344,10 +344,10 @@ def test_numbers_of_stochastic_rounding_depend_on_seed_and_step_alone() -> None:
 
 
 def test_rounding_that_would_round_nothing_raises() -> None:
-    with pytest.raises(InputError, match="nothing is: add --param-dtype bf16"):
+    with pytest.raises(InputError, match="needs bf16 storage: add --param-dtype bf16"):
         make_optimizer(build("lfa", "tiny"), training("lfa", rounding="stochastic"))
     model = build("kromhc", "tiny", **{"residual.hc_dtype": "bf16"})
-    with pytest.raises(InputError, match="not made for --hc-optimizer sgd"):
+    with pytest.raises(InputError, match="does not support --hc-optimizer sgd"):
         make_optimizer(model, training("kromhc", rounding="stochastic", hc_optimizer="sgd"))
 
 

@@ -15,14 +15,14 @@ from streamscope.models.checkpoint import load, snapshots
 from streamscope.models.train import main
 from streamscope.models.training.config import Training
 from streamscope.models.training.parallel import Ranks
-from streamscope.models.training.run import OF_THE_MACHINE, read_metrics
+from streamscope.models.training.run import MACHINE_METRICS, read_metrics
 from tests.tiny import arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def rows(folder: Path, kind: str = "train") -> list[dict]:
-    return [{k: v for k, v in r.items() if k not in OF_THE_MACHINE} for r in read_metrics(folder) if r["kind"] == kind]
+    return [{k: v for k, v in r.items() if k not in MACHINE_METRICS} for r in read_metrics(folder) if r["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +147,10 @@ def test_a_damaged_or_foreign_sharded_checkpoint_is_told(corpus, tmp_path: Path)
         main(["--resume", "--out", str(out)])
     about = out / "sharded" / "step-000002.json"
     about.write_text(about.read_text().replace("n_heads", "n_hands"))
-    with pytest.raises(InputError, match="checkpoint of another configuration"):
+    with pytest.raises(InputError, match="has another configuration"):
         main(["--resume", "--out", str(out)])
     about.unlink()
-    with pytest.raises(InputError, match="saved no sharded checkpoint yet"):
+    with pytest.raises(InputError, match="has no sharded checkpoint yet"):
         main(["--resume", "--out", str(out)])
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_dealt_out_is_told() -> None:
 
 def test_slices_are_the_batch() -> None:
     order = list(range(12))
-    assert [i for rank in range(3) for i in Ranks(rank, 3).mine(order)] == order
+    assert [i for rank in range(3) for i in Ranks(rank, 3).own_part(order)] == order
     chunks = range(0, 50, 8)
     assert sorted(i for rank in range(3) for i in Ranks(rank, 3).share(chunks)) == list(chunks)
     assert [len(Ranks(rank, 2, sharded=True).share(chunks)) for rank in range(2)] == [7, 0]

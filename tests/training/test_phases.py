@@ -14,7 +14,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
-from streamscope.models.training.config import Training, late_positions, phases_of, tokens_seen, with_recipe
+from streamscope.models.training.config import Training, late_positions_message, phases_of, tokens_seen, with_recipe
 from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress
@@ -64,12 +64,14 @@ def test_the_spelling() -> None:
 def test_learned_positions_that_come_late_are_told(
     corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert late_positions(phases_of("6000:8x64,500:8x128"), 128) == (
+    assert late_positions_message(phases_of("6000:8x64,500:8x128"), 128) == (
         "learned positions 64 to 127 are all trained from step 6,000 on alone: validation losses before it read some "
         "that are not"
     )
-    assert late_positions(phases_of("9:8x64,9:8x96"), 128).startswith("learned positions 96 to 127 are never trained")
-    assert not late_positions(phases_of("9:8x128,9:8x64"), 128) and not late_positions([], 128)
+    assert late_positions_message(phases_of("9:8x64,9:8x96"), 128).startswith(
+        "learned positions 96 to 127 are never trained"
+    )
+    assert not late_positions_message(phases_of("9:8x128,9:8x64"), 128) and not late_positions_message([], 128)
     for preset, told in (("std-t", True), ("lfa", False)):  # lfa rotates
         argv = phased(corpus, tmp_path / preset, "2:2x8,1:2x32")
         main([preset if word == "lfa" else word for word in argv])
@@ -179,9 +181,9 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
     t.training = replace(t.training, log_every=100)
     for _ in range(3):
         t.update()
-        t._log(Progress(4, shown=False), 0.0)
-    assert t.timed == 64 * 3
-    assert t.spent == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
+        t._log(Progress(4, visible=False), 0.0)
+    assert t.tokens == 64 * 3
+    assert t.flops == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_steps_by_hand() -> None:
 
 @pytest.mark.parametrize("spec", ["log:0", "log:x", "every", "every:-2", "often", "3,-1", ""])
 def test_another_spelling_is_one_line(spec: str) -> None:
-    with pytest.raises(InputError, match="--snapshots .*: log, log:N"):
+    with pytest.raises(InputError, match="--snapshots .*: give log, log:N"):
         snapshot_steps(spec, 100)
 
 

@@ -34,7 +34,7 @@ def test_another_model_is_refused(corpus: tuple[Path, Path], tiny_run: Path, tmp
     other.write_text(json.dumps(bpe))
     for more, said in (
         (["--set", "n_layers=3"], "n_layers is 2 there, 3 here"),
-        (["--tokenizer", str(other)], "leave --tokenizer out"),
+        (["--tokenizer", str(other)], "leave out --tokenizer"),
         (["--start", "nowhere"], "nowhere"),
     ):
         with pytest.raises(InputError, match=said):

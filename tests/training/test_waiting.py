@@ -86,7 +86,7 @@ def test_nothing_is_read_from_the_device_between_log_steps(
         for _ in range(12):
             moved.clear()
             with Reads() as reads:
-                t._account(t.update())
+                t._queue_values(t.update())
                 t._log(progress, time.perf_counter())
             if reads.count or moved:
                 waited.append(t.step)
@@ -145,7 +145,7 @@ def test_a_run_sees_the_batches_of_its_indices(corpus: Any, tmp_path: Path) -> N
     t = trainer(corpus, tmp_path / "a", accumulate=2)
     t.steps = t.per_epoch + 3
     t.step = t.per_epoch - 2
-    feed = t._fed()
+    feed = t.open_feed()
     for step in range(t.step, t.steps):
         for part in t.micro_batches(step):
             for ours, theirs in zip(next(feed), t.train.batch(part), strict=True):

@@ -4,10 +4,9 @@
     python -m models.interop.export runs/lfa --out exported/lfa --snapshots
     python -m models.interop.export stories/llama --out exported/llama --native
 
-The first is opened by AutoModelForCausalLM.from_pretrained("exported/lfa", trust_remote_code=True), where streamscope
-need not be installed, with the logits that the model has here. --snapshots writes a folder for each snapshot of the
-run as well. --native writes a class of the library's own (GPT-2, GPT-NeoX, Llama, Qwen2, Qwen3) where one computes the
-same, and says so in one line where none does.
+AutoModelForCausalLM.from_pretrained("exported/lfa", trust_remote_code=True) opens the first one, with the same logits
+and without streamscope. --snapshots also writes a folder for each snapshot of the run. --native writes a class of the
+library itself (GPT-2, GPT-NeoX, Llama, Qwen2, Qwen3) if one computes the same, and otherwise raises an error.
 """
 
 from collections.abc import Sequence
@@ -29,24 +28,23 @@ class Options:
     run: Annotated[str, tyro.conf.Positional] = ""
     """Run folder, RUN@STEP, a bundled model, or hf:FOLDER."""
     out: Path | None = None
-    """Folder to write; it must not be there yet."""
+    """Folder to write; it must not exist."""
     native: bool = False
-    """Write a class of the library's own, which needs no code of ours."""
+    """Write a class of the library itself, which needs none of our code."""
     snapshots: bool = False
-    """Write every snapshot of the run too, as OUT/step-000512."""
+    """Also write every snapshot of the run, as OUT/step-000512."""
     license: str = ""
-    """Licence of the model, as the hub names it (mit, apache-2.0); that of bundled models is known."""
+    """Licence of the model in the hub's spelling (mit, apache-2.0); default for bundled models: mit."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, write, say what lies where."""
+    """Parse, write, print the folders."""
     options = parse(Options, argv, __doc__)
     if not options.run or options.out is None:
-        raise InputError("give a run and where its export goes: python -m models.interop.export RUN --out FOLDER")
+        raise InputError("give a run and an output folder: python -m models.interop.export RUN --out FOLDER")
 
     from streamscope.models.interop.export.write import export
 
-    for folder, told in export(
-        options.run, options.out, native=options.native, snapshots=options.snapshots, license=options.license
-    ):
-        print(visible(f"{folder}  {told}"))
+    choices = {"native": options.native, "snapshots": options.snapshots}
+    for folder, content in export(options.run, options.out, license=options.license, **choices):
+        print(visible(f"{folder}  {content}"))

@@ -1,14 +1,13 @@
-"""An export in TransformerLens: the adapter that the entry point group `transformer_lens.architectures` finds.
+"""Opens an export in TransformerLens, by an adapter in the entry point group `transformer_lens.architectures`.
 
     bridge = boot("exported")        a TransformerBridge with the model and its tokenizer
 
-`build_bridge_from_module(model, "StreamscopeForCausalLM", hf_config=model.config)` does so by hand. `boot_transformers`
-of TransformerLens 4.3 does not: it asks its own list of architectures before it reads entry points. Native exports
-(`--native`) it opens like any GPT-2 or Llama.
+`build_bridge_from_module(model, "StreamscopeForCausalLM", hf_config=model.config)` also works. `boot_transformers` of
+TransformerLens 4.3 does not, because it checks its own list of architectures before entry points. It opens native
+exports (`--native`) like any GPT-2 or Llama.
 
-Every hook point that may be edited is one of the bridge's, under its own name, as `blocks.3.attn.hook_z`; not
-`hook_result`, a head's share of the stream. All are computed always, so attention is written out, which costs time and
-rounds otherwise than the fused one.
+The bridge has every editable hook point under its own name, such as `blocks.3.attn.hook_z`, except `hook_result`. All
+are always computed, so attention is materialised, which takes time and rounds differently than the fused kernel.
 """
 
 from pathlib import Path
@@ -25,36 +24,36 @@ ARCHITECTURE = "StreamscopeForCausalLM"
 
 
 class Container(GeneralizedComponent):
-    """A module of ours between its hooks."""
+    """One of our modules between its hooks."""
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """The module's own; its first input and every other one that is the same pass `hook_in`."""
+        """Call the module; its first input, and every other input that is the same tensor, passes `hook_in`."""
         assert self.original_component is not None
         first = inputs[0]
         if isinstance(first, Tensor):
-            seen = self.hook_in(first)
-            inputs = tuple(seen if x is first else x for x in inputs)
+            hooked = self.hook_in(first)
+            inputs = tuple(hooked if x is first else x for x in inputs)
         return self.hook_out(self.original_component(*inputs, **options))
 
 
 class Layer(BlockBridge):
-    """A layer of ours: its points are its own, not those of the bridge's guess."""
+    """One of our layers, with its own hook points."""
 
     hook_aliases: ClassVar[dict[str, Any]] = {}
 
     @staticmethod
     def _is_standalone_hidden_state_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """False: our layers are called with the stream alone, and return it."""
+        """False, because our layers take and return only the stream."""
         return False
 
 
 def boot(folder: str | Path) -> Any:
-    """The TransformerBridge of an exported folder. Raises `InputError` for a model with several streams."""
+    """Open an exported folder as a TransformerBridge. Raises `InputError` for a model with several streams."""
     from transformer_lens.factories.architecture_adapter_factory import ArchitectureAdapterFactory
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    ArchitectureAdapterFactory.discover_entry_points()  # where this installation has none, the adapter is put there
+    ArchitectureAdapterFactory.discover_entry_points()  # not found without installation, so it is registered below
     ArchitectureAdapterFactory.register_adapter(ARCHITECTURE, StreamscopeAdapter)
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = None
@@ -70,11 +69,11 @@ def is_point(module: nn.Module) -> bool:
 
 
 def parts_of(module: nn.Module) -> tuple[dict[str, GeneralizedComponent], dict[str, str]]:
-    """(components for what a module has of hook points, the names that the points have in the bridge)."""
+    """(components for the hook points of a module, names of the points in the bridge)."""
     parts, names = dict[str, GeneralizedComponent](), dict[str, str]()
     for name, child in module.named_children():
         if hasattr(child, "instead") or name == "hook_result":
-            continue  # those speak only to who listens at the module itself
+            continue  # these only work at the module itself
         if is_point(child):
             if hasattr(child, "wanted"):
                 child.wanted = True  # type: ignore[assignment]
@@ -87,7 +86,7 @@ def parts_of(module: nn.Module) -> tuple[dict[str, GeneralizedComponent], dict[s
 
 
 class StreamscopeAdapter(ArchitectureAdapter):
-    """Exports of models with one residual stream; `InputError` for others, which a bridge has no names for."""
+    """The adapter for exports with one residual stream; a bridge has no names for several."""
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
@@ -95,7 +94,7 @@ class StreamscopeAdapter(ArchitectureAdapter):
         self.component_mapping: dict[str, Any] = {}
 
     def prepare_model(self, hf_model: Any) -> None:
-        """Name the points of this model."""
+        """Name the hook points of this model."""
         config = hf_model.model.config
         if config.residual.streams:
             raise InputError(
@@ -107,7 +106,7 @@ class StreamscopeAdapter(ArchitectureAdapter):
         self.cfg.positional_embedding_type = {"rope": "rotary", "alibi": "alibi"}.get(config.positions.kind, "standard")
         inner, names = parts_of(hf_model.model.blocks[0])
         for block in hf_model.model.blocks[1:]:
-            parts_of(block)  # asks for its points
+            parts_of(block)  # switches its points on
         final, final_names = parts_of(hf_model.model.ln_final)
         self.component_mapping = {
             "embed": EmbeddingBridge(name="model.embed"),

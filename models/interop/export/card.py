@@ -1,4 +1,4 @@
-"""The card of an exported model: what it is, what it was trained on, what was measured, how it is opened."""
+"""The card of an exported model: architecture, training, measurements and use."""
 
 import shlex
 from pathlib import Path
@@ -11,14 +11,14 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.describe import parameters_by_part
 from streamscope.models.training.config import tokens_seen
 from streamscope.models.training.run import read_metrics
-from streamscope.text.shards import counted
+from streamscope.text.shards import document_count
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
 
 
 def model_card(model: "StreamTransformer", run: str, architecture: str, license: str) -> str:
-    """README.md of an exported model. Says of everything that a run does not know that it is not known."""
+    """README.md of an exported model; unknown facts are stated as unknown."""
     folder, config = run_folder(run), model.config
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- streamscope"]
@@ -45,7 +45,7 @@ def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
-    """What a reader asks first; config.json has the rest."""
+    """The main properties; config.json has the rest."""
     attention, mlp, readout = config.attention, config.mlp, config.readout
     rows: list[tuple[str, ...]] = [
         ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.d_model}"),
@@ -53,96 +53,77 @@ def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
         ("residual", config.residual.kind), ("norm", f"{config.norm.kind}, before the head {readout.norm.kind}"),
         ("positions", config.positions.kind), ("mixing of V-O/up-down", config.mixing),
         ("FFN", f"{config.d_mlp} wide, {mlp.activation}{', gated' if mlp.gate is not None else ''}"),
-        ("head", "tied to the embedding" if readout.tied else "of its own"),
+        ("head", "tied to the embedding" if readout.tied else "untied"),
     ]  # fmt: skip
     if attention.gate is not None:
         rows.append(("head gates", f"{attention.gate.shape}, from the {attention.gate.source}"))
     if config.kv_heads != config.n_heads:
-        rows.append(("heads of keys and values", str(config.kv_heads)))
+        rows.append(("key-value heads", str(config.kv_heads)))
     if config.canon is not None:
         rows.append(("Canon layers", config.canon.places))
     if readout.supervision is not None:
-        rows.append(
-            ("trained on every layer", f"{readout.supervision.weights}, strength {readout.supervision.strength}")
-        )
+        rule = readout.supervision
+        rows.append(("trained on every layer", f"{rule.weights}, strength {rule.strength}"))
     return rows
 
 
 def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> str:
-    """The data, the tokens seen, the command."""
+    """The data, the tokens seen and the command."""
     if "argv" not in manifest:
-        source = manifest.get("source")
-        return (
-            f"Not trained here; read from {code(Path(source).name)}." if source else "Nothing is known of its training."
-        )
+        if source := manifest.get("source"):
+            return f"Not trained here; converted from {code(Path(source).name)}."
+        return "Its training is unknown."
     lines = []
     train, step = manifest.get("data", {}).get("train"), manifest.get("step")
     if train is not None:
+        documents = document_count(train["n_documents"], manifest["data"]["valid"])
         lines.append(
-            f"Data: {code(train['source']['source'])}, {counted(train['n_documents'], manifest['data']['valid'])}, "
-            f"{train['n_tokens']:,} tokens, fingerprint {code(train['corpus'][:12])}."
+            f"Data: {code(train['source']['source'])}, {documents}, {train['n_tokens']:,} tokens, "
+            f"fingerprint {code(train['corpus'][:12])}."
         )
     training = read_json(folder / "config.json", Config).get("training", {})
     if step is not None and "batch_size" in training and "pairs" not in training:
         of = f" of {manifest['of_steps']:,}" if manifest.get("of_steps") else ""
-        lines.append(
-            f"{step:,} steps{of}, {tokens_seen(training, config.n_ctx, step):,} tokens seen, repeated ones counted."
-        )
+        tokens = tokens_seen(training, config.n_ctx, step)
+        lines.append(f"{step:,} steps{of}, {tokens:,} tokens seen, including repetitions.")
     commit = str(manifest.get("commit") or "unknown")[:12]
-    lines.append(
-        f"Seed {manifest.get('seed')}, commit {cell(commit)}, {cell(manifest.get('device', 'device unknown'))}."
-    )
+    device = manifest.get("device", "device unknown")
+    lines.append(f"Seed {manifest.get('seed')}, commit {cell(commit)}, {cell(device)}.")
     return "\n".join(lines) + f"\n\n    {visible(shlex.join(manifest['argv']))}"
 
 
 def _measured(folder: Path, run: str) -> str:
-    """The last evaluation of the run, and what its own card has."""
+    """The last evaluation of the run, and the measurements of its own card."""
     step = snapshot_step(folder)
     rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
-    found = [row for row in rows if row["kind"] == "eval" and (step is None or row["step"] == step)]
+    losses = [row for row in rows if row["kind"] == "eval" and (step is None or row["step"] == step)]
     lines = []
-    if found:
-        last = found[-1]
+    if losses:
+        last = losses[-1]
         manifest = read_manifest(folder)
         valid = manifest.get("data", {}).get("valid", {}).get("source", {}).get("source", "its validation data")
         over = f"{int(last['tokens']):,} tokens of " if "tokens" in last else ""
-        lines.append(
-            _table(
-                ("measured", "value", "on", "run"),
-                [
-                    (
-                        "loss, nats/token",
-                        f"{last['loss']:.4f}",
-                        f"{over}{code(valid)}",
-                        f"{run}, step {last['step']:,}",
-                    ),
-                    (
-                        "perplexity",
-                        f"{last['perplexity']:.3f}",
-                        f"{over}{code(valid)}",
-                        f"{run}, step {last['step']:,}",
-                    ),
-                ],
-            )
-        )
+        where = (f"{over}{code(valid)}", f"{run}, step {last['step']:,}")
+        values = [("loss, nats/token", f"{last['loss']:.4f}", *where)]
+        values.append(("perplexity", f"{last['perplexity']:.3f}", *where))
+        lines.append(_table(("measured", "value", "on", "run"), values))
     card = folder / "README.md"
     if step is None and card.is_file():
         text = card.read_text(encoding="utf-8")
-        _, found_table, rest = text.partition("\n|")
-        meant = rest.partition("\nLicence:")[0]  # the table, and below it what its lines say
-        if found_table:
-            if "| loss " in meant and lines:
+        _, has_table, rest = text.partition("\n|")
+        table = rest.partition("\nLicence:")[0]  # and the explanation of its rows
+        if has_table:
+            if "| loss " in table and lines:
                 lines.append(
-                    "The loss below is another one: this is the training's last evaluation, of the windows that "
-                    "training makes of its validation data; the card's is of documents, each read from its beginning "
-                    "and cut at the context."
+                    "The loss below differs, because it is over documents, each read from its beginning and cut at the "
+                    "context; the loss above is the training's last evaluation, over windows of its validation data."
                 )
-            lines.append(f"From the card of the run {code(run)}:\n\n|{without_html(meant.rstrip())}")
+            lines.append(f"From the card of the run {code(run)}:\n\n|{without_html(table.rstrip())}")
     return "\n\n".join(lines) or "Nothing was measured on this run."
 
 
 def _use(model: "StreamTransformer", ours: bool) -> str:
-    """How it is opened, and what is different from other models of the library."""
+    """Code to open the model, and its differences from other models of the library."""
     trust = ", trust_remote_code=True" if ours else ""
     lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
     lines.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
@@ -155,11 +136,11 @@ def _use(model: "StreamTransformer", ours: bool) -> str:
         ]
         known = range(model.tokenizer.d_vocab)
         bos, *ends = model.tokenizer.pieces([model.tokenizer.bos_id, *(i for i in model.eos_ids if i in known)])
-        end = "it ends a text" if ends == [bos] else f"{' or '.join(map(code, ends)) or 'none'} ends a text"
-        text = f"Every text begins with {code(bos)}, which the tokenizer adds; generated, {end}. "
+        ending = "it also" if ends == [bos] else " or ".join(map(code, ends)) or "no token"
+        text = f"Every text begins with {code(bos)}, which the tokenizer adds; {ending} ends a generated text. "
     if ours:
         text += (
-            "There is no cache of keys and values: `use_cache` changes nothing. The modules named `hook_*` return what "
-            "they are given, so forward hooks of torch read and replace activations there. "
+            "There is no cache of keys and values: `use_cache` changes nothing. The modules named `hook_*` are "
+            "identities, where forward hooks of torch can read and replace activations. "
         )
     return "```python\n" + "\n".join(lines) + f"\n```\n\n{text}The context is {model.config.n_ctx:,} tokens."

@@ -1,7 +1,7 @@
-"""The source of our forward pass as files that need torch and transformers alone.
+"""Writes the source of our forward pass as files that only need torch and transformers.
 
-What `modeling_streamscope` imports of streamscope is found, and what that imports, and so on. A module becomes a file
-of one flat folder, word for word but for its imports; hook points become modules that return what they are given.
+The modules of streamscope that `modeling_streamscope` imports, directly or indirectly, become files of one flat folder.
+Only their imports change. Hook points become identities.
 """
 
 import ast
@@ -15,13 +15,13 @@ ROOTS = {
 }
 OURS, HOOK_POINT = "streamscope.", "transformer_lens.hook_points"
 STAND_INS = {
-    HOOK_POINT: '''"""A hook point: a module that returns what it is given."""
+    HOOK_POINT: '''"""A hook point: an identity."""
 
 from torch import nn
 
 
 class HookPoint(nn.Identity):
-    """torch's own forward hooks read and replace what passes here."""
+    """Forward hooks of torch can read and replace the activation here."""
 
     name = "this point"
 ''',
@@ -32,23 +32,22 @@ from torch.nn import Dropout  # noqa: F401
 from torch.nn.functional import dropout  # noqa: F401
 ''',
 }
-"""Modules that are not taken as they are."""
+"""Modules with a replacement."""
 DROPPED = "jaxtyping"
-"""Shapes in annotations, which nothing evaluates."""
+"""Module of shape annotations, which are not evaluated."""
 
 
 def file_of(module: str) -> str:
-    """The name of a module's file, without its ending."""
+    """The name of a module's file without suffix."""
     if module == HOOK_POINT:
         return "streamscope_hook_point"
-    return ROOTS.get(module) or "streamscope_" + module.removeprefix("streamscope.").removeprefix("models.").replace(
-        ".", "_"
-    )
+    short = module.removeprefix("streamscope.").removeprefix("models.").replace(".", "_")
+    return ROOTS.get(module) or f"streamscope_{short}"
 
 
 @cache
 def _origin(module: str) -> Path | None:
-    """The file of a module of ours; None for what is no module."""
+    """The file of a module; None if there is no such module."""
     try:
         spec = find_spec(module)
     except ModuleNotFoundError:
@@ -64,7 +63,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _home(module: str, name: str) -> str:
-    """The module that defines what `module` may only pass on."""
+    """The module that defines a name, which `module` may only re-export."""
     if module in STAND_INS:
         return module
     for node in _tree(module).body:
@@ -76,30 +75,28 @@ def _home(module: str, name: str) -> str:
 
 
 def _imports(module: str) -> list[ast.ImportFrom]:
-    """The import statements of a module that become others. Raises for a form that has no counterpart in a file."""
-    found = []
+    """The import statements of a module that must be rewritten. Raises for a form that cannot be."""
+    imports = []
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import) and any(one.name.startswith((OURS, *STAND_INS)) for one in node.names):
             raise NotImplementedError(f"{module} line {node.lineno}: import names from the module instead")
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             if node.module.startswith(OURS) or node.module in STAND_INS or node.module == DROPPED:
-                found.append(node)
+                imports.append(node)
             elif node.module.partition(".")[0] in ("transformer_lens", "nnsight"):
-                raise NotImplementedError(
-                    f"{module} line {node.lineno}: {node.module} is not there without streamscope"
-                )
-    return found
+                raise NotImplementedError(f"{module} line {node.lineno}: {node.module} is missing without streamscope")
+    return imports
 
 
-def _rewritten(node: ast.ImportFrom) -> tuple[list[str], list[str]]:
-    """(lines in place of an import, modules that they need)."""
+def _rewrite(node: ast.ImportFrom) -> tuple[list[str], list[str]]:
+    """(lines that replace an import, modules that they need)."""
     lines, named = [], dict[str, list[str]]()
     module = node.module or ""
     for one in node.names if module != DROPPED else ():
         whole, alias = f"{module}.{one.name}", f" as {one.asname}" if one.asname else ""
         if module not in STAND_INS and _origin(whole) is not None:
             lines.append(f"from . import {file_of(whole)} as {one.asname or one.name}")
-            named.setdefault(whole, []).append("__doc__ as _")  # transformers copies what it finds in this form
+            named.setdefault(whole, []).append("__doc__ as _")  # transformers copies files imported in this form
         else:
             named.setdefault(_home(module, one.name), []).append(f"{one.name}{alias}")
     lines += [f"from .{file_of(home)} import {', '.join(names)}" for home, names in named.items()]
@@ -116,7 +113,7 @@ def _source(module: str) -> tuple[str, list[str]]:
     needed: list[str] = []
     shapes = False
     for node in sorted(_imports(module), key=lambda node: -node.lineno):
-        new, more = _rewritten(node)
+        new, more = _rewrite(node)
         needed += more
         shapes |= node.module == DROPPED
         lines[node.lineno - 1 : node.end_lineno] = [" " * node.col_offset + line for line in new]
@@ -128,13 +125,13 @@ def _source(module: str) -> tuple[str, list[str]]:
 
 @cache
 def files() -> dict[str, str]:
-    """File name -> text of everything that a folder needs to compute."""
-    found: dict[str, str] = {}
+    """{file name: text} of all source files of an exported folder."""
+    texts: dict[str, str] = {}
     waiting = list(ROOTS)
     while waiting:
         module = waiting.pop()
         name = f"{file_of(module)}.py"
-        if name not in found:
-            found[name], needed = _source(module)
+        if name not in texts:
+            texts[name], needed = _source(module)
             waiting += needed
-    return dict(sorted(found.items()))
+    return dict(sorted(texts.items()))

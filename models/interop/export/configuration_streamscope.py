@@ -8,8 +8,13 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict, to_dict
 
 
+def _size(name: str) -> property:
+    """A property with one of our sizes."""
+    return property(lambda config: getattr(config._sizes, name))
+
+
 class StreamscopeConfig(PretrainedConfig):
-    """`parts` is the configuration of the model, part by part; the library's names for its sizes read from it."""
+    """`parts` is the configuration of the model; sizes are also available under the library's names."""
 
     model_type = "streamscope"
 
@@ -19,45 +24,9 @@ class StreamscopeConfig(PretrainedConfig):
         super().__init__(**{"use_cache": False, "tie_word_embeddings": self._sizes.readout.tied} | options)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The configuration as JSON data."""
         return {name: value for name, value in super().to_dict().items() if name != "_sizes"}
 
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self._sizes.d_vocab
-
-    @property
-    def hidden_size(self) -> int:
-        """D."""
-        return self._sizes.d_model
-
-    @property
-    def intermediate_size(self) -> int:
-        """M."""
-        return self._sizes.d_mlp
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """L."""
-        return self._sizes.n_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        """H."""
-        return self._sizes.n_heads
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """G."""
-        return self._sizes.kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        """K."""
-        return self._sizes.d_head
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """The longest sequence."""
-        return self._sizes.n_ctx
+    vocab_size, hidden_size, intermediate_size = map(_size, ("d_vocab", "d_model", "d_mlp"))
+    num_hidden_layers, num_attention_heads, num_key_value_heads = map(_size, ("n_layers", "n_heads", "kv_heads"))
+    head_dim, max_position_embeddings = map(_size, ("d_head", "n_ctx"))

@@ -1,4 +1,4 @@
-"""Write a run as a folder of the transformers library."""
+"""Writes a run as a folder of the transformers library."""
 
 import json
 import tempfile
@@ -12,7 +12,7 @@ from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.export.code import files
 from streamscope.models.interop.huggingface.convert import their_weights
-from streamscope.models.interop.huggingface.families import FAMILIES, native
+from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
 from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
 from streamscope.text.tokenizer import Tokenizer
 
@@ -25,64 +25,56 @@ AUTO = {
 def export(
     run: str, out: Path, *, native: bool = False, snapshots: bool = False, license: str = ""
 ) -> list[tuple[Path, str]]:
-    """(folder, what lies there) of everything that was written; all of it, or nothing.
+    """Write everything or nothing; returns (folder, its content) of each model.
 
-    Raises `InputError` for an `out` that is there, for a run without snapshots where they are asked for, for weights
-    that are NaN, and with `native` for a model that no class of the library computes.
+    Raises `InputError` for an existing `out`, for `snapshots` of a run without any, for NaN weights, and with `native`
+    if no class of the library computes the model.
     """
     if out.exists():
-        raise InputError(f"{out} is there already; give a new folder")
+        raise InputError(f"{out} already exists: give a new folder")
     steps = _steps(run) if snapshots else []
     license = license or ("mit" if run_folder(run).parent == ZOO else "")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
         part = Path(scratch) / "folder"
-        told = [(out, _write(run, part, native, license))]
+        contents = [(out, _write(run, part, native, license))]
         for step in steps:
             name = f"step-{step:06d}"
-            told.append((out / name, _write(f"{run}@{step}", part / name, native, license)))
+            contents.append((out / name, _write(f"{run}@{step}", part / name, native, license)))
         part.rename(out)
-    return told
+    return contents
 
 
 def _steps(run: str) -> list[int]:
-    """The snapshots of a run."""
-    found = [row["step"] for row in snapshots(run_folder(run))]
-    if not found:
+    """The steps of the snapshots of a run."""
+    steps = [row["step"] for row in snapshots(run_folder(run))]
+    if not steps:
         raise InputError(f"{run} has no snapshots: train with --snapshots log, or export without --snapshots")
-    return found
+    return steps
 
 
 def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
-    """Fill a new folder with one model; what it is, in a few words."""
+    """Write one model to a new folder; returns a short description."""
     model = load(run)
     check_weights(model)
-    source = run_folder(run)
     config = model.config
-    tensors = read_tensors(source / "model.safetensors")[0]
-    kind, theirs, there = (
-        native(config) if as_native else ("streamscope", FAMILIES["streamscope"].theirs(config), config)
-    )
+    tensors = read_tensors(run_folder(run) / "model.safetensors")[0]
+    kind, theirs, there = native(config) if as_native else ("streamscope", as_exported(config), config)
     family = FAMILIES[kind]
-    described: dict[str, Any] = {
-        "architectures": [family.architecture],
-        "model_type": kind,
-        "dtype": "float32",
-        **theirs,
-    }
+    described: dict[str, Any] = {"architectures": [family.architecture], "model_type": kind, "dtype": "float32"}
+    described |= theirs
     if not as_native:
         described |= {"auto_map": AUTO, "use_cache": False}
     folder.mkdir(parents=True)
     tokenizer, (eos, *_) = model.tokenizer, (*model.eos_ids, None)
-    begins: dict[str, Any] = (
-        {} if tokenizer is None else dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
-    )
+    ids: dict[str, Any] = {}
     if tokenizer is not None:
+        ids = dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
         _write_tokenizer(tokenizer, eos, folder, config.n_ctx)
     if eos is not None:
-        begins["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
-    _write_json(folder / "config.json", described | begins)
-    _write_json(folder / GENERATION, begins | ({} if as_native else {"use_cache": False}))
+        ids["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
+    _write_json(folder / "config.json", described | ids)
+    _write_json(folder / GENERATION, ids | ({} if as_native else {"use_cache": False}))
     write_tensors(folder / "model.safetensors", their_weights(tensors, there, family), {"format": "pt"})
     for name, text in files().items() if not as_native else ():
         write_text(folder / name, text)
@@ -91,19 +83,16 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
 
 
 def _write_tokenizer(tokenizer: Tokenizer, eos: int | None, folder: Path, n_ctx: int) -> None:
-    """tokenizer.json as ours, and what the library's fast tokenizer must be told to give our ids."""
+    """Write our tokenizer.json, and the options with which the library's fast tokenizer gives our ids."""
     tokenizer.save(folder / "tokenizer.json")
-    bos, end = tokenizer.pieces(
-        [tokenizer.bos_id, eos if eos is not None and eos < tokenizer.d_vocab else tokenizer.bos_id]
-    )
-    _write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, "split_special_tokens": True,
-            "clean_up_tokenization_spaces": False, "bos_token": bos, "eos_token": end, "pad_token": bos,
-            "model_input_names": ["input_ids", "attention_mask"], "padding_side": "left",
-        },
-    )  # fmt: skip
+    end_id = eos if eos is not None and eos < tokenizer.d_vocab else tokenizer.bos_id
+    bos, end = tokenizer.pieces([tokenizer.bos_id, end_id])
+    options = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False, "bos_token": bos, "eos_token": end, "pad_token": bos,
+        "model_input_names": ["input_ids", "attention_mask"], "padding_side": "left",
+    }  # fmt: skip
+    _write_json(folder / "tokenizer_config.json", options)
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -3,9 +3,9 @@
     python -m models.interop.huggingface ./pythia-70m --out runs/pythia
     python -m interventions.ablate hf:./pythia-70m --data stories:1:200
 
-The first writes a run folder that every command takes; the second does so in the cache, once for each state of the
-folder. A name such as hf:EleutherAI/pythia-70m is looked up in the hub's cache on this machine; nothing is fetched.
-Weights are read from safetensors, sharded or not; pickled ones are refused.
+The first writes a run folder, which every command accepts. The second writes it to the cache, once per state of the
+folder. A name such as hf:EleutherAI/pythia-70m is looked up in the hub's cache on this machine; nothing is downloaded.
+Weights are read from safetensors, sharded or not; pickled weights are refused.
 """
 
 from collections.abc import Sequence
@@ -25,22 +25,18 @@ class Options:
     """Arguments of `python -m models.interop.huggingface`."""
 
     folder: Annotated[str, tyro.conf.Positional] = ""
-    """Folder with config.json and safetensors, or the name of a model in the hub's cache."""
+    """Folder with config.json and safetensors, or name of a model in the hub's cache."""
     out: Path | None = None
     """Run folder to write."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, convert, say where it lies."""
+    """Parse, convert, print the folder."""
     options = parse(Options, argv, __doc__)
     if not options.folder or options.out is None:
-        raise InputError("give a folder and where the run goes: python -m models.interop.huggingface FOLDER --out RUN")
+        raise InputError("give a folder and an output folder: python -m models.interop.huggingface FOLDER --out RUN")
 
     from streamscope.models.interop.huggingface.convert import convert, source_folder
 
-    config = convert(source_folder(options.folder), options.out)
-    print(
-        visible(
-            f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model} -> {options.out}"
-        )
-    )
+    c = convert(source_folder(options.folder), options.out)
+    print(visible(f"{c.name}: {c.n_layers} layers, {c.n_heads} heads, width {c.d_model} -> {options.out}"))

@@ -1,10 +1,10 @@
-"""Families that are not made of our parts: TransformerLens' bridge around transformers' own module.
+"""Opens families that our parts do not cover, in TransformerLens' bridge around the library's own module.
 
     model = bridge("their-folder")
     Ablate(heads="L5.*", draws=0).measure(model, Documents("stories:1:20"))
 
-Hooks have TransformerLens' names; a pass is the whole model, and every edit costs one. What reads our parts (several
-streams, mixings, latents, weights) says so in one line.
+Hooks have TransformerLens' names, and every edit costs a pass of the whole model. Instruments that need our parts
+(several streams, mixing, latents, weights) raise an error.
 """
 
 import warnings
@@ -34,14 +34,14 @@ from streamscope.text.tokenizer import Tokenizer
 
 def _not_ours(family: str, name: str) -> Undefined:
     return Undefined(
-        f"{family} is no family that is made of our parts, and TransformerLens' bridge has no {name}: this needs a "
-        "model that is"
+        f"{family} is a family that our parts do not cover, and TransformerLens' bridge has no {name}: use a model "
+        "that streamscope reads itself"
     )
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What instruments read of every configuration, in our names."""
+    """The sizes that instruments read of every configuration, under our names."""
 
     name: str
     n_layers: int
@@ -58,7 +58,7 @@ class Shape:
 
 
 class BridgedCache(NormedCache):
-    """The cache of a bridge, whose norms may be folded into other weights, or store γ − 1 (Gemma)."""
+    """The cache of a bridge, whose norms may be folded into other weights or store γ − 1 (Gemma)."""
 
     def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
         norm = self._norm_module(layer, mlp_input)
@@ -70,41 +70,41 @@ class BridgedCache(NormedCache):
         return 1, not norm.uses_rms_norm, weight, None if norm.uses_rms_norm else getattr(norm, "bias", None)
 
     def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens. Raises `InputError` where a norm stands between heads and stream (OLMo 2, Gemma 2)."""
+        """As in TransformerLens. Raises `InputError` if a norm acts between heads and stream (OLMo 2, Gemma 2)."""
         self._check_direct("ln1_post", "heads")
         return super().stack_head_results(*args, **kwargs)
 
     def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens. Raises `InputError` where a norm stands between neurons and stream."""
+        """As in TransformerLens. Raises `InputError` if a norm acts between neurons and stream."""
         self._check_direct("ln2_post", "neurons")
         return super().stack_neuron_results(*args, **kwargs)
 
     def _check_direct(self, norm: str, parts: str) -> None:
         if any(norm in dict(block.named_children()) for block in self.model.blocks):
             raise InputError(
-                f"{self.model.family} norms what the {parts} of a layer write together ({norm}), so they are no shares "
-                "of the residual stream: take decompose_resid()"
+                f"{self.model.family} norms the sum of the {parts} of a layer ({norm}), so they do not add up to the "
+                "residual stream: use decompose_resid()"
             )
 
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As in TransformerLens, with the norm's weight and what the model multiplies its logits by (Granite, Cohere).
+        """As in TransformerLens, with the norm's weight and the model's logit scale (Granite, Cohere).
 
-        Raises `InputError` for logits that are no linear function of what the head reads.
+        Raises `InputError` for logits that are not linear in the input of the head.
         """
         return super().logit_attrs(*args, **kwargs) * self.model.logit_scale
 
 
 class Bridged(CleanCopies, TransformerBridge):
-    """A bridge with what instruments ask of a model besides its hooks."""
+    """A bridge with the attributes that instruments need besides hooks."""
 
     family: str
     run: Path | None
     label: str
-    """What titles call it besides its family; empty of one that somebody booted."""
+    """Name in titles besides the family; "" for a bridge of the user."""
     eos_ids: tuple[int, ...]
-    """The tokens that end a generated text: of generation_config.json or config.json, else the tokenizer's."""
+    """Tokens that end a generated text, from generation_config.json or config.json, else from the tokenizer."""
     final = "unembed.hook_in"
-    """The hook of what the head reads."""
+    """Hook of the input of the head."""
 
     @property
     def config(self) -> Shape:
@@ -114,26 +114,26 @@ class Bridged(CleanCopies, TransformerBridge):
 
     @property
     def logit_scale(self) -> float:
-        """What the model multiplies its logits by after the head, 1 in most families.
+        """Factor of the logits after the head, 1 in most families.
 
-        Raises `InputError` where it does something else to them, as Gemma 2, which caps them.
+        Raises `InputError` if the logits are not just scaled, as in Gemma 2, which caps them.
         """
         zero, one, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
         if zero != 0 or abs(large - 1e6 * one) > one:
             raise InputError(
-                f"{self.family} caps its logits, so they are no linear function of what its head reads, which "
-                "instruments and attribution need: take a model without final_logit_softcapping"
+                f"{self.family} caps its logits, so they are not linear in the input of the head, as instruments and "
+                "attribution need: use a model without final_logit_softcapping"
             )
         return one
 
     @property
     def logit_bias(self) -> Tensor:
-        """[V]: the share of the logits that no part of the residual stream writes, as in our models."""
+        """The part of the logits [V] from biases after the residual stream, as in our models."""
         bias = BridgedCache({}, self)._norm(None, False)[3]
         return ((0.0 if bias is None else bias @ self.W_U) + self.b_U) * self.logit_scale
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens; the cache knows the norms' weights."""
+        """As in TransformerLens; the cache uses the norms' weights."""
         out, cache = super().run_with_cache(*args, **kwargs)
         if isinstance(cache, ActivationCache):
             cache = BridgedCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
@@ -141,11 +141,11 @@ class Bridged(CleanCopies, TransformerBridge):
 
     @property
     def head(self) -> Tensor:
-        """[V, D + 1]: the unembedding and its bias, times `logit_scale`, for `streams`."""
+        """The unembedding and its bias [V, D + 1], times `logit_scale`, for `streams`."""
         return torch.cat([self.W_U.T, self.b_U[:, None]], 1) * self.logit_scale
 
     def streams(self, x: Tensor) -> Tensor:
-        """What the head reads [B, T, D] with a 1 behind it, so that logits are `streams(x) @ head.T`."""
+        """Append a 1 to the input of the head [B, T, D], so that logits are `streams(x) @ head.T`."""
         return torch.cat([x, torch.ones_like(x[..., :1])], -1)
 
     def _text(self) -> Tokenizer:
@@ -163,26 +163,26 @@ class Bridged(CleanCopies, TransformerBridge):
 
 
 @contextmanager
-def _no_bar() -> Iterator[None]:
-    """Without the library's progress bars, which would stand between ours."""
-    shown = logging.is_progress_bar_enabled()
+def _without_bars() -> Iterator[None]:
+    """Hide the library's progress bars."""
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()
 
 
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
-    """The causal language model of a Hugging Face folder, or of the hub's cache, whatever its family, in a bridge.
+    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge.
 
-    Titles call it hf:NAME. Raises `InputError` for a folder that is none, for a config.json whose sizes its weights
-    have not, for weights that lack a tensor, and for what transformers or TransformerLens do not read.
+    Its name in titles is hf:NAME. Raises `InputError` if the folder does not exist, config.json does not fit the
+    weights, a tensor is missing, or transformers or TransformerLens cannot read the model.
     """
     folder = source_folder(name)
     try:
-        with warnings.catch_warnings(), _no_bar():
+        with warnings.catch_warnings(), _without_bars():
             warnings.simplefilter("ignore")
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
             _check_sizes(folder, weight_files(folder), config)
@@ -190,23 +190,23 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
                 folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
                 attn_implementation="eager", output_loading_info=True,
             )  # fmt: skip
-            if lacking := sorted(report["missing_keys"]):  # the library draws them at random
+            if lacking := sorted(report["missing_keys"]):  # the library would draw them at random
                 raise InputError(f"{folder} lacks {lacking[0]}{f' and {len(lacking) - 1} more' * (len(lacking) > 1)}")
             module = module.eval().to(device)
             booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
     except InputError:
         raise
-    except Exception as error:  # whatever a family's own code raises for a config.json that it does not expect
+    except Exception as error:  # any error of a family's code on an unexpected config.json
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    made = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
-    made.__dict__["label"] = f"hf:{source_name(folder)}"
-    return made
+    model = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
+    model.__dict__["label"] = f"hf:{source_name(folder)}"
+    return model
 
 
 def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
-    """Raise `InputError` where the weights cannot be those of config.json, or no machine like this one holds the model.
+    """Raise `InputError` if the weights cannot fit config.json, or this machine cannot hold the model.
 
-    A layer has a tensor at least and a parameter half a byte; what is missing in config.json has the size of the
+    A layer has at least one tensor, and a parameter half a byte. Sizes that config.json lacks default to those of the
     family's largest models.
     """
     tensors = 0
@@ -215,41 +215,41 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
             with safe_open(path, framework="pt") as file:
                 tensors += len(file.keys())
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} is no sound safetensors file ({error})") from None
+            raise InputError(f"{path} is not a valid safetensors file ({error})") from None
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > tensors:
-        raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, the weights are {tensors:,} tensors")
+        raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, but there are {tensors:,} tensors")
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
     n, held = sum(x.numel() for x in empty.parameters()), sum(path.stat().st_size for path in files)
     if n > 2 * held:
         raise InputError(
-            f"{folder / 'config.json'} asks for {n:,} parameters, which the {held:,} bytes of its weights cannot hold: "
+            f"{folder / 'config.json'} asks for {n:,} parameters, too many for the {held:,} bytes of its weights: "
             "a size in it is missing or wrong"
         )
     size, have = sum(x.numel() * x.element_size() for x in empty.buffers()), machine_memory()
     if size > have:
         raise InputError(
-            f"{folder / 'config.json'} asks for tables of {size / 2**30:,.0f} GiB, this machine has "
+            f"{folder / 'config.json'} asks for tables of {size / 2**30:,.0f} GiB, but this machine has "
             f"{have / 2**30:,.0f}: choose a shorter context"
         )
 
 
 def adopt(booted: TransformerBridge) -> Bridged:
-    """A bridge that somebody booted, as instruments read it: the same modules, weights and hooks, with our tokenizer.
+    """Adapt a user's bridge for instruments: the same modules, weights and hooks, with our tokenizer.
 
-    The bridge itself stays as it is. Raises `InputError` for a tokenizer that is none of the fast ones.
+    The bridge itself is unchanged. Raises `InputError` unless its tokenizer is a fast one.
     """
-    tokenizer = None if booted.tokenizer is None else Tokenizer.of_library(booted.tokenizer)
+    tokenizer = None if booted.tokenizer is None else Tokenizer.from_transformers(booted.tokenizer)
     return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
 
 
 def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None) -> Bridged:
-    said = getattr(getattr(booted.original_model, "generation_config", None), "eos_token_id", None)
-    if said is None and tokenizer is not None:
-        said = tokenizer.bos_id if tokenizer.eos_id is None else tokenizer.eos_id
-    ends = () if said is None else tuple(said) if isinstance(said, list) else (said,)
+    eos = getattr(getattr(booted.original_model, "generation_config", None), "eos_token_id", None)
+    if eos is None and tokenizer is not None:
+        eos = tokenizer.bos_id if tokenizer.eos_id is None else tokenizer.eos_id
+    ends = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
-    made = Bridged.__new__(Bridged)  # with the modules of `booted`; its own copying binds the configuration anew
-    made.__dict__.update(booted.__dict__, family=family, run=None, label="", eos_ids=ends, _tokenizer=words)
-    return made
+    model = Bridged.__new__(Bridged)  # shares the modules of `booted`; copying would rebind the configuration
+    model.__dict__.update(booted.__dict__, family=family, run=None, label="", eos_ids=ends, _tokenizer=words)
+    return model

@@ -1,4 +1,4 @@
-"""A Hugging Face folder as a run folder: configuration, weights, tokenizer, and what it was made of."""
+"""Converts a Hugging Face folder to a run folder: configuration, weights, tokenizer, source."""
 
 import hashlib
 import json
@@ -30,24 +30,22 @@ READ = (
     "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", *PAIRS, *PAIRS.values(),
 )  # fmt: skip
-"""What is read of a folder besides its tensors, where it is there."""
+"""Files that are read besides the tensors, if they exist."""
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
-"""Ends of names of buffers that older files hold: causal masks and wavelengths."""
-
-
-REMEDY = "restore it from where the model came from"
+"""Suffixes of buffers in older files: causal masks and wavelengths."""
+REMEDY = "download it again"
 READER = 2
-"""Which rules folders are read by: runs in the cache that were read by others are not taken."""
+"""Version of the reading rules; cached runs of other versions are not used."""
 
 
 class Index(TypedDict):
-    """model.safetensors.index.json: which file holds a tensor."""
+    """model.safetensors.index.json: the file of each tensor."""
 
     weight_map: dict[str, str]
 
 
 def source_folder(name: str) -> Path:
-    """The folder of a model: a folder here, or one in the hub's cache. Raises `InputError` for neither."""
+    """The folder of a model: an existing folder, or one in the hub's cache. Raises `InputError` otherwise."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -57,11 +55,11 @@ def source_folder(name: str) -> Path:
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, OSError):
-        raise InputError(f"{name} is no folder here and no model in the hub's cache; nothing is fetched") from None
+        raise InputError(f"{name} is neither a folder nor a model in the hub's cache; nothing is downloaded") from None
 
 
 def source_name(folder: Path) -> str:
-    """A Hugging Face folder by its path from the working folder, or by its name where it lies in the hub's cache."""
+    """The name of a Hugging Face folder: that in the hub's cache, else its path from the working folder."""
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
     here = Path.cwd()
@@ -69,7 +67,7 @@ def source_name(folder: Path) -> str:
 
 
 def foreign(name: str) -> Path | None:
-    """The folder of `hf:NAME` where its family is not made of our parts, so that only a bridge reads it; else None."""
+    """The folder of `hf:NAME` if only a bridge reads its family, else None."""
     path = source_folder(name) / "config.json"
     if not path.is_file() or read_json(path, dict[str, Any], REMEDY).get("model_type") in FAMILIES:
         return None
@@ -77,27 +75,28 @@ def foreign(name: str) -> Path | None:
 
 
 def files_read(folder: Path) -> list[Path]:
-    """The files that make a model: configuration, tokenizer, weights, of a run or of a Hugging Face folder."""
+    """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
 def content_digest(folder: Path) -> str:
-    """One sha256 of the names and contents of `files_read`: two folders with one digest are one model."""
+    """One sha256 over names and contents of `files_read`: folders with equal digests hold the same model."""
     files = [(path.name, sha256(path)) for path in files_read(folder)]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Family]:
-    """The configuration in our parts. Raises `InputError` for another family, a lacking or an unsupported option."""
+    """Read the configuration into our parts. Raises `InputError` for another family, and a missing or unsupported
+    option."""
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError(f"{folder} has no config.json: is it the folder of a Hugging Face model?")
+        raise InputError(f"{folder} has no config.json: is it a Hugging Face folder?")
     theirs = read_json(path, dict[str, Any], REMEDY)
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
         raise InputError(
-            f"{path} is of the family {kind!r}; {', '.join(FAMILIES)} are made of our parts, any other is measured by "
-            "instruments alone"
+            f"{path} is of the family {kind!r}; only {', '.join(FAMILIES)} can be converted, others can only be "
+            "measured by instruments"
         )
     family = FAMILIES[kind]
     try:
@@ -111,30 +110,30 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model: one, else those of its index, as the library has it.
+    """The safetensors files of a model: a single file, else those of its index, as in the library.
 
-    Raises `InputError` where there are none, and for an index that names a file outside the folder.
+    Raises `InputError` if there are none, or the index names a file outside the folder.
     """
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
     if (folder / INDEX).is_file():
         names = sorted(set(read_json(folder / INDEX, Index, REMEDY)["weight_map"].values()))
         if outside := [name for name in names if not Path(name).name or {"..", "/"} & set(Path(name).parts)]:
-            raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is no file in its folder; {REMEDY}")
+            raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder: {REMEDY}")
         files = [folder / name for name in names]
         if missing := [path for path in files if not path.is_file()]:
-            raise InputError(f"{missing[0]} is missing, which {INDEX} names: complete the folder")
+            raise InputError(f"{missing[0]} is missing, although {INDEX} names it: complete the folder")
         return files
     pickled = next(iter(sorted(folder.glob("*.bin"))), None)
-    hint = f"; {pickled.name} is pickled, which is not read: save the model as safetensors" if pickled else ""
+    hint = f"; {pickled.name} is pickled and not read: save the model as safetensors" if pickled else ""
     raise InputError(f"{folder} has no model.safetensors{hint}")
 
 
 def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """(configuration, our tensors by name), made of theirs, in the dtype of the file.
+    """Convert their tensors to (configuration, our tensors by name), in the dtype of the file.
 
-    As in the library, a tied configuration is untied by a file whose head is not its embedding.
-    Raises `InputError` for a damaged file, a tensor that is not there or of another shape, and one that nobody reads.
+    As in the library, a file whose head differs from its embedding unties a tied configuration. Raises `InputError` for
+    a damaged file, and for a tensor that is missing, unused or of another shape.
     """
     with ExitStack() as stack:
         where: dict[str, Any] = {}
@@ -142,10 +141,10 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
             try:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (SafetensorError, OSError) as error:
-                raise InputError(f"{path} is no sound safetensors file ({error})") from None
+                raise InputError(f"{path} is not a valid safetensors file ({error})") from None
             where |= dict.fromkeys(file.keys(), file)
         prefix = family.prefix if any(name.startswith(family.prefix) for name in where) else ""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         used: set[str] = set()
         if config.readout.tied:
             untied = replace(config, readout=replace(config.readout, tied=False))
@@ -159,45 +158,45 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
         for ours, their, how in _unrepeated(family, config):
             name = _their_name(their, prefix)
             if name not in where:
-                raise InputError(f"{folder} lacks {name}, which makes {ours}")
+                raise InputError(f"{folder} lacks {name}, which {ours} needs")
             theirs = where[name].get_tensor(name)
             try:
-                found[ours] = how.take(theirs).contiguous()
+                tensors[ours] = how.take(theirs).contiguous()
             except (RuntimeError, IndexError):
                 raise InputError(f"{name} of {folder} is {list(theirs.shape)}: not of its config.json") from None
             used.add(name)
         rest = [name for name in where if name not in used and not name.endswith(IGNORED)]
         if rest:
             raise InputError(
-                f"{folder} has {rest[0]}{f' and {len(rest) - 1} more' * (len(rest) > 1)} that no part takes"
+                f"{folder} has {rest[0]}{f' and {len(rest) - 1} more' * (len(rest) > 1)} that no part uses"
             )
     for ours, shape in _shapes(config).items():
-        if found[ours].shape != shape:
+        if tensors[ours].shape != shape:
             raise InputError(
                 f"{folder}: its model.safetensors belongs to another configuration: {ours} is "
-                f"{list(found[ours].shape)} there, {list(shape)} by config.json"
+                f"{list(tensors[ours].shape)} there, {list(shape)} by config.json"
             )
-    return config, found
+    return config, tensors
 
 
 def _their_name(their: str, prefix: str) -> str:
-    """The name in a file of a weight of `Family.weights`; one that begins with a slash has no prefix."""
+    """Name in the file of a weight of `Family.weights`; a name with a leading slash has no prefix."""
     return their[1:] if their.startswith("/") else prefix + their
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, whatever their dtypes."""
+    """Whether two tensors hold the same numbers, in any dtype."""
     return a.shape == b.shape and torch.equal(a.float(), b.float())
 
 
 def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    """The shapes of our tensors by name; nothing is allocated."""
+    """The shapes of our tensors by name, without allocating them."""
     with torch.device("meta"):
         return {name: x.shape for name, x in Decoder(config).state_dict().items()}
 
 
 def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Weight]:
-    """The weights of a family, without the biases of maps that have none."""
+    """The weights of a family without repetition, and without biases that the configuration lacks."""
     lacking = {f".{name}.bias" for name, spec, *_ in config.projections() if not getattr(spec, "bias", False)}
     seen: set[str] = set()
     for ours, their, how in family.weights(config):
@@ -207,9 +206,9 @@ def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Weight]:
 
 
 def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Family) -> dict[str, Tensor]:
-    """Their tensors by name, made of ours: the inverse of `read_weights`. `config` is the family's of theirs.
+    """Convert our tensors to theirs by name, the inverse of `read_weights`; `config` is the family's configuration.
 
-    Biases that ours has not are zeros. Raises `InputError` for a tensor of ours that has no place there.
+    Missing biases become zeros. Raises `InputError` for one of our tensors that has no counterpart.
     """
     shapes = _shapes(config)
     parts: dict[str, tuple[Whole, list[Tensor]]] = {}
@@ -218,46 +217,46 @@ def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Fa
         name = _their_name(their, family.prefix)
         parts.setdefault(name, (how, []))[1].append(x)
     if extra := sorted(tensors.keys() - shapes.keys()):
-        raise InputError(f"{extra[0]} has no place in a {family.architecture}")
-    return {name: how.join(found).contiguous() for name, (how, found) in parts.items()}
+        raise InputError(f"{extra[0]} has no counterpart in a {family.architecture}")
+    return {name: how.join(pieces).contiguous() for name, (how, pieces) in parts.items()}
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
-    """Its tokenizer, where the folder has one that fits the model."""
-    there = any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS))
-    return fitting_tokenizer(folder, d_vocab) if there else None
+    """The tokenizer of a folder, or None."""
+    exists = any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS))
+    return fitting_tokenizer(folder, d_vocab) if exists else None
 
 
 def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """The tokens that end a generated text: of generation_config.json, else config.json, else the tokenizer's files.
+    """Tokens that end a generated text, from generation_config.json, else config.json, else the tokenizer; or ().
 
-    Empty where nothing names one. Raises `InputError` for what is no list of token ids.
+    Raises `InputError` unless they are a token id or a list of them.
     """
     for path in (folder / GENERATION, folder / "config.json"):
-        said = read_json(path, dict[str, Any], REMEDY).get("eos_token_id") if path.is_file() else None
-        if said is not None:
-            ids = said if isinstance(said, list) else [said]
+        eos = read_json(path, dict[str, Any], REMEDY).get("eos_token_id") if path.is_file() else None
+        if eos is not None:
+            ids = eos if isinstance(eos, list) else [eos]
             if not all(type(i) is int for i in ids):
-                raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {said!r}")
+                raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {eos!r}")
             return tuple(ids)
     return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
 
 
 def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
-    """The tokenizer of a file or folder. Raises `InputError` for one with more entries than the model.
+    """Load a tokenizer. Raises `InputError` if it has more entries than the model.
 
-    A line on stderr says what was taken where the files were not followed.
+    A line on stderr reports a deviation from its files.
     """
     tokenizer = Tokenizer.load(path)
     if tokenizer.d_vocab > d_vocab:
-        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, the model {d_vocab}")
+        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")
     if tokenizer.note:
         print(f"{path}: {tokenizer.note}", file=sys.stderr)
     return tokenizer
 
 
 def write_run(folder: Path, out: Path) -> ModelConfig:
-    """Fill the empty folder `out` with the model of a Hugging Face folder. Raises as the readers of the parts."""
+    """Write the model of a Hugging Face folder to the empty folder `out`. Raises like the functions it calls."""
     config, family = read_config(folder)
     tokenizer = read_tokenizer(folder, config.d_vocab)
     config, tensors = read_weights(folder, config, family)
@@ -267,16 +266,12 @@ def write_run(folder: Path, out: Path) -> ModelConfig:
 
 
 def fill(
-    out: Path,
-    config: ModelConfig,
-    tensors: Mapping[str, Tensor],
-    tokenizer: Tokenizer | None,
-    eos: Sequence[int] = (),
+    out: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None, eos: Sequence[int] = (),
     **about: Any,
-) -> None:
-    """Fill the empty folder `out` with a model that was trained elsewhere; `about` goes into its manifest.
+) -> None:  # fmt: skip
+    """Write a model that was trained elsewhere to the empty folder `out`; `about` goes into its manifest.
 
-    `eos` are the tokens that end a generated text, where it is not the tokenizer's BOS.
+    `eos` are the tokens that end a generated text, if it is not the tokenizer's BOS.
     """
     metadata = {} if tokenizer is None else {TOKENIZER: tokenizer.sha256}
     digest = write_tensors(out / "model.safetensors", tensors, metadata)
@@ -295,9 +290,9 @@ def fill(
 
 
 def convert(folder: Path, out: Path) -> ModelConfig:
-    """Write the model of a Hugging Face folder as the run folder `out`, whole or not at all.
+    """Convert a Hugging Face folder to the run folder `out`, atomically.
 
-    Raises `InputError` for an `out` that is there, and as `write_run`.
+    Raises `InputError` if `out` exists, and like `write_run`.
     """
     with new_folder(out) as part:
         return write_run(folder, part)
@@ -305,12 +300,12 @@ def convert(folder: Path, out: Path) -> ModelConfig:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """An empty folder beside `out` that gets its name at the end, and is gone after an error.
+    """An empty temporary folder that is renamed to `out` at the end, or removed after an error.
 
-    Raises `InputError` for an `out` that is there.
+    Raises `InputError` if `out` exists.
     """
     if out.exists():
-        raise InputError(f"{out} is there already; give a new folder")
+        raise InputError(f"{out} already exists: give a new folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
         part = Path(scratch) / "run"
@@ -320,11 +315,10 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def cached_run(name: str) -> Path:
-    """The run folder of `hf:NAME` in the cache, made where it is not there; another state of its files has another.
+    """The run folder of `hf:NAME` in the cache, converted once per state of its files.
 
-    The state of a file is its name, size, times of change (of content and of inode, in ns) and inode: rsync and `cp -p`
-    restore the size and the time of the content, but not the others. Of a family that is not made of our parts
-    (`foreign`) it is the Hugging Face folder itself.
+    The state of a file is its name, size, mtime and ctime (in ns) and inode; rsync and `cp -p` restore only size and
+    mtime. For a family that only a bridge reads (`foreign`), it is the Hugging Face folder itself.
     """
     if (folder := foreign(name)) is not None:
         return folder
@@ -336,12 +330,9 @@ def cached_run(name: str) -> Path:
     digest = hashlib.sha256(json.dumps([READER, state]).encode()).hexdigest()[:16]
     out = cache_root() / "huggingface" / f"{folder.resolve().name}-{digest}"
 
-    def build(part: Path) -> None:
-        write_run(folder, part)
-
-    def there(run: Path) -> Path:
+    def check(run: Path) -> Path:
         if not (run / "manifest.json").is_file():
-            raise InputError(f"{run} is not whole")
+            raise InputError(f"{run} is incomplete")
         return run
 
-    return cached(out, build, there)
+    return cached(out, lambda part: write_run(folder, part), check)

@@ -1,8 +1,8 @@
-"""The families of Hugging Face models that are made of our parts: their configuration, and where each weight lies.
+"""The Hugging Face families that our parts cover: their configuration and the place of each weight.
 
-A family is three functions. `config` says a config.json of the library in our parts, and raises `InputError` for an
-option that no part has; `theirs` says a configuration of ours as a config.json, right only where `config` takes that
-back to where it came from. `weights` says for every tensor of ours where it lies in theirs: (our name, theirs, how).
+A family is three functions. `config` translates a config.json into our parts and raises `InputError` for options that
+no part has. `theirs` translates our configuration into a config.json; it is right only if `config` translates it back.
+`weights` lists (our name, their name, conversion) of every tensor.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,19 +35,19 @@ Theirs = Mapping[str, Any]
 
 
 class Whole:
-    """Theirs is ours."""
+    """The identical tensor."""
 
     def take(self, x: Tensor) -> Tensor:
-        """Ours of theirs."""
+        """Convert their tensor to ours."""
         return x
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Theirs of all of ours that lie in it, in the order of `Family.weights`."""
+        """Convert all of our tensors that one of theirs contains, in the order of `Family.weights`."""
         return parts[0]
 
 
 class Transposed(Whole):
-    """A map [d_in, d_out] (GPT-2's Conv1D), ours is [d_out, d_in]."""
+    """A map [d_in, d_out] (GPT-2's Conv1D); ours is [d_out, d_in]."""
 
     def take(self, x: Tensor) -> Tensor:
         return x.T
@@ -58,7 +58,7 @@ class Transposed(Whole):
 
 @dataclass(frozen=True)
 class Third(Whole):
-    """Queries, keys and values side by side on the last axis: maps [d_in, 3 · d_out], or biases."""
+    """Queries, keys and values concatenated on the last axis: maps [d_in, 3 · d_out], or biases."""
 
     part: int
 
@@ -72,7 +72,7 @@ class Third(Whole):
 
 @dataclass(frozen=True)
 class ByHead(Whole):
-    """Queries, keys and values side by side in every head: [H · 3 · K, …]."""
+    """Queries, keys and values concatenated in every head: [H · 3 · K, …]."""
 
     part: int
     heads: int
@@ -86,7 +86,7 @@ class ByHead(Whole):
 
 WHOLE, TRANSPOSED = Whole(), Transposed()
 Weight = tuple[str, str, Whole]
-"""(our name, their name, how ours lies in theirs)."""
+"""(our name, their name, conversion)."""
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -96,38 +96,38 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Family:
-    """How the models of one `model_type` are read and written."""
+    """Reads and writes the models of one `model_type`."""
 
     config: Callable[[Theirs], ModelConfig]
     theirs: Callable[[ModelConfig], dict[str, Any]]
     weights: Callable[[ModelConfig], Iterator[Weight]]
     prefix: str
-    """What names begin with where the file is of the model with its head; left out in files of the bare model."""
+    """Prefix of names in files of the model with its head; files of the bare model have none."""
     architecture: str
-    """The library's class."""
+    """Class in the library."""
 
 
 def activation(name: str) -> Any:
-    """Our name of an activation; `InputError` for one that we do not have."""
+    """Our name of an activation; `InputError` for an unknown one."""
     if name not in ACTIVATIONS:
         raise unknown("activation", name, sorted(ACTIVATIONS))
     return ACTIVATIONS[name]
 
 
 def refuse(theirs: Theirs, **plain: Any) -> None:
-    """Raise `InputError` where an option is other than what our parts compute."""
+    """Raise `InputError` if an option differs from the value that our parts compute."""
     for name, value in plain.items():
         if theirs.get(name, value) != value:
-            raise InputError(f"{name} = {theirs[name]!r} has no part here; models with {name} = {value!r} are read")
+            raise InputError(f"{name} = {theirs[name]!r} is not supported, only {name} = {value!r}")
 
 
 def their_activation(config: ModelConfig) -> str:
-    """The library's name of an activation."""
+    """The library's name of the activation."""
     return next(name for name, ours in ACTIVATIONS.items() if ours == config.mlp.activation)
 
 
 def sizes(config: ModelConfig) -> dict[str, Any]:
-    """What families with rotary positions name alike."""
+    """The fields that families with rotary positions share."""
     turn = config.positions if isinstance(config.positions, Rope) else Rope()
     rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base}
     if (to := turn.stretch) is not None:
@@ -148,7 +148,7 @@ def any_bias(config: ModelConfig, names: str) -> bool:
 
 
 def flag(theirs: Theirs, name: str, default: bool) -> bool:
-    """A field that is true or false. Raises `InputError` for another value."""
+    """Read a field that is true or false. Raises `InputError` for another value."""
     value = theirs.get(name, default)
     if not isinstance(value, bool):
         raise InputError(f"{name} must be true or false, got {value!r}")
@@ -156,20 +156,17 @@ def flag(theirs: Theirs, name: str, default: bool) -> bool:
 
 
 def rope(theirs: Theirs, *, base: str = "rope_theta", share: str = "") -> Rope:
-    """Rotary positions, as they are or stretched (`config.Stretch`), by the rules of the library's classes.
+    """Rotary positions, perhaps stretched (`config.Stretch`), by the rules of the library's classes.
 
-    `base` and `share` name the fields that stand outside `rope_parameters`. Without a `share` the class rotates whole
-    heads, whatever partial_rotary_factor says. Raises `InputError` for rules that we lack.
+    `base` and `share` name fields outside `rope_parameters`. Without `share`, the class rotates whole heads and ignores
+    partial_rotary_factor. Raises `InputError` for unsupported rules.
     """
     rule: Theirs = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
     if any(isinstance(value, Mapping) for value in rule.values()):
-        raise InputError("rotary positions that differ from layer to layer have no part here")
+        raise InputError("rotary positions that differ between layers are not supported")
     kind = rule.get("rope_type", rule.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
-        raise InputError(
-            f"rotary positions of the kind {kind!r} have no part here; those of the kinds 'default', 'linear' and "
-            "'llama3' are read"
-        )
+        raise InputError(f"rotary positions of kind {kind!r} are not supported, only 'default', 'linear' and 'llama3'")
     stretch = None
     if kind == "linear":
         stretch = Stretch(factor=float(rule["factor"]), original=0)
@@ -182,7 +179,7 @@ def rope(theirs: Theirs, *, base: str = "rope_theta", share: str = "") -> Rope:
         fraction = rule.get("partial_rotary_factor", theirs.get(share, 0.25))
     else:
         fraction = 1.0
-        if stretch is not None:  # there the class reads the factor, and its own code fails
+        if stretch is not None:  # then the class reads the factor, and fails
             refuse({**theirs, **rule}, partial_rotary_factor=1.0)
     return Rope(
         base=float(rule.get("rope_theta", theirs.get(base, 10_000.0))), fraction=float(fraction), stretch=stretch
@@ -207,7 +204,7 @@ def gpt2(theirs: Theirs) -> ModelConfig:
 
 
 def as_gpt2(config: ModelConfig) -> dict[str, Any]:
-    """A config.json of GPT-2 with the sizes of ours."""
+    """GPT-2's config.json with our sizes."""
     return {
         "n_layer": config.n_layers, "n_embd": config.d_model, "n_head": config.n_heads, "vocab_size": config.d_vocab,
         "n_positions": config.n_ctx, "n_inner": config.d_mlp, "layer_norm_epsilon": config.norm.eps,
@@ -216,7 +213,7 @@ def as_gpt2(config: ModelConfig) -> dict[str, Any]:
 
 
 def gpt2_weights(config: ModelConfig) -> Iterator[Weight]:
-    """Conv1D maps lie transposed, q, k and v in one."""
+    """GPT-2's weights: Conv1D maps are transposed, with q, k and v in one tensor."""
     yield "embed.weight", "wte.weight", WHOLE
     yield "pos_embed.weight", "wpe.weight", WHOLE
     for layer in range(config.n_layers):
@@ -234,7 +231,7 @@ def gpt2_weights(config: ModelConfig) -> Iterator[Weight]:
 
 
 def neox(theirs: Theirs) -> ModelConfig:
-    """GPT-NeoX and Pythia: partly rotary, both branches in parallel, biases, a head of its own."""
+    """GPT-NeoX and Pythia: partly rotary positions, parallel branches, biases, an untied head."""
     bias = Dense(bias=True)
     attention = bias if flag(theirs, "attention_bias", True) else Dense()
     refuse(theirs, head_dim=theirs["hidden_size"] // theirs["num_attention_heads"])
@@ -251,7 +248,7 @@ def neox(theirs: Theirs) -> ModelConfig:
 
 
 def as_neox(config: ModelConfig) -> dict[str, Any]:
-    """A config.json of GPT-NeoX with the sizes of ours."""
+    """GPT-NeoX's config.json with our sizes."""
     theirs = sizes(config)
     if isinstance(config.positions, Rope):
         theirs["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
@@ -262,7 +259,7 @@ def as_neox(config: ModelConfig) -> dict[str, Any]:
 
 
 def neox_weights(config: ModelConfig) -> Iterator[Weight]:
-    """q, k and v of a head lie side by side."""
+    """GPT-NeoX's weights: q, k and v of a head are in one tensor."""
     yield "embed.weight", "embed_in.weight", WHOLE
     for layer in range(config.n_layers):
         ours, theirs = f"blocks.{layer}", f"layers.{layer}"
@@ -281,20 +278,16 @@ def neox_weights(config: ModelConfig) -> Iterator[Weight]:
 
 
 def llama(
-    theirs: Theirs,
-    *,
-    name: str = "hf-llama",
-    biases: Sequence[str] = ("attention_bias", "mlp_bias"),
-    qkv_bias: bool = False,
-    qk_norm: bool = False,
-) -> ModelConfig:
-    """Llama, Qwen2 and Qwen3: rotary, RMSNorm, a gated FFN; grouped queries, biases and QK norm where it has them.
+    theirs: Theirs, *, name: str = "hf-llama", biases: Sequence[str] = ("attention_bias", "mlp_bias"),
+    qkv_bias: bool = False, qk_norm: bool = False,
+) -> ModelConfig:  # fmt: skip
+    """Llama, Qwen2 and Qwen3: rotary positions, RMSNorm, a gated FFN; optional grouped queries, biases and QK norm.
 
-    `biases` are the fields that the class reads; it has no other biases, whatever its config.json says.
+    `biases` are the fields that the class reads; it ignores others in its config.json.
     """
     refuse(theirs, use_sliding_window=False, pretraining_tp=1)
     if set(theirs.get("layer_types") or ()) - {"full_attention"}:
-        raise InputError("layer_types other than 'full_attention' have no part here")
+        raise InputError("layer_types other than 'full_attention' are not supported")
     norm, d, heads = RMSNorm(eps=theirs["rms_norm_eps"]), theirs["hidden_size"], theirs["num_attention_heads"]
     has = {field: field in biases and flag(theirs, field, False) for field in ("attention_bias", "mlp_bias")}
     bias, mlp = has["attention_bias"], Dense(bias=has["mlp_bias"])
@@ -313,7 +306,7 @@ def llama(
 
 
 def as_llama(config: ModelConfig) -> dict[str, Any]:
-    """A config.json of Llama, Qwen2 or Qwen3 with the sizes of ours."""
+    """The config.json of Llama, Qwen2 or Qwen3 with our sizes."""
     return {
         **sizes(config), "rms_norm_eps": config.norm.eps, "head_dim": config.d_head,
         "num_key_value_heads": config.kv_heads, "attention_bias": any_bias(config, "o"),
@@ -322,7 +315,7 @@ def as_llama(config: ModelConfig) -> dict[str, Any]:
 
 
 def llama_weights(config: ModelConfig) -> Iterator[Weight]:
-    """Every map lies as ours."""
+    """The weights of Llama, Qwen2 and Qwen3, with the same layout as ours."""
     yield "embed.weight", "embed_tokens.weight", WHOLE
     names = [(f"attn.{name}", f"self_attn.{name}_proj", getattr(config.attention, name)) for name in "qkvo"]
     names += [(f"mlp.{name}", f"mlp.{name}_proj", getattr(config.mlp, name)) for name in ("gate", "up", "down")]
@@ -341,49 +334,43 @@ def llama_weights(config: ModelConfig) -> Iterator[Weight]:
 
 
 def exported(theirs: Theirs) -> ModelConfig:
-    """What `streamscope export` wrote."""
+    """The configuration in an export."""
     return from_dict(ModelConfig, theirs["parts"], "parts")
 
 
 def as_exported(config: ModelConfig) -> dict[str, Any]:
-    """The parts as they are."""
+    """The config.json of an export."""
     return {"parts": to_dict(config)}
 
 
 def exported_weights(config: ModelConfig) -> Iterator[Weight]:
-    """Every tensor as it is."""
+    """The weights of an export, which are ours."""
     with torch.device("meta"):
         names = list(Decoder(config).state_dict())
     yield from ((name, name, WHOLE) for name in names)
 
 
+qwen2 = partial(llama, name="hf-qwen2", biases=(), qkv_bias=True)
+qwen3 = partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True)
 FAMILIES = {
     "gpt2": Family(gpt2, as_gpt2, gpt2_weights, "transformer.", "GPT2LMHeadModel"),
     "gpt_neox": Family(neox, as_neox, neox_weights, "gpt_neox.", "GPTNeoXForCausalLM"),
     "llama": Family(llama, as_llama, llama_weights, "model.", "LlamaForCausalLM"),
-    "qwen2": Family(
-        partial(llama, name="hf-qwen2", biases=(), qkv_bias=True), as_llama, llama_weights, "model.", "Qwen2ForCausalLM"
-    ),
-    "qwen3": Family(
-        partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True),
-        as_llama,
-        llama_weights,
-        "model.",
-        "Qwen3ForCausalLM",
-    ),
+    "qwen2": Family(qwen2, as_llama, llama_weights, "model.", "Qwen2ForCausalLM"),
+    "qwen3": Family(qwen3, as_llama, llama_weights, "model.", "Qwen3ForCausalLM"),
     "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
 }
-"""By `model_type`. The last one is our own, what `streamscope export` writes."""
+"""Families by `model_type`; the last one is that of our exports."""
 NATIVE = tuple(kind for kind in FAMILIES if kind != "streamscope")
 
 
 def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
-    """(model_type, config.json, our configuration of it) of the family that computes what a configuration computes.
+    """(model_type, config.json, its configuration in our parts) of a family that computes the same function.
 
-    It may have biases that ours has not, which are zeros then; of several families that with the fewest. How weights
-    start, dropout and what layers before the last are trained on is no part of it. Raises `InputError` for none.
+    Additional biases are allowed, as zeros; the family with the fewest wins. Initial weights, dropout and per-layer
+    supervision do not matter. Raises `InputError` if there is no such family.
     """
-    found = []
+    matches = []
     for kind in NATIVE:
         theirs = FAMILIES[kind].theirs(config)
         try:
@@ -392,22 +379,22 @@ def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
             continue
         ours, there = _biased(config), _biased(back)
         if _computed(back) == _computed(config) and ours <= there:
-            found.append((len(there - ours), kind, theirs, back))
-    if not found:
+            matches.append((len(there - ours), kind, theirs, back))
+    if not matches:
         raise InputError(
-            f"no class of the library computes what {config.name} computes (those tried: "
-            f"{', '.join(FAMILIES[kind].architecture for kind in NATIVE)}); export without --native"
+            f"no class of the library computes the same as {config.name} (tried: "
+            f"{', '.join(FAMILIES[kind].architecture for kind in NATIVE)}): export without --native"
         )
-    return min(found, key=lambda one: one[0])[1:]
+    return min(matches, key=lambda one: one[0])[1:]
 
 
 def _biased(config: ModelConfig) -> set[str]:
-    """The dense maps that have biases."""
+    """The dense maps with biases."""
     return {name for name, spec, *_ in config.projections() if getattr(spec, "bias", False)}
 
 
 def _computed(config: ModelConfig) -> ModelConfig:
-    """What a configuration computes at evaluation, but for biases: equal ones compute the same."""
+    """The configuration without biases and everything that evaluation ignores."""
 
     def plain(spec: Any) -> Any:
         return Dense() if isinstance(spec, Dense) else spec

@@ -3,10 +3,10 @@
     python -m models.interop.importers checkpoints/kromcanon/final/model.npz --format kromcanon --out runs/theirs
     python -m models.interop.importers results/best_model_Baseline.pt --format hdpl --out runs/base --set n_heads=8
 
-Every tensor is taken by its name, and a file with one too many, one too few or one of another shape is refused. Nothing
-is unpickled: .pt files must hold tensors alone, as model.state_dict() does. What a file does not say (heads, context)
-is taken from the authors' settings, which is printed, and can be said with --set. Formats that hold single layers
-(KromHC, hyper-connections) are read in Python: `hyper_connection` of streamscope.models.interop.importers.connections.
+Tensors are matched by name; a file with a missing, additional or differently shaped tensor is refused. Nothing is
+unpickled: .pt files must only hold tensors, as from model.state_dict(). Properties that a file lacks (heads, context)
+come from the authors' settings, are printed, and can be changed with --set. For formats of single layers (KromHC,
+hyper-connections), use `hyper_connection` of streamscope.models.interop.importers.connections.
 """
 
 from collections.abc import Sequence
@@ -28,33 +28,29 @@ class Options:
     file: Annotated[Path | None, tyro.conf.Positional] = None
     """Checkpoint: .npz, .pt, .pth or .safetensors."""
     format: Literal["kromcanon", "hdpl"] | None = None
-    """Whose names it has: teilomillet/kromcanon or VladimerKhasia/HDPL."""
+    """Repository of the names: teilomillet/kromcanon or VladimerKhasia/HDPL."""
     out: Path | None = None
-    """Run folder to write; it must not be there yet."""
+    """Run folder to write; it must not exist."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """What the file does not say, for example --set n_heads=6 --set n_ctx=1024."""
+    """Properties that the file lacks, for example --set n_heads=6 --set n_ctx=1024."""
     tokenizer: Path | None = None
-    """A tokenizer.json, or a folder with one or with encoder.json and vocab.bpe, to put into the run."""
+    """A tokenizer.json, or a folder with one or with encoder.json and vocab.bpe, to add to the run."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, read, write, say what was read and what was assumed."""
+    """Parse, convert, print the result and the assumptions."""
     options = parse(Options, argv, __doc__)
     if options.file is None or options.format is None or options.out is None:
         raise InputError(
-            "give a checkpoint, whose names it has and where the run goes: "
+            "give a checkpoint, its format and an output folder: "
             "python -m models.interop.importers FILE --format kromcanon --out RUN"
         )
 
     from streamscope.models.config.serialization import parse_set
     from streamscope.models.interop.importers.formats import convert
 
-    found = convert(options.file, options.format, options.out, parse_set(options.set), options.tokenizer)
-    config = found.config
-    print(
-        visible(
-            f"{config.name}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model} -> {options.out}"
-        )
-    )
-    for name, value in found.assumed.items():
-        print(f"the file does not say {name}; {value} is the authors' setting (--set {name}=…)")
+    model = convert(options.file, options.format, options.out, parse_set(options.set), options.tokenizer)
+    c = model.config
+    print(visible(f"{c.name}: {c.n_layers} layers, {c.n_heads} heads, width {c.d_model} -> {options.out}"))
+    for name, value in model.assumed.items():
+        print(f"the file lacks {name}; {value} is the authors' setting (change it by --set {name}=…)")

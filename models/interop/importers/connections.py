@@ -1,13 +1,13 @@
-"""Single hyper-connections of public code as layers of ours: lucidrains/hyper-connections and wz1119/KromHC.
+"""Converts single hyper-connections of lucidrains/hyper-connections and wz1119/KromHC to our layers.
 
-    made = hyper_connection(read(Path("model.pt")), "kromhc", prefix="blocks.3.hc.")
-    made(X, branch)     X [B, T, N, D], as in theirs `decorate_branch(branch)` on [B · N, T, D]
+    layer = hyper_connection(read(Path("model.pt")), "kromhc", prefix="blocks.3.hc.")
+    layer(X, branch)    X [B, T, N, D]; in their code `decorate_branch(branch)` on [B · N, T, D]
 
 hyper-connections   `HyperConnections` (HC). The package's mHC computes its coefficients stream by stream.
 kromhc              `KromHC` and `MHCLite`. Its mHC ends with exact columns, the paper's and ours with exact rows.
 
-Both mHC are refused: no layer of ours equals them. Theirs divide by the length itself, so ε is 1e-24 in a layer from
-here (`HyperConnection.eps`) and 1e-5 in a model.
+Both mHC are refused, because none of our layers equals them. Their norms divide by the length itself, so ε is 1e-24 in
+such a layer (`HyperConnection.eps`), and 1e-5 in a model.
 """
 
 import itertools
@@ -22,15 +22,15 @@ from streamscope.models.interop.importers.tensors import Table, take, transposed
 from streamscope.models.layers.hyper_mixing import CONNECTIONS, HyperConnection
 
 EPS = 1e-24
-"""Of a length of 1e-12 and less, which theirs does not divide by either."""
+"""ε for lengths up to 1e-12, by which their code does not divide either."""
 KINDS = ("hyper-connections", "kromhc")
 
 
 def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", **options: Any) -> HyperConnection:
-    """The module of theirs whose tensors begin with `prefix`, as ours, in the dtypes it has.
+    """Convert the module whose tensors begin with `prefix`, keeping its dtypes.
 
-    `options` are fields of the part that no tensor says, as dyn_act="none" for `HyperConnections(tanh=False)`. Raises
-    `InputError` for a kind that is not read, and for tensors that are missing, too many or of another shape.
+    `options` are fields that the tensors do not determine, such as dyn_act="none" for `HyperConnections(tanh=False)`.
+    Raises `InputError` for an unsupported kind, and for missing, additional or differently shaped tensors.
     """
     if kind not in KINDS:
         raise unknown("kind of hyper-connection", kind, list(KINDS))
@@ -41,18 +41,18 @@ def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", 
     n, width = own["static_beta"].numel(), own["norm.gamma"].numel()
     spec = _spec(own, kind, n, options)
     d_model = width if isinstance(spec, HC) else width // n
-    made = CONNECTIONS[type(spec)](spec, d_model, 0)
-    shapes = {name: x.shape for name, x in made.state_dict().items()}
-    made.load_state_dict(take(_table(spec), own, shapes), assign=True)
-    made.eps = EPS
-    return made
+    layer = CONNECTIONS[type(spec)](spec, d_model, 0)
+    shapes = {name: x.shape for name, x in layer.state_dict().items()}
+    layer.load_state_dict(take(_table(spec), own, shapes), assign=True)
+    layer.eps = EPS
+    return layer
 
 
 def _spec(own: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, Any]) -> Hyper:
-    """The part, by the names and by how many numbers choose H_res."""
+    """The part, from the names and the number of logits of H_res."""
     sinkhorn = "pre_branch_scale" in own and (kind == "hyper-connections" or own["static_alpha"].ndim == 2)
     if sinkhorn:
-        raise InputError("these are manifold-constrained connections (mHC) of theirs, which no layer of ours equals")
+        raise InputError("these are manifold-constrained connections (mHC), which none of our layers equals")
     if kind == "hyper-connections":
         return HC(n=n, **options)
     krom = n >= 2 and not n & (n - 1) and own["static_alpha"].numel() == n + 2 * (n.bit_length() - 1)
@@ -60,7 +60,7 @@ def _spec(own: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, An
 
 
 def _table(spec: Hyper) -> Table:
-    """Rows of a module; pre comes before res in what theirs holds in one tensor, on the last axis."""
+    """Rows of a module; their tensors hold pre before res on the last axis."""
     p = 1 if isinstance(spec, HC) else spec.n
     order = slice(None) if not isinstance(spec, MHCLite) else _inverses(spec.n)
 
@@ -77,7 +77,7 @@ def _table(spec: Hyper) -> Table:
         return x[0][..., p:].mT.reshape(shape)[order]
 
     def gamma(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0] + 1  # stored less 1
+        return x[0] + 1  # stored minus 1
 
     def shaped(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
         return x[0].reshape(shape)
@@ -101,7 +101,7 @@ def _table(spec: Hyper) -> Table:
 
 
 def _inverses(n: int) -> list[int]:
-    """For every permutation in the order of `itertools` the place of its inverse: theirs mix by the transposed."""
+    """The index of every permutation's inverse, in the order of `itertools`; their code mixes by the transpose."""
     orders = list(itertools.permutations(range(n)))
     place = {order: i for i, order in enumerate(orders)}
     return [place[tuple(sorted(range(n), key=order.__getitem__))] for order in orders]

@@ -1,9 +1,9 @@
-"""Models of the papers' authors: the configuration that names and shapes of a checkpoint say, and the weights.
+"""Reads models of the papers' authors: configuration (from names and shapes) and weights.
 
-kromcanon   teilomillet/kromcanon (KROM), MLX: `model.npz`. Linear maps are [d_out, d_in], those of KromHC [d_in, d_out]
-hdpl        VladimerKhasia/HDPL (HDPL), PyTorch: `best_model_*.pt`. Block-diagonal maps are those of a Conv1d
+kromcanon   teilomillet/kromcanon (KROM), MLX: `model.npz`. Linear maps are [d_out, d_in], in KromHC [d_in, d_out]
+hdpl        VladimerKhasia/HDPL (HDPL), PyTorch: `best_model_*.pt`. Block-diagonal maps are those of Conv1d
 
-Canon layers with biases and factors of KromHC other than two have no place in a model of ours, and are refused.
+Canon layers with biases, and factors of KromHC other than two, are refused, because our models have none.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,33 +38,30 @@ from streamscope.models.tensors import sha256
 
 Theirs = Mapping[str, Tensor]
 D_HEAD = 64
-"""Width of a head in every setting of both repositories."""
+"""Head width in every setting of both repositories."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How the checkpoints of a repository are read."""
+    """Reads the checkpoints of a repository."""
 
     config: Callable[[Theirs], ModelConfig]
-    """The configuration, heads and context as in the authors' settings."""
+    """The configuration, with heads and context of the authors' settings."""
     table: Table
-    silent: tuple[str, ...]
-    """What `config` assumes."""
+    assumed: tuple[str, ...]
+    """Fields that `config` assumes."""
     unread: Callable[[ModelConfig], Collection[str]] = lambda config: ()
-    """Their names that nothing computes with."""
+    """Names of their tensors that nothing computes with."""
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A model of theirs in our parts."""
+class ImportedModel:
+    """A converted model."""
 
     config: ModelConfig
     tensors: dict[str, Tensor]
     assumed: dict[str, Any]
-    """What the file does not say and nobody said."""
-
-
-# ---- kromcanon ---------------------------------------------------------------------------------
+    """Values that neither the file nor the user gives."""
 
 
 def _branch(ours: str, theirs: str) -> list[Row]:
@@ -99,7 +96,7 @@ KROMCANON: Table = (
 
 
 def kromcanon(theirs: Theirs) -> ModelConfig:
-    """KROM's four architectures by the names in the file: Canon layers, KromHC, both, neither."""
+    """KROM's four architectures (Canon layers, KromHC, both, neither), from the names in the file."""
     (vocabulary, width), (context, _) = matrix(theirs, "wte.weight"), matrix(theirs, "wpe.weight")
     layers = count_layers(theirs, "blocks.")
     kernels = {place: kernel for place, name in CANON.items() if (kernel := _last_axis(theirs, name, layers))}
@@ -109,7 +106,7 @@ def kromcanon(theirs: Theirs) -> ModelConfig:
     if isinstance(residual, KromHC):
         static = theirs.get("blocks.0.kromhc_attn.b_pre")
         if static is None or static.ndim != 1:
-            raise InputError("blocks.0.kromhc_attn.b_pre is missing or no list, whose length is the number of streams")
+            raise InputError("blocks.0.kromhc_attn.b_pre is missing or not a list; its length is the number of streams")
         residual = replace(
             residual, n=len(static), dynamic=any(name.endswith(".w_pre") for name in theirs),
             freeze_res=not any(".b_res." in name for name in theirs),
@@ -122,13 +119,13 @@ def kromcanon(theirs: Theirs) -> ModelConfig:
 
 
 def _last_axis(theirs: Theirs, pattern: str, layers: int) -> int:
-    """The length of the last axis of the first tensor of that name; 0 where no layer has one."""
+    """Length of the last axis of the first tensor with this name; 0 if no layer has one."""
     names = (pattern.replace("{l}", str(layer)) for layer in range(layers))
     return next((theirs[name].shape[-1] for name in names if name in theirs and theirs[name].ndim), 0)
 
 
-def _idle(config: ModelConfig) -> set[str]:
-    """What a module of the port holds and never reads: scales and maps of terms that are switched off."""
+def _unused_terms(config: ModelConfig) -> set[str]:
+    """Names of scales and maps of the port whose terms are switched off."""
     spec = config.residual
     if not isinstance(spec, KromHC) or (spec.dynamic and not spec.freeze_res):
         return set()
@@ -138,11 +135,8 @@ def _idle(config: ModelConfig) -> set[str]:
     return {f"{module}.{end}" for module in modules for end in ends}
 
 
-# ---- HDPL --------------------------------------------------------------------------------------
-
-
 def blocks(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """A Conv1d [d_out, d_in/K, 1] of K groups, ours is [K, d_in/K, d_out/K]."""
+    """A Conv1d [d_out, d_in/K, 1] of K groups; ours is [K, d_in/K, d_out/K]."""
     return x[0].squeeze(-1).unflatten(0, (shape[0], -1)).mT
 
 
@@ -164,9 +158,9 @@ HDPL: Table = (
 
 
 def hdpl(theirs: Theirs) -> ModelConfig:
-    """HDPL's hybrid and its baseline, by which projections of layer 0 have which names.
+    """HDPL's hybrid and its baseline, from the names of layer 0.
 
-    The code ties head and embedding, training on a TPU unties them (SPEC §5): tied where they are the same numbers.
+    The code ties head and embedding, but training on a TPU unties them (SPEC §5): they are tied if they are equal.
     """
     vocabulary, width = matrix(theirs, "token_emb.weight")
     matrix(theirs, "lm_head.weight")
@@ -179,13 +173,13 @@ def hdpl(theirs: Theirs) -> ModelConfig:
     config = replace(
         base, name="hdpl" if hybrid else base.name, n_layers=layers, d_model=width, n_heads=_heads(width),
         d_vocab=vocabulary,
-        readout=replace(base.readout, tied=_same(theirs["token_emb.weight"], theirs["lm_head.weight"])),
+        readout=replace(base.readout, tied=_equal(theirs["token_emb.weight"], theirs["lm_head.weight"])),
     )  # fmt: skip
     parts = {ours.replace("attn", "attention"): spec for ours, spec in specs.items()}
     return override(config, parts | {"mlp.d_mlp": hidden})
 
 
-def _same(x: Tensor, y: Tensor) -> bool:
+def _equal(x: Tensor, y: Tensor) -> bool:
     return x.dtype == y.dtype and torch.equal(x, y)
 
 
@@ -194,71 +188,68 @@ def _hybrid(theirs: Theirs, prefix: str) -> bool:
 
 
 def _projection(theirs: Theirs, prefix: str, d_in: int) -> Projection:
-    """Dense, or the hybrid with the latent width and the blocks that its shapes say."""
+    """Dense, or the hybrid with latent width and blocks from its shapes."""
     if not _hybrid(theirs, prefix):
         return Dense()
     rank, _ = matrix(theirs, f"{prefix}enc_mu.weight")
     detail = theirs.get(f"{prefix}block_path.weight")
     if detail is None or detail.ndim != 3 or not detail.shape[1]:
-        raise InputError(f"{prefix}block_path.weight is missing or not of a Conv1d")
+        raise InputError(f"{prefix}block_path.weight is missing or not that of a Conv1d")
     return Hdpl(rank=rank, groups=d_in // detail.shape[1])
 
 
-def _doubled(config: ModelConfig) -> set[str]:
+def _tied_names(config: ModelConfig) -> set[str]:
     """The second name of a tied head."""
     return {"lm_head.weight"} if config.readout.tied else set()
 
 
-# ---- all ---------------------------------------------------------------------------------------
-
-
 def _heads(width: int) -> int:
-    """Heads of the authors' width; one where that does not divide the model's: then they must be said."""
+    """Number of heads of width `D_HEAD`, or 1 if it does not divide the width."""
     return 1 if width % D_HEAD else width // D_HEAD
 
 
 FORMATS = {
-    "kromcanon": Format(kromcanon, KROMCANON, ("n_heads",), _idle),
-    "hdpl": Format(hdpl, HDPL, ("n_heads", "n_ctx", "positions.base"), _doubled),
+    "kromcanon": Format(kromcanon, KROMCANON, ("n_heads",), _unused_terms),
+    "hdpl": Format(hdpl, HDPL, ("n_heads", "n_ctx", "positions.base"), _tied_names),
 }
 
 
-def imported(theirs: Theirs, format: str, changes: Mapping[str, Any] | None = None) -> Imported:
-    """A model of theirs, from its tensors by name (`tensors.read`), in our parts and in the dtypes it has.
+def import_model(theirs: Theirs, format: str, changes: Mapping[str, Any] | None = None) -> ImportedModel:
+    """Convert a model from its tensors by name (`tensors.read`), keeping its dtypes.
 
-    `changes` are dotted overrides of the configuration: what the tensors do not say. Raises `InputError` for tensors
-    that are missing, too many or of another shape, and for a configuration that is none of ours.
+    `changes` are dotted overrides of the configuration. Raises `InputError` for missing, additional or differently
+    shaped tensors, and for an impossible configuration.
     """
     if format not in FORMATS:
         raise unknown("format", format, list(FORMATS))
     how, changes = FORMATS[format], dict(changes or {})
-    said = how.config(theirs)
-    if said.d_model % D_HEAD and "n_heads" not in changes:
-        raise InputError(f"no tensor says how many heads a width of {said.d_model} has: --set n_heads=N")
-    config = override(replace(said, name=f"authors-{said.name}"), changes)
+    read_off = how.config(theirs)
+    if read_off.d_model % D_HEAD and "n_heads" not in changes:
+        raise InputError(f"the number of heads of a width of {read_off.d_model} is unknown: give --set n_heads=N")
+    config = override(replace(read_off, name=f"authors-{read_off.name}"), changes)
     with torch.device("meta"):
         shapes = {name: x.shape for name, x in Decoder(config).state_dict().items()}
     factors = config.residual.factors if isinstance(config.residual, KromHC) else 0
-    tensors = take(how.table, theirs, shapes, layers=config.n_layers, factors=factors, unread=how.unread(said))
-    silent = {name: attrgetter(name)(config) for name in how.silent}
-    return Imported(config, tensors, {name: value for name, value in silent.items() if name not in changes})
+    tensors = take(how.table, theirs, shapes, layers=config.n_layers, factors=factors, unread=how.unread(read_off))
+    assumed = {name: attrgetter(name)(config) for name in how.assumed if name not in changes}
+    return ImportedModel(config, tensors, assumed)
 
 
 def convert(
     file: Path, format: str, out: Path, changes: Mapping[str, Any] | None = None, tokenizer: Path | None = None
-) -> Imported:
-    """Write the model of a checkpoint as the run folder `out`, whole or not at all.
+) -> ImportedModel:
+    """Convert a checkpoint to the run folder `out`, atomically.
 
-    Raises `InputError` for an `out` that is there, for a tokenizer that has more entries than the model, and as
-    `tensors.read` and `imported`.
+    Raises `InputError` if `out` exists, the tokenizer has more entries than the model, and like `tensors.read` and
+    `import_model`.
     """
     with new_folder(out) as part:
         theirs = read(file)
         try:
-            found = imported(theirs, format, changes)
+            model = import_model(theirs, format, changes)
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
-        words = fitting_tokenizer(tokenizer, found.config.d_vocab) if tokenizer is not None else None
+        words = fitting_tokenizer(tokenizer, model.config.d_vocab) if tokenizer is not None else None
         about: dict[str, Any] = {"source": str(file.resolve()), "source_sha256": sha256(file), "format": format}
-        fill(part, found.config, found.tensors, words, **about, assumed=found.assumed)
-    return found
+        fill(part, model.config, model.tensors, words, **about, assumed=model.assumed)
+    return model

@@ -163,7 +163,7 @@ def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.toke
 
     own, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
     if own is not None and not isinstance(own, Tokenizer):
-        own = Tokenizer.of_library(own).padded_to(d_vocab)
+        own = Tokenizer.from_transformers(own).padded_to(d_vocab)
     if own is None and tokenizer is None:
         raise InputError("the model has no tokenizer; give the one it was trained with")
     if own is not None and tokenizer is not None and own.sha256 != tokenizer.sha256:

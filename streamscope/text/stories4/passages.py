@@ -1,9 +1,8 @@
-# ruff: noqa: E501 (a template a line, unbroken, is what a reader compares)
 """Passages in which two of one kind compete for a pronoun, and only what happened says which is meant.
 
-Two animals, two people of one profession's kind, two girls, two boys or two things: what they are settles nothing.
-What happened to each is told, what settles the pronoun (the cue) stands before it, and the word after it is the one that
-was told of the referent: "A fox who hummed was rescued by a hen who skipped. Safe at last, it hummed again."
+Two animals, two people of one profession's kind, two girls, two boys or two things: what they are settles nothing. What
+happened to each is told, what settles the pronoun (the cue) stands before it, and the word after it is the one that was
+told of the referent: "A fox who hummed was rescued by a hen who skipped. Safe at last, it hummed again."
 
 The functions have the form that `text.stories.cases` describes, but `held_out` says what is kept for evaluation:
 "" training text; "combinations" triples (antecedent, competitor, verb) that it never uses; "words" words that it never
@@ -178,7 +177,8 @@ def transfer(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
 
 
 def winograd(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
-    """One word swaps the referent: "because it was too big", "because it was too small". The cue follows the pronoun."""
+    """One word swaps the referent: "because it was too big", "because it was too small". The cue follows the
+    pronoun."""
     did, how, of_first, of_second, *kinds = pick(rng, SCHEMAS)
     found = vocabulary(held_out)
     one_of, other_of = (tuple(CONTAINERS) if kind == "boxes" else getattr(found, kind) for kind in kinds)
