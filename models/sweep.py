@@ -42,10 +42,10 @@ from streamscope.models.hooks import (
     Edit,
     Edits,
     Query,
+    apply_edit,
     attached,
     batches,
     capture,
-    changed,
     check_fired,
     crop,
     edit,
@@ -476,7 +476,7 @@ class Trajectories:
         parts, some = [], False
         for (member, _), part in zip(self.copies, self._parts(name, x), strict=True):
             for fn in self.plans[member].functions.get(name, ()):
-                part, some = changed(name, fn, part, hook), True
+                part, some = apply_edit(name, fn, part, hook), True
             parts.append(part)
         if not some:
             return None

@@ -105,7 +105,7 @@ def cfm() -> ModelConfig:
 @register
 def dst_dense() -> ModelConfig:
     """dns-dns/dns-dns, token-factor."""
-    sizes = dict(n_layers=6, n_heads=6, d_model=516, d_vocab=4096, n_ctx=512)
+    sizes: dict[str, Any] = dict(n_layers=6, n_heads=6, d_model=516, d_vocab=4096, n_ctx=512)
     return ModelConfig(**sizes, residual=TokenFactor(), norm=ChannelLayerNorm(), readout=Readout(tied=False))
 
 
@@ -161,7 +161,7 @@ as a Linear of width D (SPEC §5, §9)."""
 @register
 def llama() -> ModelConfig:
     """HDPL's baseline: RMSNorm, RoPE, SwiGLU, dense; untied, which the printed parameter counts imply (SPEC §5)."""
-    sizes = dict(n_layers=4, n_heads=8, d_model=512, d_vocab=49152, n_ctx=2048)
+    sizes: dict[str, Any] = dict(n_layers=4, n_heads=8, d_model=512, d_vocab=49152, n_ctx=2048)
     return ModelConfig(
         **sizes,
         positions=Rope(base=500_000.0),

@@ -47,7 +47,8 @@ class Strip:
 
     def svg(self, css: bool = True) -> str:
         """The figure; with `css` as a file of its own, which follows the reader's light or dark."""
-        text: str = templates().get_template("figure.svg.j2").module.strip(self.drawn(), style() if css else "")
+        module: Any = templates().get_template("figure.svg.j2").module
+        text: str = module.strip(self.drawn(), style() if css else "")
         return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
 
     def drawn(self) -> dict[str, Any]:

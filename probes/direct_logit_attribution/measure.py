@@ -93,7 +93,7 @@ def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping
     out = {}
     for name, is_head, columns, most in (("heads", True, HEADS, 10), ("parts", False, PARTS, 40)):
         rows = np.flatnonzero((frame["kind"] == "head") == is_head)
-        at = {old: new for new, old in enumerate(rows)}
+        at = {int(old): new for new, old in enumerate(rows)}
         some = frame.iloc[rows].reset_index(drop=True).rename(columns={"part": "head"} if is_head else {})
         lost = {(at[row], column): why for (row, column), why in missing.items() if row in at}
         some = some[[column.name for column in columns]]

@@ -1,6 +1,7 @@
 """The card of an exported model: architecture, training, measurements and use."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def model_card(model: "StreamTransformer", run: str, architecture: str, license:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [titles, tuple("---" for _ in titles), *rows]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 

@@ -335,4 +335,7 @@ def cached_run(name: str) -> Path:
             raise InputError(f"{run} is incomplete")
         return run
 
-    return cached(out, lambda part: write_run(folder, part), check)
+    def build(part: Path) -> None:
+        write_run(folder, part)
+
+    return cached(out, build, check)
