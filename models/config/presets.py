@@ -188,7 +188,8 @@ _AS_MLX = Initial(weights=FanInUniform(), embed=FanInNormal(), positions=FanInNo
 @register
 def gpt2() -> ModelConfig:
     """KROM's vanilla model: one stream, RMSNorm, GELU, learned positions, no biases."""
-    norm, sizes = RMSNorm(), dict(n_layers=8, n_heads=8, d_model=512, d_vocab=50304, n_ctx=512)
+    norm = RMSNorm()
+    sizes: dict[str, Any] = dict(n_layers=8, n_heads=8, d_model=512, d_vocab=50304, n_ctx=512)
     return ModelConfig(**sizes, positions=Learned(), norm=norm, readout=Readout(norm=norm), init=_AS_MLX)
 
 

@@ -102,7 +102,7 @@ def permuted(path: Path) -> str:
     return json.dumps(found)
 
 
-@pytest.mark.parametrize("how", ["run", "snapshot", "saved", "hf"])
+@pytest.mark.parametrize("how", ["run", "snapshot", "saved"])  # a copy in the cache is built again
 def test_a_configuration_edited_by_hand_is_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, run = copied(how, tmp_path, monkeypatch)
     path = run / "config.json"
@@ -127,7 +127,7 @@ def test_every_bundled_model_and_every_training_names_its_configuration(tiny_run
         assert json.loads((folder / "manifest.json").read_text())["config_sha256"] == config_digest(model), folder
 
 
-@pytest.mark.parametrize("how", ["run", "snapshot", "saved", "hf"])
+@pytest.mark.parametrize("how", ["run", "snapshot", "saved"])  # a copy in the cache is built again
 def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, run = copied(how, tmp_path, monkeypatch)
     text, path = (run / "tokenizer.json").read_text(), run / "tokenizer.json"
@@ -136,7 +136,7 @@ def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monk
         "another layout, the same ids"
     )
     path.write_text(permuted(path))
-    with pytest.raises(InputError, match=r"tokenizer\.json is not the tokenizer of this model .*; restore it") as error:
+    with pytest.raises(InputError, match=r"tokenizer\.json is not the tokenizer of this model .*: restore it") as error:
         load(name)
     assert "\n" not in str(error.value)
     path.write_text(text)
@@ -157,7 +157,9 @@ def test_nan_weights_are_named_before_they_are_exported_or_trained_on(what: str,
         "train": lambda: train(["gpt2", "--scale", "zoo", "--start", str(run), "--data", "stories:1:300",
                                 "--steps", "2", "--batch-size", "2", "--out", str(out)]),
     }[what]  # fmt: skip
-    with pytest.raises(InputError, match=r"the weights blocks\.2\.mlp\.up\.weight are NaN: 1 of .*; load a checkpoint"):
+    with pytest.raises(
+        InputError, match=r"the weights blocks\.2\.mlp\.up\.weight are NaN: 1 of .*; load an undamaged checkpoint"
+    ):
         call()
     assert not out.exists()
 

@@ -138,7 +138,6 @@ def test_a_circle_is_seen() -> None:
 HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "plotly"}
 """What a command whose `--help` answers at once must not import."""
 BESIDE = {
-    "benchmarks/clustering/measure.py": {"hdbscan"},  # the peer, an extra
     "benchmarks/faults/measure.py": {"streamscope.features.extract.measure"},  # of one case: every death is a process
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
     "models/checkpoint.py": {"streamscope.models.interop.huggingface.bridged"},  # TransformerLens: two seconds
