@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -229,6 +229,7 @@ class Job:
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
+    from streamscope.cli.output_lock import share_output
     from streamscope.instruments.figures import check_figure
     from streamscope.instruments.result import check_out
 
@@ -245,20 +246,9 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
         split(spec.partition("@")[0])
     work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,
                        options.dtype], default=str)  # fmt: skip
-    with _writing(options, work):
+    out, keep = options.out, is_worker(options)
+    with nullcontext() if out is None else share_output(_parts(out), work, out, keep=keep):
         _measure(how, data, options, command)
-
-
-@contextmanager
-def _writing(options: Arguments, work: str) -> Iterator[None]:
-    """Hold --out for this work (`cli.output_lock`). Raises `InputError` where other work is done for it."""
-    from streamscope.cli.output_lock import share_output
-
-    if options.out is None:
-        yield
-        return
-    with share_output(_parts(options.out), work, options.out, keep=is_worker(options)):
-        yield
 
 
 def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:

@@ -136,7 +136,8 @@ class Observations:
     def values(self) -> np.ndarray:
         """[cells] the value of each over the units that are in it, NaN where none is."""
         with np.errstate(invalid="ignore"):
-            return self.measure.factor * np.nansum(self.total, axis=1) / self.sizes.sum(1) + self.measure.shift
+            ratio = np.nansum(self.total, axis=1) / self.sizes.sum(1)
+        return np.asarray(self.measure.factor * ratio + self.measure.shift)
 
     def cell(self, **keys: Any) -> int:
         """The index of the one cell with these keys; `InputError` where there is none or several."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamscope.cli import provenance
+from streamscope.instruments import command
 from streamscope.instruments.command import Job
 from streamscope.instruments.contract import Instrument
 from streamscope.instruments.data import Documents, Prompts, Tasks
@@ -97,3 +98,15 @@ def test_a_killed_command_goes_on_with_the_runs_that_are_left(tmp_path: Path, mo
     heads([*runs, *QUICK, "--out", str(out)])
     assert measured == ["gpt2", "std-t", "std-t"] and not parts.exists()
     assert Result.load(out).about["model"] == runs
+
+
+def test_what_workers_leave_or_failed_at_the_command_does_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, parts = tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
+    parts.mkdir()
+    (parts / "task.failed").write_text('"too little memory"')
+    left: list[list[Path]] = []
+    monkeypatch.setattr(command, "launch", lambda *_, **__: left.append(list(parts.glob("*.failed"))))
+    heads(["stories/gpt2", *QUICK, "--out", str(out), "--launch", "local"])
+    assert left == [[]] and Result.load(out).about["model"] == "stories/gpt2"

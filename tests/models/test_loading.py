@@ -157,9 +157,7 @@ def test_nan_weights_are_named_before_they_are_exported_or_trained_on(what: str,
         "train": lambda: train(["gpt2", "--scale", "zoo", "--start", str(run), "--data", "stories:1:300",
                                 "--steps", "2", "--batch-size", "2", "--out", str(out)]),
     }[what]  # fmt: skip
-    with pytest.raises(
-        InputError, match=r"the weights blocks\.2\.mlp\.up\.weight are NaN: 1 of .*; load an undamaged"
-    ):
+    with pytest.raises(InputError, match=r"the weights blocks\.2\.mlp\.up\.weight are NaN: 1 of .*; load an undamaged"):
         call()
     assert not out.exists()
 
