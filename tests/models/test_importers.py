@@ -361,7 +361,7 @@ def test_what_no_part_takes_is_refused_by_name(tmp_path: Path) -> None:
     w = drawn(krom_shapes("ABCD", 4))
     bias = w | {"blocks.1.canon_a.conv.bias": torch.zeros(D), "lm_head.weight": torch.zeros(V, D)}
     file = written(bias, tmp_path / "model.npz")
-    told = f"{file}: blocks.1.canon_a.conv.bias [32] and 1 more are read by no part of ours"
+    told = f"{file}: blocks.1.canon_a.conv.bias [32] and 1 more are not used by any part"
     assert refused(file, "kromcanon") == told
     assert "token_emb.weight is missing; is it a file of this format?" in refused(file, "hdpl")
     third = w | {"blocks.0.kromhc_attn.b_res.2": torch.zeros(2)}

@@ -3,9 +3,9 @@
     python -m streamscope.text.stories --n 3 --seed 0          # three stories with their cases marked
     python -m streamscope.text.stories --n 20000 --stats       # the table of the data card
 
-`story(seed, index)` is a pure function of its arguments: same text and same ground truth on every machine
-and in every process. Training uses seed 0, validation seed 1, evaluation seed 2 with `held_out=True`:
-combinations (antecedent, competitor, verb) that no other story uses. See `datasets/stories/README.md`.
+`story(seed, index)` is a pure function of its arguments, with the same text and labels on every machine. Training uses
+seed 0, validation seed 1, evaluation seed 2 with `held_out=True`: combinations (antecedent, competitor, verb) that no
+other story uses. See `datasets/stories/README.md`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,26 +18,22 @@ from streamscope.text.stories.template import Case, Span, Story, capital, parse,
 from streamscope.text.stories.world import PASSAGES, cast, tell
 
 __all__ = [
-    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span",
-             "Story",
+    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span", "Story",
     "documents", "is_held_out", "labelled", "minimal_pairs", "story",
 ]  # fmt: skip
 
 VERSION = 3
-"""Raised whenever the same (seed, index) gives another story. The newest is `text.stories4`; the bundled models
-were trained on this one."""
+"""Incremented whenever (seed, index) gives another story. The bundled models were trained on this version; the newest
+is `text.stories4`."""
 CATEGORIES = tuple(PASSAGES)
 RELATIONS = ("tool-container", "agent-patient", "possessor-possessed")
 """The competing-noun relations of LFA App. F; minimal pairs exist for these, for gender and for events."""
 PAIRABLE = {**{name: PASSAGES[name] for name in (*RELATIONS, "gender")}, "event": event}
-"""What minimal pairs are made from. The orders of an event differ in voice as well: "a cat was helped by a dog"."""
+"""Passages for minimal pairs. The orders of an event also differ in voice: "a cat was helped by a dog"."""
 
 
 def story(seed: int, index: int, *, held_out: bool = False) -> Story:
-    """Story `index` of the stream `seed`, with its labelled cases in order.
-
-    Without `held_out` no case uses a reserved combination; with it every case does.
-    """
+    """Story `index` of `seed`, with its labelled cases in order; with `held_out`, all use reserved combinations."""
     rng = Random(f"{'held-out' if held_out else 'story'} {seed} {index}")
     marked, labels = tell(rng, held_out)
     text, spans = parse(marked)
@@ -55,7 +51,7 @@ def documents(seed: int, n: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class PairSpans:
-    """Where the two nouns, the pronoun and what settles it are in one text of a pair."""
+    """Spans of the two nouns, the pronoun and the cue in one text of a pair."""
 
     target: Span
     competitor: Span
@@ -67,9 +63,9 @@ class PairSpans:
 class MinimalPair:
     """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
-    Both end where one of the two nouns may follow: " " + `coherent` continues the text as its pronoun
-    demands, " " + `incoherent` is the other noun. The query is the pronoun; what settles it comes
-    before it (with gender: is it), so a causal model can resolve it there.
+    Both end where a noun must follow: " " + `coherent` fits the pronoun, " " + `incoherent` is the other noun. The
+    query is the pronoun; the cue comes before it (for gender, it is the pronoun), so a causal model can resolve it
+    there.
     """
 
     category: str
@@ -88,9 +84,9 @@ class MinimalPair:
 def minimal_pairs(
     seed: int, n: int, *, held_out: bool = True, relations: Sequence[str] = RELATIONS
 ) -> list[MinimalPair]:
-    """`n` distinct pairs, the relations in turn. Relations: those of `RELATIONS`, "gender" and "event".
+    """`n` distinct pairs of these relations in turn: `RELATIONS`, "gender" or "event".
 
-    Number has none: of two conjoined noun phrases "they" can always mean both.
+    Number has no pairs, because "they" can always mean both of two noun phrases.
     """
     unknown = [r for r in relations if r not in PAIRABLE]
     if unknown or not relations:
@@ -103,7 +99,7 @@ def minimal_pairs(
 
 
 def order_pairs(seed: str, n: int, makers: Mapping[str, Callable[[Random, bool], Passage | None]]) -> list[MinimalPair]:
-    """`n` distinct pairs of `makers` in turn: functions (rng, target first) -> a passage in the form for pairs."""
+    """`n` distinct pairs of `makers` in turn: functions (rng, target first) -> a passage with `pair`."""
     names = list(makers)
     pairs: list[MinimalPair] = []
     seen: set[str] = set()
@@ -123,7 +119,7 @@ def order_pairs(seed: str, n: int, makers: Mapping[str, Callable[[Random, bool],
 def _pair(seed: str, category: str, make: Callable[[Random, bool], Passage | None]) -> MinimalPair | None:
     texts: list[str] = []
     cases: list[Case] = []
-    for first in (True, False):  # the same random numbers twice: nothing but the order may differ
+    for first in (True, False):  # with the same random numbers, so that only the order differs
         passage = make(Random(seed), first)
         if passage is None:
             return None
@@ -142,7 +138,7 @@ def _pair(seed: str, category: str, make: Callable[[Random, bool], Passage | Non
 
 
 def marked_text(one: Story) -> str:
-    """The story with its cases written in: candidates [hammer], pronouns it{tool-container: hammer}."""
+    """The story with its cases marked: candidates [hammer], pronouns it{tool-container: hammer}."""
     inserts: set[tuple[int, str]] = set()
     for case in one.cases:
         answer = one.text[case.antecedent.start : case.antecedent.end]
@@ -156,7 +152,7 @@ def marked_text(one: Story) -> str:
 
 
 def statistics(stories: Sequence[Story], categories: Sequence[str] = CATEGORIES) -> str:
-    """The table of the data card: lengths, vocabulary, compressibility, and the two baseline rules."""
+    """The table of the data card: lengths, vocabulary, compressibility and two baseline rules."""
     import re
     import zlib
 

@@ -16,9 +16,9 @@ class Options:
     """Arguments of `python -m streamscope.text.stories`."""
 
     n: Count = 3
-    """How many stories."""
+    """Number of stories."""
     seed: Seed = 0
-    """0 training, 1 validation, 2 evaluation."""
+    """Seed: 0 for training, 1 for validation, 2 for evaluation."""
     held_out: bool = False
     """Only combinations reserved for evaluation."""
     stats: bool = False
@@ -26,15 +26,15 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, tell."""
+    """Parse and print."""
     options = parse(Options, argv, __doc__)
     from streamscope.text.stories import labelled, marked_text, statistics
 
-    found = labelled(options.seed, options.n, held_out=options.held_out)
+    stories = labelled(options.seed, options.n, held_out=options.held_out)
     if options.stats:
-        print(statistics(list(found)))
+        print(statistics(list(stories)))
         return
-    for i, one in enumerate(found):
+    for i, one in enumerate(stories):
         print(f"--- story {i} of seed {options.seed} ---\n{marked_text(one)}\n")
 
 

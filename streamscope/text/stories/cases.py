@@ -1,14 +1,13 @@
-"""Labelled passages: a few sentences in which a pronoun has one antecedent, and meaning says which.
+"""Labelled passages: a few sentences in which the meaning determines the antecedent of a pronoun.
 
-Every passage draws its antecedent's role, the order of the candidates (`first`: antecedent mentioned first),
-the number of sentences between and the number of distractors independently of each other. So the most
-recent candidate and the first one are each right half of the time, whatever else is true of the passage.
+Every passage independently draws its antecedent's role, the order of the candidates (`first`: antecedent mentioned
+first), the number of sentences in between and the number of distractors. So the most recent candidate and the first one
+are each right half of the time.
 
-A passage is a function (rng, env, key, held_out, first, pair) -> (marked text, labels, frame), or None when
-the combination wanted does not exist. The frame says how a story may lead into it: it happens "here", is a
-"tale" of animals, belongs to a "play" or party with other people, happened in the "past", or is a "state".
-With `pair` it is a short form without follow-up in which nothing but the order of the two noun phrases
-depends on `first`: the minimal pairs.
+A passage is a function (rng, env, key, held_out, first, pair) -> (marked text, labels, frame), or None if the wanted
+combination does not exist. The frame determines how a story leads into it: it happens "here", is a "tale" of animals,
+belongs to a "play" or party with other people, happened in the "past", or is a "state". With `pair` (for minimal pairs)
+it is a short form in which only the order of the two noun phrases depends on `first`.
 """
 
 from collections.abc import Callable
@@ -38,7 +37,7 @@ _TEXT = TEXT["cases"]
 Passage = tuple[str, tuple[Label, ...], str]
 Combination = tuple[str, str, str]
 HELD_OUT_PART = 10
-"""One combination in this many is reserved."""
+"""One combination in `HELD_OUT_PART` is reserved."""
 
 
 def is_held_out(category: str, combination: Combination) -> bool:
@@ -49,7 +48,7 @@ def is_held_out(category: str, combination: Combination) -> bool:
 def draw(
     category: str, held_out: bool, propose: Callable[[], Combination], both_ways: bool = False
 ) -> Combination | None:
-    """A combination on the wanted side; `both_ways` when the passage labels the competitor too."""
+    """Draw a combination, reserved or not; `both_ways` if the passage also labels the competitor."""
     for _ in range(200):
         a, b, verb = combination = propose()
         other_way = is_held_out(category, (b, a, verb)) if both_ways else held_out
@@ -58,11 +57,9 @@ def draw(
     return None
 
 
-BETWEEN_IT = _TEXT["between_it"]
 BETWEEN_PEOPLE = _TEXT["between_people"]
 BETWEEN_PLURAL = _TEXT["between_plural"]
 AFTER_THING = _TEXT["after_thing"]
-AFTER_ANIMAL = _TEXT["after_animal"]
 AFTER_PERSON = _TEXT["after_person"]
 PAIR_END = "Everyone looked at"
 
@@ -80,14 +77,24 @@ def after(rng: Random, templates: tuple[str, ...], env: Env, pair: bool) -> str:
 
 
 def after_animal(text: str, env: Env) -> tuple[str, ...]:
-    """What may follow about an animal; what it does is not told twice."""
-    return AFTER_ANIMAL[1:] if env["does"] in text else AFTER_ANIMAL
+    """Sentences that may follow about an animal, without repeating what it does."""
+    return _TEXT["after_animal"][1:] if env["does"] in text else _TEXT["after_animal"]
 
 
 def actor(rng: Random, env: Env) -> dict[str, str]:
-    """The environment with a subject {s} (hero or friend) and the other child {o}."""
+    """The environment with one child as subject {s} and the other as {o}."""
     a, b = ("h", "f") if rng.random() < 0.5 else ("f", "h")
     return {**env, "s": env[a], "ss": env[a + "s"], "so": env[a + "o"], "sp": env[a + "p"], "o": env[b]}
+
+
+def ordered(first: bool, target: str, competitor: str) -> list[str]:
+    """Both, the target first or last."""
+    return [target, competitor] if first else [competitor, target]
+
+
+def label_of_two(category: str, relation: str, k: str, combination: Combination, cue: str = "u") -> Label:
+    """The label of passage k with two candidates: antecedent a, competitor b, pronoun p, and the mark of the cue."""
+    return Label(category, relation, "p" + k, "a" + k, ("a" + k, "b" + k), cue + k, combination)
 
 
 def noun(rng: Random, key: str, word: str, adjectives: tuple[str, ...], pair: bool) -> str:
@@ -97,16 +104,6 @@ def noun(rng: Random, key: str, word: str, adjectives: tuple[str, ...], pair: bo
 
 QUALITIES = _TEXT["qualities"]
 LOOKS = _TEXT["looks"]
-
-TWO_THINGS = _TEXT["two_things"]
-TWO_THINGS_APART = _TEXT["two_things_apart"]
-THREE_THINGS = _TEXT["three_things"]
-USE = _TEXT["use"]
-FILL = _TEXT["fill"]
-
-
-AT_WORK = _TEXT["at_work"]
-FILLED = _TEXT["filled"]
 
 
 def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
@@ -123,49 +120,40 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
         return None
     target, other, verb = combination
     env = actor(rng, env)
-    things = [noun(rng, "a" + k, target, QUALITIES, pair), noun(rng, "b" + k, other, QUALITIES, pair)]
-    if not first:
-        things.reverse()
-    intros: tuple[str, ...] = TWO_THINGS if pair or rng.random() < 0.6 else TWO_THINGS_APART
+    things = ordered(first, noun(rng, "a" + k, target, QUALITIES, pair), noun(rng, "b" + k, other, QUALITIES, pair))
+    intros: tuple[str, ...] = _TEXT["two_things"] if pair or rng.random() < 0.6 else _TEXT["two_things_apart"]
     keys: tuple[str, ...] = ("a" + k, "b" + k)
     if not pair and rng.random() < 0.12:
-        intros, keys = THREE_THINGS, (*keys, "c" + k)
+        intros, keys = _TEXT["three_things"], (*keys, "c" + k)
         things.insert(int(rng.random() * 3), noun(rng, "c" + k, pick(rng, NEUTRAL_THINGS), QUALITIES, pair))
         env["x3"] = things[2]
     close = "" if is_tool else pick(rng, CONTAINERS[target])
     env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k)
     env.update(use=verb, items=verb, close=close)
-    text = expand(pick(rng, intros), env, rng) + between(rng, BETWEEN_IT, env, pair)
-    if rng.random() < 0.6:  # the pronoun first, and then what only one thing does
+    text = expand(pick(rng, intros), env, rng) + between(rng, _TEXT["between_it"], env, pair)
+    if rng.random() < 0.6:  # the pronoun, then what only one thing does
         if pair or rng.random() < 0.15:
-            told = "did the job well" if is_tool else "was rather heavy"
+            acts = "did the job well" if is_tool else "was rather heavy"
         else:
-            told = (TOOL_ACTS if is_tool else CONTAINER_ACTS)[target]
-        cue = f"[u{k} {expand(pick(rng, AT_WORK if is_tool else FILLED), env, rng)}], [p{k} it] {told}."
+            acts = (TOOL_ACTS if is_tool else CONTAINER_ACTS)[target]
+        at_work = expand(pick(rng, _TEXT["at_work" if is_tool else "filled"]), env, rng)
+        cue = f"[u{k} {at_work}], [p{k} it] {acts}."
     else:
-        cue = expand(pick(rng, USE if is_tool else FILL), env, rng)
+        cue = expand(pick(rng, _TEXT["use"] if is_tool else _TEXT["fill"]), env, rng)
     text += f" {cue}" + after(rng, AFTER_THING, env, pair)
-    if pair:
-        text += f" {PAIR_END} the"
+    text += f" {PAIR_END} the" if pair else ""
     relation = "tool" if is_tool else "container"
     return text, (Label("tool-container", relation, "p" + k, "a" + k, keys, "u" + k, combination),), "here"
 
 
 EVENTS = _TEXT["events"]
-CHASE = _TEXT["chase"]
-HUNT = _TEXT["hunt"]
-FLEE = _TEXT["flee"]
-STALK = _TEXT["stalk"]
-ESCAPE = _TEXT["escape"]
 GLAD = frozenset(_TEXT["glad"])
-"""Events after which both sides are content, so that an animal may do what its kind likes to do."""
+"""Events after which both sides are content, so that an animal may do what its kind likes."""
 BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
-TWO_ANIMALS = _TEXT["two_animals"]
-TWO_ANIMALS_APART = _TEXT["two_animals_apart"]
 
 
 def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
-    """The one who acts and the one acted on: hunter and hunted, or an event in active or passive voice."""
+    """Agent and patient: hunter and hunted, or an event in active or passive voice."""
     is_agent = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
     if style < 0.4:
@@ -174,7 +162,7 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
 
 
 def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
-    """One animal did something to another: both are of one kind, and only who did what tells them apart."""
+    """One animal did something to another of the same kind, and only the event distinguishes them."""
     return _event(rng, env, k, held_out, first, pair, rng.random() < 0.5, people=False)
 
 
@@ -198,7 +186,7 @@ def _event(
     if combination is None:
         return None
     target, other, verb = combination
-    past, participle, *cues, why_agent, why_patient, then_agent, then_patient = EVENTS.get(verb, CHASE)
+    past, participle, *cues, why_agent, why_patient, then_agent, then_patient = EVENTS.get(verb, _TEXT["chase"])
     env = actor(rng, env)
     if people:
         nouns = [f"[a{k} {target}]", f"[b{k} {other}]"]
@@ -221,41 +209,37 @@ def _event(
         text = expand(f"{event}.", env, rng)
         text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
     text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
-    if pair:
-        text += f" {PAIR_END} the"
+    text += f" {PAIR_END} the" if pair else ""
     relation = "agent" if is_agent else "patient"
-    label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
-    return text, (label,), "past" if people else "tale"
+    return text, (label_of_two("agent-patient", relation, k, combination),), "past" if people else "tale"
 
 
 def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool) -> Passage | None:
-    """A hunter and its prey, named side by side: what each is makes it the agent or the patient."""
+    """A hunter and its prey; their kinds make them agent and patient."""
 
     def propose() -> Combination:
         hunter, hunted = pick(rng, HUNTERS), pick(rng, tuple(HUNTED))
         while hunter in SMALL_HUNTERS and hunted in BIG_PREY:
             hunted = pick(rng, tuple(HUNTED))
-        return (hunter, hunted, pick(rng, HUNT)) if is_agent else (hunted, hunter, pick(rng, FLEE))
+        return (hunter, hunted, pick(rng, _TEXT["hunt"])) if is_agent else (hunted, hunter, pick(rng, _TEXT["flee"]))
 
     combination = draw("agent-patient", held_out, propose)
     if combination is None:
         return None
     target, other, cue = combination
     env = actor(rng, env)
-    animals = [noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair)]
-    if not first:
-        animals.reverse()
+    animals = ordered(first, noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair))
     env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=ANIMALS[target][1])
-    text = expand(pick(rng, TWO_ANIMALS if pair or rng.random() < 0.6 else TWO_ANIMALS_APART), env, rng)
+    text = expand(
+        pick(rng, _TEXT["two_animals"] if pair or rng.random() < 0.6 else _TEXT["two_animals_apart"]), env, rng
+    )
     text += between(rng, BETWEEN_PEOPLE, env, pair)
     if not pair and rng.random() < 0.8:
         then = HUNTS[target] if is_agent else HUNTED[target]
     else:
-        then = pick(rng, STALK if is_agent else ESCAPE)
+        then = pick(rng, _TEXT["stalk"] if is_agent else _TEXT["escape"])
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env), env, pair)
-    if pair:
-        text += f" {PAIR_END} the"
+    text += f" {PAIR_END} the" if pair else ""
     relation = "agent" if is_agent else "patient"
-    label = Label("agent-patient", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
-    return text, (label,), "here"
+    return text, (label_of_two("agent-patient", relation, k, combination),), "here"

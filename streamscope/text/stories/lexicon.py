@@ -1,9 +1,8 @@
-"""The lexicon of the built-in stories: names, things and what they do, states and what follows from them.
+"""The lexicon of the built-in stories: names, things and their uses, states and their consequences.
 
-Every entry carries the meaning that settles a pronoun: a tool has its own uses, a container its own way
-of being shut, an animal its own way of fleeing, a state its own consequence. So the word after a pronoun
-depends on what the pronoun refers to, and a language model gains by finding it. The words and all sentences are data:
-`text.toml`, read once and held against the schemas here; a module takes its section, `TEXT["cases"]`.
+Every entry has the meaning that determines a pronoun: a tool has its own uses, a container its own way of closing, an
+animal its own way of fleeing, a state its own consequence. So the word after a pronoun depends on its referent, and a
+language model gains by finding it. All words and sentences are in `text.toml`, which is validated by the schemas here.
 """
 
 from pathlib import Path
@@ -14,7 +13,7 @@ from streamscope.cli.disk import read_toml
 
 
 class Words(TypedDict):
-    """What stories are made of."""
+    """Words of the stories."""
 
     girls: tuple[str, ...]
     boys: tuple[str, ...]
@@ -44,7 +43,7 @@ class Words(TypedDict):
 
 
 class Cases(TypedDict):
-    """Of things, containers and animals (`stories.cases`)."""
+    """Sentences about things, containers and animals (`stories.cases`)."""
 
     between_it: tuple[str, ...]
     between_people: tuple[str, ...]
@@ -73,7 +72,7 @@ class Cases(TypedDict):
 
 
 class People(TypedDict):
-    """Of people and what they own (`stories.people`)."""
+    """Sentences about people and their possessions (`stories.people`)."""
 
     owners: tuple[str, ...]
     care: dict[str, str]
@@ -89,7 +88,7 @@ class People(TypedDict):
 
 
 class World(TypedDict):
-    """Of what lies around the labelled passages (`stories.world`)."""
+    """Sentences around the labelled passages (`stories.world`)."""
 
     openings: tuple[str, ...]
     friends: tuple[str, ...]
@@ -101,7 +100,7 @@ class World(TypedDict):
 
 
 class PlotText(TypedDict):
-    """A plot (`stories.plots`); a place may be the name of a group of places."""
+    """A plot (`stories.plots`); a place may name a group of places."""
 
     name: str
     places: tuple[str, ...]
@@ -147,6 +146,6 @@ ANIMAL_STATES = WORDS["animal_states"]
 GROUPS = WORDS["groups"]
 SINGLES = WORDS["singles"]
 WISHES = (("color", COLORS, "liked {o} best", "picked the {o} one"), *WORDS["wishes"])
-"""Wish, options, what is said before, what follows; o is an option, and the one said before comes back."""
+"""(wish, options, sentence before, sentence after); o is the option, which returns in the sentence after."""
 LISTS = {**WORDS["lists"], "color": COLORS, "things": tuple(THINGS)}
-"""Lists that a template draws from with {#name}."""
+"""Lists for {#name} in templates."""

@@ -1,4 +1,4 @@
-"""Labelled passages about owners and what they own, he and she, they and one: see `stories.cases`."""
+"""Labelled passages about owners and possessions, gender and number (see `stories.cases`)."""
 
 from random import Random
 
@@ -17,7 +17,9 @@ from streamscope.text.stories.cases import (
     after_animal,
     between,
     draw,
+    label_of_two,
     noun,
+    ordered,
 )
 from streamscope.text.stories.lexicon import (
     ANIMAL_STATES,
@@ -34,18 +36,10 @@ from streamscope.text.stories.lexicon import (
 from streamscope.text.stories.template import Env, Label, capital, expand, pick
 
 _TEXT = TEXT["people"]
-OWNERS = _TEXT["owners"]
-CARE = _TEXT["care"]
-PERSON_ACTS = _TEXT["person_acts"]
-OWNER_FIRST = _TEXT["owner_first"]
-OWNED_FIRST = _TEXT["owned_first"]
-ANIMAL_MOODS = _TEXT["animal_moods"]
-ANIMAL_CALM = _TEXT["animal_calm"]
-ANIMAL_AND_THING = _TEXT["animal_and_thing"]
 
 
 def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
-    """Owner and owned: animacy decides between a person and a thing, or between an animal and its thing."""
+    """Owner and owned: animacy distinguishes a person or an animal from a thing."""
     is_owner = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
     if style < 0.45:
@@ -56,7 +50,13 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
 
     def propose() -> Combination:
         thing = pick(rng, things)
-        verb = pick(rng, tuple(CARE)) if double else pick(rng, PERSON_ACTS) if is_owner else THINGS[thing][1]
+        verb = (
+            pick(rng, tuple(_TEXT["care"]))
+            if double
+            else pick(rng, _TEXT["person_acts"])
+            if is_owner
+            else THINGS[thing][1]
+        )
         return (env["s"], thing, verb) if double or is_owner else (thing, env["s"], verb)
 
     combination = draw("possessor-possessed", held_out, propose, both_ways=double)
@@ -70,7 +70,8 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
         owned_first = first != is_owner
         owned = f"[b{k} {thing}]"
         subject = f"the {owned} that belonged to {env['s']}" if owned_first else f"{env['s']}'s {owned}"
-        text = f"{subject} was {verb}, so [p{k} {env['ss']}] {CARE[verb]} [q{k} it]."
+        cares = _TEXT["care"][verb]
+        text = f"{subject} was {verb}, so [p{k} {env['ss']}] {cares} [q{k} it]."
         env.update(s=owner, n=thing)
         text += after(rng, AFTER_THING[:4], env, pair)
         swapped = (combination[1], combination[0], verb)
@@ -79,7 +80,7 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
         return text, (she, it), "here"
     owner_first = first == is_owner
     env["x1" if not owner_first else "x2"] = noun(rng, keys[1], thing, QUALITIES, pair)
-    text = expand(pick(rng, OWNER_FIRST if owner_first else OWNED_FIRST), env, rng)
+    text = expand(pick(rng, _TEXT["owner_first"] if owner_first else _TEXT["owned_first"]), env, rng)
     env.update(s=owner, n=thing)
     text += between(rng, BETWEEN_PLURAL, env, pair)
     pronoun = capital(env["ss"]) if is_owner else "It"
@@ -95,26 +96,26 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
 def _animal_and_thing(
     rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_owner: bool
 ) -> Passage | None:
-    """Both are "it": what is said just before the pronoun can be true of one of them only."""
+    """Both are "it"; the words before the pronoun are only true of one of them."""
 
     def propose() -> Combination:
-        animal, thing = pick(rng, OWNERS), pick(rng, tuple(THINGS))
-        return (animal, thing, pick(rng, ANIMAL_MOODS)) if is_owner else (thing, animal, THINGS[thing][0])
+        animal, thing = pick(rng, _TEXT["owners"]), pick(rng, tuple(THINGS))
+        return (animal, thing, pick(rng, _TEXT["animal_moods"])) if is_owner else (thing, animal, THINGS[thing][0])
 
     combination = draw("possessor-possessed", held_out, propose)
     if combination is None:
         return None
     target, other, cue = combination
     env = actor(rng, env)
-    nouns = [noun(rng, "a" + k, target, LOOKS if is_owner else QUALITIES, pair),
-             noun(rng, "b" + k, other, QUALITIES if is_owner else LOOKS, pair)]  # fmt: skip
-    if not first:
-        nouns.reverse()
+    adjectives = (LOOKS, QUALITIES) if is_owner else (QUALITIES, LOOKS)
+    nouns = ordered(
+        first, noun(rng, "a" + k, target, adjectives[0], pair), noun(rng, "b" + k, other, adjectives[1], pair)
+    )
     env.update(x1=nouns[0], x2=nouns[1], n=target, m=other)
     frame = "tale"
     if pair or rng.random() < 0.4:
         frame = "here"
-        text = expand(pick(rng, ANIMAL_AND_THING), env, rng)
+        text = expand(pick(rng, _TEXT["animal_and_thing"]), env, rng)
     elif first == is_owner:
         text = expand("<{x1} had {x2}|{x1} loved to play with {x2}|{x1} sat beside {x2}>.", env, rng)
     else:
@@ -122,25 +123,18 @@ def _animal_and_thing(
     text += between(rng, BETWEEN_PLURAL, env, pair)
     if is_owner:
         env["does"] = ANIMALS[target][1]
-        then = pick(rng, ANIMAL_CALM) if pair or rng.random() < 0.3 else env["does"]
+        then = pick(rng, _TEXT["animal_calm"]) if pair or rng.random() < 0.3 else env["does"]
     else:
         then = THINGS[target][1]
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env) if is_owner else AFTER_THING[:4], env, pair)
-    if pair:
-        text += f" {PAIR_END} the"
+    text += f" {PAIR_END} the" if pair else ""
     relation = "possessor" if is_owner else "possessed"
-    label = Label("possessor-possessed", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination)
-    return text, (label,), frame
-
-
-TWO_PEOPLE = _TEXT["two_people"]
-TWO_PEOPLE_APART = _TEXT["two_people_apart"]
-JOINTS = _TEXT["joints"]
+    return text, (label_of_two("possessor-possessed", relation, k, combination),), frame
 
 
 def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
-    """He and she, with one child of each; what is told of the child comes back after the pronoun."""
+    """He and she, with one child of each; a fact about the child returns after the pronoun."""
     is_hero = rng.random() < 0.5
     a, b = ("h", "f") if is_hero else ("f", "h")
     style = 0.0 if pair else rng.random()
@@ -149,7 +143,7 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
 
     def propose() -> Combination:
         if style < 0.3:
-            return (env[a], env[b], pick(rng, PERSON_ACTS))
+            return (env[a], env[b], pick(rng, _TEXT["person_acts"]))
         return (env[a], env[b], f"{wish} {pick(rng, options)}" if style > 0.7 else pick(rng, states))
 
     combination = draw("gender", held_out, propose)
@@ -160,10 +154,9 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     people = [f"[a{k} {env[a]}]", f"[b{k} {env[b]}]"]
     env, frame = {**env, "n": env[a], "N": env[a]}, "here" if style < 0.3 else "state"
     if style < 0.3:
-        if not first:
-            people.reverse()
-        env.update(x1=people[0], x2=people[1])
-        intros = TWO_PEOPLE if pair or rng.random() < 0.4 else TWO_PEOPLE_APART
+        x1, x2 = ordered(first, *people)
+        env.update(x1=x1, x2=x2)
+        intros = _TEXT["two_people"] if pair or rng.random() < 0.4 else _TEXT["two_people_apart"]
         text, told = expand(pick(rng, intros), env, rng), verb
     else:
         third = rng.random() < 0.12
@@ -181,25 +174,22 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
                 if STATES[state][0] not in used:
                     used.add(STATES[state][0])
                     facts.append(f"was {state}")
-        clauses = [f"{people[0]} {facts[0]}", f"{people[1]} {facts[1]}"]
-        if not first:
-            clauses.reverse()
+        clauses = ordered(first, f"{people[0]} {facts[0]}", f"{people[1]} {facts[1]}")
         if third:  # a second child of the competitor's gender
             others = [g for g in (GIRLS if env[b + "s"] == "she" else BOYS) if g not in (env["h"], env["f"])]
             clauses.insert(int(rng.random() * 3), f"[c{k} {pick(rng, others)}] {facts[2]}")
             keys = (*keys, "c" + k)
             text = f"{clauses[0]}, {clauses[1]}, and {clauses[2]}."
         else:
-            text = f"{clauses[0]}{pick(rng, JOINTS)}{clauses[1]}."
+            text = pick(rng, _TEXT["joints"]).join(clauses) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
     text += f" [p{k} {capital(env[a + 's'])}] {expand(told, env, rng)}." + after(rng, AFTER_PERSON, env, pair)
-    if pair:
-        text += f" {PAIR_END}"
+    text += f" {PAIR_END}" if pair else ""
     return text, (Label("gender", env[a + "s"], "p" + k, "a" + k, keys, "p" + k, combination),), frame
 
 
 def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
-    """They and one. Each side gets a state of its own, so that "they" cannot mean all of them together."""
+    """A group and a single one, each in its own state, so that "they" cannot mean all of them."""
     is_group = rng.random() < 0.5
     animals = rng.random() < 0.5
     states = ANIMAL_STATES if animals else STATES
@@ -225,16 +215,14 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     head = single.removeprefix("the ")
     the_single = f"the [{single_key} {head}]" if animals or head != single else f"[{single_key} {single}]"
     clauses = {True: f"{the_group} were ", False: f"{the_single} was "}
-    told = [clauses[is_group] + state, clauses[not is_group] + other_state]
-    if not first:
-        told.reverse()
+    told = ordered(first, clauses[is_group] + state, clauses[not is_group] + other_state)
     text = ""
     if animals and rng.random() < 0.4:
         pair_of = [f"<some|two|three> [{group_key} {group}]", f"a [{single_key} {single}]"]
         if rng.random() < 0.5:
             pair_of.reverse()
         text = expand(f"there <lived|were once> {pair_of[0]} and {pair_of[1]}. ", env, rng)
-    joint = pick(rng, JOINTS)
+    joint = pick(rng, _TEXT["joints"])
     text += capital(told[0]) if text else told[0]
     text += joint + (capital(told[1]) if joint == ". " else told[1]) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
@@ -243,6 +231,5 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     name = target if target in ("Grandma", "Grandpa", "Mom", "Dad") else "the " + target.removeprefix("the ")
     follow = AFTER_PERSON[:1] if is_group or animals else AFTER_PERSON
     text += after(rng, follow, {**env, "n": name, "N": name}, pair)
-    relation = "group" if is_group else "single"
-    label = Label("number", relation, "p" + k, "a" + k, ("a" + k, "b" + k), "p" + k, combination)
+    label = label_of_two("number", "group" if is_group else "single", k, combination, cue="p")
     return text, (label,), "tale" if animals else "play"

@@ -1,9 +1,8 @@
-"""The plots: what happens, stage by stage, in the template language of `stories.template`.
+"""The plots of stories, in the template language of `stories.template`.
 
-A plot is a list of stages, each a choice of templates; labelled passages are told between stages. `binds`
-draws a word once, so that it comes back later in the same story. Slots: h, f the two children (hs, ho, hp
-and fs, fo, fp their pronouns), e the grown-up, toy a thing with its color ("red kite"), toy_noun and color
-its parts, place where the plot happens, pet and pet_name.
+A plot is a list of stages, each a choice of templates; labelled passages come between stages. `binds` draws a word once
+per story, so that it can return. Slots: h, f the two children (hs, ho, hp and fs, fo, fp their pronouns), e the adult,
+toy a thing with its color ("red kite"), toy_noun and color its parts, place the location, pet and pet_name.
 """
 
 from dataclasses import dataclass
@@ -30,4 +29,4 @@ def _plot(text: PlotText) -> Plot:
 
 PLOTS = tuple(map(_plot, TEXT["plots"]))
 QUIET_DAY = next(plot for plot in PLOTS if plot.name == "a quiet day")
-"""The one without a plot of its own: an outing and what was seen there."""
+"""The default plot: an outing."""

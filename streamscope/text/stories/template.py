@@ -1,4 +1,4 @@
-"""Templates with marked spans: how the stories' grammar becomes text plus ground truth.
+"""Templates with marked spans, which become text with labels.
 
 A template is a string with three devices:
 
@@ -6,8 +6,8 @@ A template is a string with three devices:
     {#name}     a random entry of `LISTS[name]`
     <a|b|c>     one of the alternatives, uniformly; they nest
 
-A mark, `[key words]`, keeps the place of `words`: `parse` removes the brackets and returns the spans.
-Articles are written "a" and corrected to "an" before the marks are read, so spans are exact.
+A mark `[key words]` records the span of `words`: `parse` removes the brackets and returns the spans. Articles are
+written "a" and corrected to "an" before the marks are read, so spans are exact.
 """
 
 import re
@@ -35,10 +35,10 @@ class Span:
 class Case:
     """One pronoun whose antecedent follows from meaning.
 
-    `candidates` are the entities that compete in the case's passage, the antecedent included, each at its
-    mention by noun or name nearest before the pronoun, in the order of those mentions. `cue` is what settles
-    the case; where it is gendered or numbered it is the pronoun itself. A causal model can resolve
-    the case at the pronoun only if `cue_before`. `combination` is (antecedent, competitor, verb).
+    `candidates` are the competing entities, including the antecedent, each at its last mention by noun or name before
+    the pronoun, in that order. `cue` determines the antecedent; for gender and number it is the pronoun itself. A
+    causal model can resolve the case at the pronoun only if `cue_before`. `combination` is (antecedent, competitor,
+    verb).
     """
 
     category: str
@@ -62,7 +62,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Label:
-    """A case before the text exists: keys of marks instead of spans."""
+    """A case with keys of marks instead of spans."""
 
     category: str
     relation: str
@@ -74,7 +74,7 @@ class Label:
 
 
 def pick(rng: Random, options: Sequence[T]) -> T:
-    """A uniform choice: three times as fast as `rng.choice`, and the same on every Python."""
+    """A uniform choice, three times as fast as `rng.choice` and equal in all Python versions."""
     return options[int(rng.random() * len(options))]
 
 
@@ -129,7 +129,7 @@ def _expand(parts: tuple[Any, ...], env: Env, rng: Random, out: list[str]) -> No
 
 
 def capital(text: str) -> str:
-    """First letter in upper case, also behind an opening mark."""
+    """Capitalise the first letter, also after an opening mark."""
     at = text.index(" ") + 1 if text.startswith("[") else 0
     return text[:at] + text[at : at + 1].upper() + text[at + 1 :]
 
@@ -139,7 +139,7 @@ _MARK = re.compile(r"\[(\w+) ([^\]]*)\]")
 
 
 def plain(marked: str) -> str:
-    """The text of `parse`, without the spans."""
+    """The text of `parse` without spans."""
     return _MARK.sub(r"\2", _ARTICLE.sub(r"\1n ", marked))
 
 
@@ -162,7 +162,7 @@ def parse(marked: str) -> tuple[str, list[tuple[str, Span]]]:
 
 
 def resolve(label: Label, spans: list[tuple[str, Span]]) -> Case:
-    """Turn the keys of a label into spans: for each candidate its last mention before the pronoun."""
+    """Convert the keys of a label to spans; a candidate's span is its last mention before the pronoun."""
     nearest: dict[str, Span] = {}
     cue: Span | None = None
     pronoun: Span | None = None

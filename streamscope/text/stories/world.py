@@ -1,4 +1,4 @@
-"""Who a story is about, how it begins and how it ends: the cast, and facts told early that return late."""
+"""The frame of a story: its cast, beginning and end, and facts that return at the end."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -12,30 +12,23 @@ from streamscope.text.stories.template import Label, capital, expand, pick
 
 _TEXT = TEXT["world"]
 PASSAGES = {
-    "tool-container": tool_container,
-    "agent-patient": agent_patient,
-    "possessor-possessed": possessor_possessed,
-    "gender": gender,
-    "number": number,
-}
+    "tool-container": tool_container, "agent-patient": agent_patient, "possessor-possessed": possessor_possessed,
+    "gender": gender, "number": number,
+}  # fmt: skip
 _PRONOUNS = {"f": ("she", "her", "her", "girl"), "m": ("he", "him", "his", "boy")}
 _THINGS = tuple(THINGS)
 
-OPENINGS = _TEXT["openings"]
-FRIENDS = _TEXT["friends"]
 FACTS = _TEXT["facts"]
-ENDINGS = _TEXT["endings"]
-LINKS = _TEXT["links"]
 EVENINGS = _TEXT["evenings"]
 NIGHTS = _TEXT["nights"]
 EVENING = 0.6
-"""Part of the stories without a plot of their own: an evening of short tales, which is four to six passages."""
+"""Share of the stories that are an evening of short tales (four to six passages) without a plot."""
 QUIET = 0.12
-"""Part of the others without a plot: an outing and what was seen there."""
+"""Share of the other stories whose plot is an outing."""
 
 
 def cast(rng: Random) -> dict[str, str]:
-    """Two children of different gender, a grown-up, a pet, a thing with its color, and a plan for later."""
+    """Draw two children of different gender, an adult, a pet, a thing with its color, and other details."""
     girl, boy = pick(rng, GIRLS), pick(rng, BOYS)
     hero_is_girl = rng.random() < 0.5
     elder = pick(rng, ELDERS)
@@ -61,20 +54,16 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     env = cast(rng)
     if rng.random() < EVENING:
         return _evening(rng, env, held_out)
-    return plotted(rng, env, held_out, PASSAGES, lambda n: rng.sample(sorted(PASSAGES), n))
+    return tell_plot(rng, env, held_out, PASSAGES, lambda n: rng.sample(sorted(PASSAGES), n))
 
 
-def plotted(
-    rng: Random,
-    env: dict[str, str],
-    held_out: Any,
-    passages: Mapping[str, Callable[..., Passage | None]],
-    draw: Callable[[int], list[str]],
-    likes: bool = True,
-) -> tuple[str, list[Label]]:
-    """A plot with passages between its stages: `draw(n)` names n of `passages`, which are called with `held_out`.
+def tell_plot(
+    rng: Random, env: dict[str, str], held_out: Any, passages: Mapping[str, Callable[..., Passage | None]],
+    draw: Callable[[int], list[str]], likes: bool = True,
+) -> tuple[str, list[Label]]:  # fmt: skip
+    """Tell a plot with passages between its stages; `draw(n)` names n of `passages`.
 
-    With `likes` a plot may choose the first.
+    With `likes`, the plot may choose the first. `held_out` is passed to the passages.
     """
     plot = QUIET_DAY if rng.random() < QUIET else pick(rng, PLOTS)
     env["place"] = pick(rng, plot.places)
@@ -96,9 +85,9 @@ def plotted(
         facts[0] = "toy"
     bound = {slot for slot, _ in plot.binds}
     facts = [f for f in facts if not (f == "rule" and "time" in bound)]
-    opening = [expand(pick(rng, OPENINGS), env, rng)]
+    opening = [expand(pick(rng, _TEXT["openings"]), env, rng)]
     if rng.random() < 0.85:
-        opening.append(expand(pick(rng, FRIENDS), env, rng))
+        opening.append(expand(pick(rng, _TEXT["friends"]), env, rng))
     opening += [expand(pick(rng, FACTS[f][0]), env, rng) for f in facts]
 
     paragraphs = [opening, []]
@@ -112,20 +101,20 @@ def plotted(
             if passage is not None:
                 waiting.append([lead(rng, env, passage[0], passage[2])])
                 labels += passage[1]
-        if waiting and (i + 1 == len(stages) or not stages[i + 1].startswith('"')):  # do not cut a dialogue
+        if waiting and (i + 1 == len(stages) or not stages[i + 1].startswith('"')):  # do not interrupt a dialogue
             paragraphs += [*waiting, []]
             waiting = []
         elif rng.random() < 0.25:
             paragraphs.append([])
     closing = [expand(pick(rng, FACTS[f][1]), env, rng) for f in facts]
     if not closing or rng.random() < 0.6:
-        closing.append(expand(pick(rng, ENDINGS), env, rng))
+        closing.append(expand(pick(rng, _TEXT["endings"]), env, rng))
     paragraphs.append(closing)
     return "\n\n".join(" ".join(p) for p in paragraphs if p), labels
 
 
 def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, list[Label]]:
-    """Short tales one after the other: nearly every sentence serves a case."""
+    """Short tales in sequence, where nearly every sentence belongs to a case."""
     categories = rng.sample(sorted(PASSAGES), len(PASSAGES) - int(rng.random() * 2))
     if rng.random() < 0.5:
         categories.append(pick(rng, sorted(PASSAGES)))
@@ -140,6 +129,10 @@ def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, lis
 
 
 def lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
-    """A passage with words that lead into it."""
-    link = "" if text.startswith(('"', "here", "first", "there was")) else expand(pick(rng, LINKS[frame]), env, rng)
+    """Add words that lead into a passage."""
+    link = (
+        ""
+        if text.startswith(('"', "here", "first", "there was"))
+        else expand(pick(rng, _TEXT["links"][frame]), env, rng)
+    )
     return capital(link) + text if link else capital(text)

@@ -1,12 +1,11 @@
-"""Version 4 of the built-in stories: three times the words, words kept for evaluation, text that repeats itself.
+"""Version 4 of the built-in stories: three times the words, reserved words for evaluation, and repeating text.
 
     python -m streamscope.text.stories4 --n 3 --seed 0           # three stories with their cases marked
     python -m streamscope.text.stories4 --n 20000 --stats        # the table of the data card
 
-`story(seed, index, stage, held_out)` is a pure function of its arguments, on every machine and in every process. What a
-story is: with a chance that falls with `stage` a text of repeats (`repeats`), else passages whose pronouns are labelled
-(`passages` and those of the older stories), in an evening of tales or between the stages of a plot. See
-`datasets/stories/README.md`.
+`story(seed, index, stage, held_out)` is a pure function of its arguments on every machine. A story is a text of repeats
+(`repeats`), with a probability that falls with `stage`, or else has passages with labelled pronouns (`passages`, and
+those of version 3), in an evening of tales or between the stages of a plot. See `datasets/stories/README.md`.
 """
 
 from streamscope.text.stories4.story import (

@@ -17,11 +17,11 @@ class Options:
     """Arguments of `python -m streamscope.text.stories4`."""
 
     n: Count = 3
-    """How many stories."""
+    """Number of stories."""
     seed: Seed = 0
-    """0 training, 1 validation, 2 evaluation."""
+    """Seed: 0 for training, 1 for validation, 2 for evaluation."""
     stage: Share = 1.0
-    """Of the curriculum: 0 many short repeats of few words, 1 few long ones of all words."""
+    """Stage of the curriculum, from 0 (many short repeats of few words) to 1 (few long repeats of all words)."""
     held_out: Literal["", "combinations", "words"] = ""
     """Stories for evaluation: reserved combinations of words, or reserved words."""
     stats: bool = False
@@ -29,7 +29,7 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, tell."""
+    """Parse and print."""
     options = parse(Options, argv, __doc__)
     from streamscope.text.stories import marked_text
     from streamscope.text.stories4 import labelled, statistics

@@ -1,7 +1,7 @@
-"""The lexicon of stories4: `lexicon.toml`, the words of the older stories, and names made by rule.
+"""The lexicon of stories4: `lexicon.toml`, the words of version 3, and names formed by rule.
 
-A rule name is a start and an end, and the end tells the gender: Belina is a girl, Belo a boy. One rule name in six
-(by CRC-32) and the words of [reserved] are kept for evaluation: `RESERVED` holds them, `TRAINING` all others.
+A rule name has a start and an end, which shows the gender: Belina is a girl, Belo a boy. `RESERVED` holds the words for
+evaluation (one rule name in six, by CRC-32, and the words of [reserved]), `TRAINING` all others.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from streamscope.cli.disk import read_toml
 from streamscope.text.stories.lexicon import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
 
 KINDS = ("girls", "boys", "animals", "people", "things", "foods")
-"""What two words must share to compete on equal terms."""
+"""Kinds of words; two words of the same kind compete on equal terms."""
 RESERVED_NAMES = 6
-"""One rule name in so many is reserved."""
+"""One rule name in `RESERVED_NAMES` is reserved."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """Words by kind. `places` are never reserved."""
+    """Words by kind; `places` are never reserved."""
 
     girls: tuple[str, ...]
     boys: tuple[str, ...]
@@ -39,8 +39,8 @@ class Words:
 
 
 def _load() -> tuple[Words, Words, tuple[str, ...], tuple[str, ...]]:
-    told = read_toml(Path(__file__).with_name("lexicon.toml"), dict[str, dict[str, str]])
-    data = {section: {k: v.split() for k, v in table.items()} for section, table in told.items()}
+    tables = read_toml(Path(__file__).with_name("lexicon.toml"), dict[str, dict[str, str]])
+    data = {section: {k: v.split() for k, v in table.items()} for section, table in tables.items()}
     names, nouns, reserved, plain = data["names"], data["nouns"], data["reserved"], data["plain"]
     old = {"girls": GIRLS, "boys": BOYS, "animals": ANIMALS, "things": (*THINGS, *TOOLS, *CONTAINERS)}
     known = {k: [*old.get(k, ()), *names.get(k, nouns.get(k, ()))] for k in (*KINDS, "places")}
@@ -56,9 +56,9 @@ def _load() -> tuple[Words, Words, tuple[str, ...], tuple[str, ...]]:
 
 TRAINING, RESERVED, VERBS, ADJECTIVES = _load()
 KIND_OF = {word: kind for words in (TRAINING, RESERVED) for kind in KINDS for word in getattr(words, kind)}
-"""Of every name and noun but places. A word has one kind."""
+"""The kind of every name and noun except places."""
 CHANTED = tuple(
     sorted({*TRAINING.names, *TRAINING.nouns, *VERBS, *ADJECTIVES}, key=lambda word: (len(word), crc32(word.encode())))
 )
-"""All words that may be repeated, the shortest first: those that any tokenizer keeps whole."""
+"""All words that may be repeated, shortest first (any tokenizer keeps these whole)."""
 CHANTED_RESERVED = (*RESERVED.names, *RESERVED.nouns)

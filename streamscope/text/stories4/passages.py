@@ -1,12 +1,11 @@
-"""Passages in which two of one kind compete for a pronoun, and only what happened says which is meant.
+"""Passages in which two of the same kind compete for a pronoun, and only the event determines the referent.
 
-Two animals, two people of one profession's kind, two girls, two boys or two things: what they are settles nothing. What
-happened to each is told, what settles the pronoun (the cue) stands before it, and the word after it is the one that was
-told of the referent: "A fox who hummed was rescued by a hen who skipped. Safe at last, it hummed again."
+They are two animals, people, girls, boys or things, so their kind does not help. The text tells what happened to each,
+the cue before the pronoun determines the referent, and the next word repeats what the text told of it: "A fox who
+hummed was rescued by a hen who skipped. Safe at last, it hummed again."
 
-The functions have the form that `text.stories.cases` describes, but `held_out` says what is kept for evaluation:
-"" training text; "combinations" triples (antecedent, competitor, verb) that it never uses; "words" words that it never
-uses.
+The functions have the form of `text.stories.cases`, with `held_out` "" for training, "combinations" for reserved
+triples (antecedent, competitor, verb) or "words" for reserved words.
 """
 
 from collections.abc import Callable
@@ -21,9 +20,11 @@ from streamscope.text.stories.cases import (
     after,
     between,
     is_held_out,
+    label_of_two,
+    ordered,
 )
 from streamscope.text.stories.lexicon import CONTAINERS, STATES
-from streamscope.text.stories.template import Env, Label, capital, expand, pick
+from streamscope.text.stories.template import Env, capital, expand, pick
 from streamscope.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
 from streamscope.text.stories4.text import TEXT
 
@@ -33,18 +34,9 @@ EVENT_NAMES = tuple(EVENTS)
 STATE_NAMES = tuple(STATES)
 
 ACTS = _TEXT["acts"]
-THING_ACTS = _TEXT["thing_acts"]
-TAILS = _TEXT["tails"]
-AFTER = _TEXT["after"]
-CONDITIONS = _TEXT["conditions"]
-THING_CONDITIONS = _TEXT["thing_conditions"]
 TRANSFERS = _TEXT["transfers"]
-GIVER = _TEXT["giver"]
-TAKER = _TEXT["taker"]
-SCHEMAS = _TEXT["schemas"]
-RETELL = _TEXT["retell"]
 TASK_PAIRS = frozenset(frozenset(pair.split("-")) for pair in _TEXT["task_pairs"])
-"""The nouns of datasets/tasks/winograd: never together in a schema here."""
+"""Pairs of nouns in datasets/tasks/winograd, which no schema here combines."""
 
 
 def vocabulary(held_out: str) -> Words:
@@ -52,7 +44,7 @@ def vocabulary(held_out: str) -> Words:
 
 
 def draw(category: str, held_out: str, propose: Callable[[], Combination]) -> Combination:
-    """A combination of reserved words as it comes, else one on the wanted side of `is_held_out`."""
+    """Draw a combination: any of reserved words, else one on the wanted side of `is_held_out`."""
     while True:
         combination = propose()
         if held_out == "words" or is_held_out(category, combination) == (held_out == "combinations"):
@@ -60,13 +52,13 @@ def draw(category: str, held_out: str, propose: Callable[[], Combination]) -> Co
 
 
 def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
-    """Two different entries."""
+    """Draw two different entries."""
     a, b = int(rng.random() * len(options)), int(rng.random() * (len(options) - 1))
     return options[a], options[b + (b >= a)]
 
 
 def _cast(rng: Random, held_out: str, kinds: tuple[str, ...]) -> tuple[tuple[str, ...], str, str]:
-    """Words to choose from, the article before them and the pronoun of each."""
+    """(words to choose from, their article, their pronoun)."""
     kind = pick(rng, kinds)
     chosen: tuple[str, ...] = getattr(vocabulary(held_out), kind)
     if kind in ("girls", "boys"):
@@ -86,25 +78,25 @@ def _finish(
     rng: Random, env: Env, k: str, pair: bool, told: str, cue: str, pronoun: str, then: str, category: str,
     relation: str, combination: Combination, article: str, frame: str,
 ) -> Passage:  # fmt: skip
-    """What was told, perhaps something else, the cue and the pronoun, what follows, and perhaps who is meant."""
+    """Complete a passage: what was told, perhaps other sentences, cue and pronoun, and the rest."""
     target = combination[0]
     env = {**env, "the": f"the {target}" if article else target}
     text = told.replace(",.", ".") + between(rng, BETWEEN_PEOPLE, env, pair)
     text += f" [u{k} {cue}], [p{k} {pronoun}] {then}."
-    text += f" {PAIR_END}{' the' if article else ''}" if pair else after(rng, AFTER, env, pair)
-    return text, (Label(category, relation, "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination),), frame
+    text += f" {PAIR_END}{' the' if article else ''}" if pair else after(rng, _TEXT["after"], env, pair)
+    return text, (label_of_two(category, relation, k, combination),), frame
 
 
 def _acts(rng: Random, acts: tuple[str, ...], always: bool = False) -> tuple[str, str, str]:
-    """What the referent and the other do, and what comes behind it; "" where nothing is told of them."""
+    """(act of the referent, act of the other, words after it), or "" for all."""
     if not always and rng.random() < 0.3:
         return "", "", ""
     one, other = two(rng, acts)
-    return one, other, expand(pick(rng, TAILS), {}, rng)
+    return one, other, expand(pick(rng, _TEXT["tails"]), {}, rng)
 
 
 def event(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
-    """One did something to another, in active or passive voice."""
+    """An event between two, in active or passive voice."""
     options, article, pronoun = _cast(rng, held_out, ("animals", "people", "girls", "boys"))
     is_agent = rng.random() < 0.5
 
@@ -114,9 +106,7 @@ def event(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool)
     target, other, verb = combination = draw("event", held_out, propose)
     past, participle, agents, patients, _, _, then_agent, then_patient = EVENTS[verb]
     act, other_act, tail = _acts(rng, ACTS)
-    people = [_who("a" + k, target, article, act), _who("b" + k, other, article, other_act)]
-    if not first:
-        people.reverse()
+    people = ordered(first, _who("a" + k, target, article, act), _who("b" + k, other, article, other_act))
     does = past if first == is_agent else f"was {participle} by"
     told = f"{people[0]} {does} {people[1]}."
     cue = pick(rng, agents if is_agent else patients)
@@ -126,10 +116,10 @@ def event(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool)
 
 
 def state(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
-    """Each was in a state of its own; the cue fits one of the two."""
+    """Two in different states; the cue fits one of them."""
     options, article, pronoun = _cast(rng, held_out, ("things", "things", "animals", "people", "girls", "boys"))
     things = options is vocabulary(held_out).things
-    told_of, acts = (THING_CONDITIONS, THING_ACTS) if things else (CONDITIONS, ACTS)
+    told_of, acts = (_TEXT["thing_conditions"], _TEXT["thing_acts"]) if things else (_TEXT["conditions"], ACTS)
     conditions = tuple(told_of)
 
     def propose() -> Combination:
@@ -144,16 +134,14 @@ def state(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool)
     who = [_who("a" + k, target, article, act), _who("b" + k, other, article, other_act)]
     if things:
         who = [one.replace(" who ", " that ") for one in who]
-    clauses = [f"{who[0]} was {verb}", f"{who[1]} was {another}"]
-    if not first:
-        clauses.reverse()
+    clauses = ordered(first, f"{who[0]} was {verb}", f"{who[1]} was {another}")
     told = clauses[0] + join + (capital(clauses[1]) if join == ". " else clauses[1]) + "."
     return _finish(rng, env, k, pair, told, pick(rng, told_of[verb]), pronoun, f"{act} {tail}", "state",
                    "things" if things else "living", combination, article, "past")  # fmt: skip
 
 
 def transfer(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
-    """Something changed hands, and the cue says whether it is there or gone."""
+    """Something changed hands; the cue shows whether the referent has it."""
     options, article, pronoun = _cast(rng, held_out, ("people", "girls", "boys"))
     is_giver = rng.random() < 0.5
     goods = vocabulary(held_out).things if rng.random() < 0.7 else vocabulary(held_out).foods
@@ -161,17 +149,16 @@ def transfer(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
     place = rng.random()
 
     def propose() -> Combination:
-        # the verb depends on the order; the reserved triple must not, so it is named by who is meant
+        # the verb depends on the order, so the reserved triple names the referent's role instead
         return (*two(rng, options), "giver" if is_giver else "taker")
 
     combination = draw("transfer", held_out, propose)
     thing, verb = pick(rng, goods), verbs[int(place * len(verbs))]
     act, other_act, tail = _acts(rng, ACTS, always=True)
-    people = [_who("a" + k, combination[0], article, act), _who("b" + k, combination[1], article, other_act)]
-    if not first:
-        people.reverse()
+    one, other = combination[:2]
+    people = ordered(first, _who("a" + k, one, article, act), _who("b" + k, other, article, other_act))
     told = f"{people[0]} {verb} a {thing} {TRANSFERS[verb][0]} {people[1]}."
-    cue = expand(pick(rng, GIVER if is_giver else TAKER), {"t": thing}, rng)
+    cue = expand(pick(rng, _TEXT["giver"] if is_giver else _TEXT["taker"]), {"t": thing}, rng)
     return _finish(rng, env, k, pair, told, cue, pronoun, f"{act} {tail}", "transfer", combination[2],
                    combination, article, "past")  # fmt: skip
 
@@ -179,9 +166,9 @@ def transfer(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
 def winograd(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
     """One word swaps the referent: "because it was too big", "because it was too small". The cue follows the
     pronoun."""
-    did, how, of_first, of_second, *kinds = pick(rng, SCHEMAS)
-    found = vocabulary(held_out)
-    one_of, other_of = (tuple(CONTAINERS) if kind == "boxes" else getattr(found, kind) for kind in kinds)
+    did, how, of_first, of_second, *kinds = pick(rng, _TEXT["schemas"])
+    words = vocabulary(held_out)
+    one_of, other_of = (tuple(CONTAINERS) if kind == "boxes" else getattr(words, kind) for kind in kinds)
     adjective = pick(rng, of_first if first else of_second)
 
     def propose() -> Combination:
@@ -196,47 +183,35 @@ def winograd(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
     pronoun = pick(rng, ("he", "she")) if kinds[0] == "people" else "it"
     text = f"the [{keys[0]} {names[0]}] {did} the [{keys[1]} {names[1]}]"
     text += f" because [p{k} {pronoun}] was [u{k} {how} {adjective}]. "
-    text += expand(pick(rng, RETELL[kinds[0]]), {"how": how, "adj": adjective, "n": combination[0]}, rng)
-    label = Label(
-        "winograd", "first" if first else "second", "p" + k, "a" + k, ("a" + k, "b" + k), "u" + k, combination
-    )
-    return text, (label,), "tale"
-
-
-# ---- text without labels: how names and words are written, and who is he and who is she --------------------------
-
-NAMED = _TEXT["named"]
-UNNAMED = _TEXT["unnamed"]
-ASIDE = _TEXT["aside"]
-TITLES = _TEXT["titles"]
+    text += expand(pick(rng, _TEXT["retell"][kinds[0]]), {"how": how, "adj": adjective, "n": combination[0]}, rng)
+    return text, (label_of_two("winograd", "first" if first else "second", k, combination),), "tale"
 
 
 def spelled(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
-    """A word as a name, with a capital, or as a word, without: it comes back as it was."""
+    """A word that returns in the same spelling, as a capitalised name or as a plain word."""
     found = vocabulary(held_out)
     things = (found.animals, found.things, found.foods)
     n, m = two(rng, pick(rng, things))
     name = capital(pick(rng, ADJECTIVES) if not held_out and rng.random() < 0.4 else n)
     env = {**env, "a": pick(rng, found.animals), "N": name, "n": n, "m": m, "adj": pick(rng, ADJECTIVES)}
-    env |= {"place": pick(rng, TRAINING.places), "title": pick(rng, TITLES)}
-    env["x"] = expand(pick(rng, ASIDE), env, rng)
-    return expand(pick(rng, NAMED if first else UNNAMED), env, rng), (), "tale"
+    env |= {"place": pick(rng, TRAINING.places), "title": pick(rng, _TEXT["titles"])}
+    env["x"] = expand(pick(rng, _TEXT["aside"]), env, rng)
+    return expand(pick(rng, _TEXT["named"] if first else _TEXT["unnamed"]), env, rng), (), "tale"
 
 
-GENDERED = _TEXT["gendered"]
-ONE_PERSON = _TEXT["one_person"]
-TWO_PERSONS = _TEXT["two_persons"]
 _FORMS = {"she": ("she", "her", "her"), "he": ("he", "him", "his")}
 
 
 def person(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
-    """He, she and their forms, with one person or with one of each."""
+    """He, she and their forms, with one person or one of each gender."""
     found = vocabulary(held_out)
     sexes = ("she", "he") if rng.random() < 0.5 else ("he", "she")
 
     def name(sex: str) -> str:
         return (
-            pick(rng, GENDERED[sex]) if rng.random() < 0.3 else pick(rng, found.girls if sex == "she" else found.boys)
+            pick(rng, _TEXT["gendered"][sex])
+            if rng.random() < 0.3
+            else pick(rng, found.girls if sex == "she" else found.boys)
         )
 
     names_and_state = draw("gender", held_out, lambda: (name(sexes[0]), name(sexes[1]), pick(rng, STATE_NAMES)))
@@ -250,16 +225,16 @@ def person(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool
            "animal": pick(rng, found.animals), "n": names[0], "m": names[1]}  # fmt: skip
     env["told"] = expand(pick(rng, STATES[state][1]), env, rng)
     if rng.random() < 0.5:
-        return _capitals(expand(pick(rng, ONE_PERSON), env, rng)), (), "state"
+        return _capitals(expand(pick(rng, _TEXT["one_person"]), env, rng)), (), "state"
     heads = [name.removeprefix("the ") for name in names]
     env |= {x: name.replace(head, f"[{key}{k} {head}]")
             for x, key, name, head in zip("nm", "ab", names, heads, strict=True)}  # fmt: skip
-    label = Label("gender", s, "p" + k, "a" + k, ("a" + k, "b" + k), "p" + k, names_and_state)
-    return _capitals(expand(pick(rng, TWO_PERSONS), env, rng)), (label,), "state"
+    label = label_of_two("gender", s, k, names_and_state, cue="p")
+    return _capitals(expand(pick(rng, _TEXT["two_persons"]), env, rng)), (label,), "state"
 
 
 def _capitals(text: str) -> str:
-    """The first letter of every sentence in upper case ("the king" may begin one)."""
+    """Capitalise sentences that begin with "the"."""
     return text.replace(". the ", ". The ")
 
 

@@ -1,4 +1,4 @@
-"""What a story of version 4 is made of, its minimal pairs and its statistics."""
+"""Stories of version 4, their minimal pairs and statistics."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,31 +17,31 @@ from streamscope.text.stories4.lexicon import RESERVED, TRAINING
 from streamscope.text.stories4.passages import HELD_OUT, vocabulary
 
 VERSION = 4
-"""Raised whenever the same (seed, index, stage) gives another story."""
+"""Incremented whenever (seed, index, stage) gives another story."""
 SAME_KIND = tuple(passages.SAME_KIND)
-"""Categories in which two of one kind compete and only what happened decides."""
+"""Categories in which two of the same kind compete and only the event decides."""
 RELATIONS = SAME_KIND
-"""What minimal pairs are made from."""
+"""Categories of minimal pairs."""
 PLOT = 0.22
-"""Part of the stories, without texts of repeats, that have a plot."""
+"""Share of the stories with a plot, without texts of repeats."""
 CHOICES = (
     *3 * ("event", "state", "transfer", "person"), *2 * ("winograd", "spelled"), *story_world.PASSAGES,
 )  # fmt: skip
-"""What passages are drawn from, with these frequencies."""
+"""Passages to draw from, with their frequencies."""
 LENGTHS = (164.5, 163.3)
-"""Mean words of a text of repeats and of any other: from a share of the words to one of the texts."""
+"""Mean number of words in a text of repeats and in others, to convert shares of words to shares of texts."""
 
 
 @dataclass(frozen=True)
 class Tale(Story):
-    """A story, and of what kind: "repeats" (with the periods of its blocks, in words), "evening" or "plot"."""
+    """A story of kind "repeats" (with the periods of its blocks in words), "evening" or "plot"."""
 
     kind: str
     periods: tuple[int, ...] = ()
 
 
 def _older(name: str) -> Callable[..., Passage | None]:
-    """A passage of version 3, whose reserved combinations stand in for reserved words: it has none."""
+    """Wrap a passage of version 3, which has reserved combinations instead of reserved words."""
     make = story_world.PASSAGES[name]
 
     def passage(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage | None:
@@ -55,27 +55,23 @@ CATEGORIES = (*SAME_KIND, "winograd", *story_world.PASSAGES)
 
 
 def check_stage(stage: float) -> float:
-    """`stage`, if it lies in 0 … 1. Raises `InputError` otherwise."""
+    """Return `stage`; raises `InputError` unless it is in 0 … 1."""
     if not 0 <= stage <= 1:
         raise InputError(f"stage {stage} of the stories must lie between 0 (many short repeats) and 1 (few long ones)")
     return stage
 
 
 def chance_of_repeats(stage: float) -> float:
-    """Of a story to be a text of repeats, so that `repeats.share` of all words stand in such texts."""
+    """Probability of a text of repeats, for a share `repeats.share` of all words."""
     share = repeats.share(stage)
     return share * LENGTHS[1] / (share * LENGTHS[1] + (1 - share) * LENGTHS[0])
 
 
 def story(seed: int, index: int, stage: float = 1.0, held_out: str = "") -> Tale:
-    """Story `index` of the stream `seed` at a stage of the curriculum, with its labelled cases in order.
+    """Story `index` of `seed` at a stage of the curriculum, with its labelled cases in order.
 
-    Args:
-        stage: 0 (half of the words in repeats, of 3 to 10 words out of 256) to 1 (a tenth, of 3 to 28 out of all).
-        held_out: "" for training; "combinations" or "words" for evaluation alone (`passages.HELD_OUT`).
-
-    Raises:
-        InputError: a stage outside 0 … 1, another `held_out`.
+    Stage 0 has half of the words in repeats (of 3 to 10 out of 256 words), stage 1 a tenth (of 3 to 28 out of all).
+    `held_out` is "" for training, "combinations" or "words" for evaluation. Raises `InputError` for others.
     """
     kind, marked, labels, periods = _tell(seed, index, check_stage(stage), held_out)
     text, spans = parse(marked)
@@ -88,7 +84,7 @@ def labelled(seed: int, n: int, stage: float = 1.0, held_out: str = "") -> Itera
 
 
 def documents(seed: int, n: int, stage: float = 1.0) -> Iterator[str]:
-    """The texts of `labelled`, without finding where the cases are."""
+    """The texts of `labelled`, without resolving cases."""
     check_stage(stage)
     return (plain(_tell(seed, i, stage, "")[1]) for i in range(n))
 
@@ -108,16 +104,16 @@ def _tell(seed: int, index: int, stage: float, held_out: str) -> tuple[str, str,
 
 
 def cast(rng: Random, held_out: str) -> dict[str, str]:
-    """The cast of the older stories, with children's names out of all."""
-    found = vocabulary(held_out)
+    """The cast of version 3, with children's names from all names."""
+    words = vocabulary(held_out)
     env = story_world.cast(rng)
-    names = {"girl": pick(rng, found.girls), "boy": pick(rng, found.boys)}
+    names = {"girl": pick(rng, words.girls), "boy": pick(rng, words.boys)}
     env["h"], env["f"] = names[env["child"]], names[env["child2"]]
     return env
 
 
 def _evening(rng: Random, env: dict[str, str], held_out: str) -> tuple[str, list[Label]]:
-    """Five to seven passages one after the other."""
+    """Five to seven passages in sequence."""
     paragraphs = [expand(pick(rng, story_world.EVENINGS), env, rng)]
     labels: list[Label] = []
     for k in range(5 + int(rng.random() * 3)):
@@ -129,8 +125,8 @@ def _evening(rng: Random, env: dict[str, str], held_out: str) -> tuple[str, list
 
 
 def _plot(rng: Random, env: dict[str, str], held_out: str) -> tuple[str, list[Label]]:
-    """A plot of the older stories with passages of all kinds between its stages."""
-    return story_world.plotted(
+    """A plot of version 3 with passages of all kinds between its stages."""
+    return story_world.tell_plot(
         rng, env, held_out, PASSAGES, lambda n: [pick(rng, CHOICES) for _ in range(n)], likes=False
     )
 
@@ -138,12 +134,10 @@ def _plot(rng: Random, env: dict[str, str], held_out: str) -> tuple[str, list[La
 def minimal_pairs(
     seed: int, n: int, *, held_out: str = "words", relations: Sequence[str] = RELATIONS
 ) -> list[MinimalPair]:
-    """`n` distinct pairs (`text.stories.MinimalPair`), the relations in turn: one happening told in both orders.
+    """`n` distinct pairs (`text.stories.MinimalPair`), the relations in turn: one event told in both orders.
 
-    With an event the orders differ in voice, with a transfer in the verb (gave to, got from).
-
-    Raises:
-        InputError: unknown relations or `held_out`.
+    The orders of an event differ in voice, those of a transfer in the verb (gave to, got from). Raises `InputError` for
+    unknown relations or `held_out`.
     """
     if held_out not in HELD_OUT:
         raise unknown("held_out", held_out, list(HELD_OUT))
@@ -159,7 +153,7 @@ def _ordered(make: Callable[..., Passage], held_out: str, rng: Random, first: bo
 
 
 def statistics(stories: Sequence[Tale]) -> str:
-    """The table of the data card: words, repeats, and the tables of the cases."""
+    """The table of the data card: words, repeats and cases."""
     counts = [len(re.findall(r"\w+", one.text)) for one in stories]
     repeated = [(n, one) for n, one in zip(counts, stories, strict=True) if one.kind == "repeats"]
     periods = [p for _, one in repeated for p in one.periods] or [0]

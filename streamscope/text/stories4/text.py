@@ -1,4 +1,4 @@
-"""The words and sentences that stories4 adds: `text.toml`, read once and held against its schema."""
+"""The sentences of stories4: `text.toml`, validated by a schema."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from streamscope.cli.disk import read_toml
 
 
 class Passages(TypedDict):
-    """Of the labelled passages."""
+    """Sentences of the labelled passages."""
 
     acts: tuple[str, ...]
     thing_acts: tuple[str, ...]
@@ -32,7 +32,7 @@ class Passages(TypedDict):
 
 
 class Repeats(TypedDict):
-    """Of texts that repeat words."""
+    """Sentences of texts that repeat words."""
 
     speakers: tuple[str, ...]
     calls: tuple[str, ...]
