@@ -8,6 +8,7 @@ them. Hooks belong to the thread that attached them: a forward pass of another t
 
 import copy
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
@@ -320,19 +321,29 @@ def _detach(point: Any, handle: Any) -> None:
         point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
 
 
-_eager: list[Any] = []
-"""One entry per open block of `_eagerly`, each the stance of torch's compiler that the last block restores."""
+class _Eager:
+    """How many blocks run without compiled code, and what ends that."""
+
+    blocks = 0
+    end: Any = None
 
 
 @contextmanager
 def _eagerly() -> Iterator[None]:
-    """Run eagerly, because compiled code fires no hooks, until the last of these blocks ends (in any order)."""
+    """Without compiled code, which would not fire hooks, until the last of these blocks ends, in whichever order.
+
+    Nothing is compiled while torch's compiler is not imported. What is compiled first inside such a block calls its
+    hooks from Python, because `get_ident` in them cannot be compiled; it calls none once they are gone.
+    """
     with _LOCK:
-        _eager.append(_eager[0] if _eager else torch.compiler.set_stance("force_eager"))
+        if _Eager.end is None and "torch._dynamo" in sys.modules:
+            _Eager.end = torch.compiler.set_stance("force_eager")
+        _Eager.blocks += 1
     try:
         yield
     finally:
         with _LOCK:
-            last = _eager.pop()
-            if not _eager:
-                last.__exit__(None, None, None)
+            _Eager.blocks -= 1
+            if not _Eager.blocks and _Eager.end is not None:
+                _Eager.end.__exit__(None, None, None)
+                _Eager.end = None

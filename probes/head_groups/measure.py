@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
@@ -204,6 +203,8 @@ def _assigned(scores: np.ndarray, k: int) -> list[str]:
     (linear assignment)."""
     check_heads(len(scores), k)
     places = np.repeat(np.arange(len(CLASSES)), k)
+    from scipy.optimize import linear_sum_assignment
+
     heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
     found = [""] * len(scores)
     for h, c in zip(heads, columns, strict=True):

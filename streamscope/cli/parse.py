@@ -54,6 +54,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
             parser = tyro.extras.get_parser(cast(Any, options), **how)
         print(spoken(help_text(parser, options, spoken(doc or ""), words, _more(spec))))
         raise SystemExit(0)
+    describe(options, empty=True)
     try:
         with redirect_stderr(said):
             found: Any = tyro.cli(cast(Any, options), args=argv, **how)

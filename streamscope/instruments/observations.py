@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import (
@@ -352,10 +352,10 @@ def _contrast(
     df = float(degrees_of_freedom(share, within.shared))
     if error == 0 or not df > 0:
         return row, dict.fromkeys(TESTED, SAME)
-    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+    half = float(stdtrit(df, 0.5 + level / 2)) * error
     row |= {"low": row["value"] - half, "high": row["value"] + half}
     if null is not None:
-        row["p"] = float(2 * stats.t.sf(abs(row["value"] - null) / error, df))
+        row["p"] = float(2 * stdtr(df, -abs(row["value"] - null) / error))
     return row, {}
 
 

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import ndtr, stdtrit
 
 from streamscope.cli.errors import InputError
 
@@ -236,7 +236,7 @@ def t_quantile(confidence: float, df: float) -> float:
     """Two-sided Student quantile: the half-width of an interval in standard errors."""
     if not 0 < confidence < 1:
         raise InputError(f"confidence {confidence} must lie between 0 and 1, as 0.95")
-    return float(stats.t.ppf(0.5 + confidence / 2, df))
+    return float(stdtrit(df, 0.5 + confidence / 2))
 
 
 def ratio_of_sums(
@@ -310,7 +310,7 @@ def cluster_bootstrap(
         raise InputError(f"a bootstrap over clusters needs at least {BOOTSTRAP_CLUSTERS} clusters, got {d}")
     if not all(np.isfinite(c).all() for c in columns):
         raise InputError("a bootstrap needs finite totals; leave undefined cells out")
-    expanded = 1 - 2 * stats.norm.sf(np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1))
+    expanded = 1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1))
     data = np.broadcast_arrays(*columns)
     with np.errstate(divide="ignore", invalid="ignore"):
         result = _scipy_bootstrap(
@@ -366,6 +366,7 @@ def statistic_interval(
 
 def _scipy_bootstrap(*args: Any, **options: Any) -> Any:
     """scipy's bootstrap; a statistic without variation is NaN in the answer and no warning."""
+    from scipy import stats
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)

@@ -6,8 +6,6 @@ one column of booleans per rule.
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import unit_of
@@ -92,6 +90,8 @@ def deal(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
 
 def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Codes of the groups of cells that are linked by equal labels of either kind."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
     n = a.max() + 1
     graph = coo_array(([1] * len(a), (a, n + b)), shape=(n + b.max() + 1,) * 2)

@@ -1,12 +1,10 @@
 """p by counting (sign flips, relabelled seeds, the rank among random draws), and p of several tests corrected."""
 
 from math import comb
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
-from scipy.stats import false_discovery_control
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import cluster_codes, cluster_totals, finite
@@ -49,7 +47,7 @@ def sign_flip(
         raise InputError(f"a sign-flip test needs at least two clusters, got {d}")
     moving = totals[totals != 0]
     m = len(moving)
-    result = stats.permutation_test(
+    result = _permutation_test(
         (np.pad(moving, (0, max(0, 2 - m))) / counts.sum(),),
         _sum,
         permutation_type="samples",
@@ -79,7 +77,7 @@ def relabel(
     n = len(x) + len(y)
     if min(len(x), len(y)) < 2:
         raise InputError(f"relabelling {len(x)} against {len(y)} units: two in each group are needed; train more seeds")
-    result = stats.permutation_test(
+    result = _permutation_test(
         (x, y),
         _difference,
         permutation_type="independent",
@@ -117,6 +115,13 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
     p = {"greater": above, "less": below, "two-sided": min(1.0, 2 * min(above, below))}[alternative]
     p_min = (2 if alternative == "two-sided" else 1) / (1 + n)
     return Counted(float(observed - x.mean()), p, p_min, n, True)
+
+
+def _permutation_test(*args: Any, **options: Any) -> Any:
+    """scipy's."""
+    from scipy import stats
+
+    return stats.permutation_test(*args, **options)
 
 
 def _sum(x: np.ndarray, axis: int) -> np.ndarray:
@@ -162,7 +167,7 @@ def correct(p: ArrayLike, method: Literal["holm", "bh"] = "holm") -> Corrected:
     if ((family < 0) | (family > 1)).any():
         raise InputError("p must lie in [0, 1]")
     corrected = np.full(values.shape, np.nan)
-    corrected[defined] = _holm(family) if method == "holm" else false_discovery_control(family)
+    corrected[defined] = _holm(family) if method == "holm" else _benjamini_hochberg(family)
     return Corrected(corrected, int(defined.sum()), int((~defined).sum()))
 
 
@@ -170,4 +175,11 @@ def _holm(p: np.ndarray) -> np.ndarray:
     order = np.argsort(p)
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    return corrected
+
+
+def _benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    order = np.argsort(p)[::-1]
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1)), 1.0)
     return corrected

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
+from scipy.special import bdtr, ndtr, ndtri
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import (
@@ -64,8 +63,9 @@ def wilson(
     """
 
     n = _worth(hits, within, confidence) / inflation
-    low, high = proportion_confint(float(hits.mean()) * n, n, alpha=1 - confidence, method="wilson")
-    return float(low), float(high)
+    p, z2 = float(hits.mean()), float(ndtri(0.5 + confidence / 2)) ** 2
+    centre, half = p + z2 / (2 * n), float(np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))))
+    return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
 
 
 def score_p(
@@ -76,7 +76,7 @@ def score_p(
     1 where π is 0 or 1.
     """
     error = np.sqrt(null * (1 - null) * inflation / _worth(hits, within, confidence))
-    return float(2 * stats.norm.sf(abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
+    return float(2 * ndtr(-abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
 
 
 def _worth(hits: np.ndarray, within: Clusters | None, confidence: float) -> float:
@@ -94,7 +94,7 @@ def effective_n(
     spread = float(share * (1 - share))
     if spread == 0:
         return float(d)
-    ratio_zt = float(stats.norm.ppf(0.5 + confidence / 2)) / t_quantile(confidence, df)
+    ratio_zt = float(ndtri(0.5 + confidence / 2)) / t_quantile(confidence, df)
     return max(1.0, spread / max(float(error) ** 2, spread / n) * ratio_zt**2)
 
 
@@ -164,8 +164,8 @@ def paired_proportions(
 
 
 def mcnemar_p(b: int, c: int) -> float:
-    """McNemar's exact two-sided p from the discordant counts; 1 when there are none. scipy.stats.binomtest."""
-    return float(stats.binomtest(b, b + c).pvalue) if b + c else 1.0
+    """McNemar's exact two-sided p from the discordant counts; 1 when there are none."""
+    return min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
 
 
 def bonett_price(b: int, c: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -174,7 +174,7 @@ def bonett_price(b: int, c: int, n: int, confidence: float = 0.95) -> tuple[floa
     British Journal of Mathematical and Statistical Psychology 65:430 (2012).
     """
     p12, p21 = (b + 1) / (n + 2), (c + 1) / (n + 2)
-    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    z = float(ndtri(0.5 + confidence / 2))
     return p12 - p21, z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
 
 

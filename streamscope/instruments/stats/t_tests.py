@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr
 
 from streamscope.instruments.stats.estimators import Shared, degrees_of_freedom, ratio_and_error
 
@@ -29,7 +29,7 @@ def clustered_t(totals: np.ndarray, counts: np.ndarray, shared: Shared | None = 
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(error > 0, difference / error, np.nan)
     df = np.broadcast_to(degrees_of_freedom(counts, shared), error.shape)
-    return TTest(difference, error, t, df, 2 * stats.t.sf(np.abs(t), df))
+    return TTest(difference, error, t, df, 2 * stdtr(df, -np.abs(t)))
 
 
 def welch_t(a: np.ndarray, b: np.ndarray) -> TTest:
@@ -42,7 +42,7 @@ def welch_t(a: np.ndarray, b: np.ndarray) -> TTest:
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(va + vb > 0, difference / np.sqrt(va + vb), np.nan)
         df = (va + vb) ** 2 / (va**2 / (a.shape[-1] - 1) + vb**2 / (b.shape[-1] - 1))
-    return TTest(difference, np.sqrt(va + vb), t, df, 2 * stats.t.sf(np.abs(t), df))
+    return TTest(difference, np.sqrt(va + vb), t, df, 2 * stdtr(df, -np.abs(t)))
 
 
 def spread(test: TTest) -> float:
