@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 
@@ -18,13 +19,17 @@ MINUTES ?= 60
 
 .PHONY: demo zoo cards test test-slow docs mutants lint clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt # what a demonstration needs
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch uv # pip's settings say which build of torch
-	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e '.[dev]'; code=$$?; wait; exit $$code # uv keeps the torch that it finds
+	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e .; code=$$?; wait; exit $$code # uv keeps the torch that it finds
 	@touch $@
 
-demo: $(STAMP)
+$(STAMP): $(BASE) # and what the tests need
+	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+demo: $(BASE)
 	rm -rf runs/demo
 	@echo "The demonstration takes three to six minutes on two cores: one of training, the others of measuring."
 	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/d-cas --scale zoo --steps 120 --out runs/demo/lfa

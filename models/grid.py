@@ -29,7 +29,6 @@ run once, under its first name.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -45,6 +44,7 @@ import tyro
 
 from streamscope.cli.bounds import Count
 from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
+from streamscope.cli.disk import lock as lock_file
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.launch import LaunchOptions, child, is_worker, launch
 from streamscope.cli.ledger import Ledger, Released
@@ -340,7 +340,7 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     except OSError as error:
         raise InputError(f"cannot create {out}: {error.strerror}") from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # simultaneous commands see each other's cells
+        lock_file(lock.fileno(), wait=True)  # simultaneous commands see each other's cells
         before = _read_cells(out)
         matched = _match_cells(cells, before, out)
         if any(cell.name not in before for cell in matched):

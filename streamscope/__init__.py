@@ -55,6 +55,10 @@ def build(name_or_config: "str | ModelConfig", scale: str = "paper", **options: 
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from streamscope.cli.version import version
+
+        return version()
     if name not in _HOME:
         raise AttributeError(f"module 'streamscope' has no attribute {name!r}")
     from importlib import import_module

@@ -7,6 +7,8 @@ streamscope papers lfa                       with its room, as well
 streamscope papers                           the commands of a room
 streamscope papers --out site                what a room does by itself, where it has a command of its own
 streamscope --help                           what there is, a line each
+streamscope --version
+streamscope completion bash                  a script that completes all this, for bash, zsh or fish
 """
 
 import sys
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from streamscope.cli.commands import ROOMS, commands, first_line, whole_name
+from streamscope.cli.version import version
 
 
 def entry(module: str) -> Callable[[Sequence[str]], None]:
@@ -43,9 +46,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     known = commands()
     if not words or words[0] in ("-h", "--help"):
         print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more")
-        print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own; the file is executed\n")
+        print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own; the file is executed")
+        print("       streamscope --version; streamscope completion bash|zsh|fish\n")
         for room in ROOMS:
             listed(room, known)
+        return
+    if words[0] == "--version":
+        print(f"streamscope {version()}")
+        return
+    if words[0] == "completion":
+        print(completion(words[1:]), end="")
         return
     if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]):
         listed(words[0], known)
@@ -61,9 +71,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         words.insert(0, "user_instrument")
     words[0] = whole_name(words[0], known)
     if words[0] not in known:
-        raise unknown("command", words[0], list(known))
+        raise unknown("command", words[0], [*known, "completion"])
     sys.argv = [f"streamscope {called if is_own(called) else words[0]}", *words[1:]]
     entry(known[words[0]])(words[1:])
+
+
+def completion(words: Sequence[str]) -> str:
+    """The script of `streamscope completion SHELL`. Raises `InputError` for no shell, or one that is not known."""
+    from streamscope.cli.completion import WRITERS, script
+    from streamscope.cli.errors import InputError
+    from streamscope.models.checkpoint import NAMES
+
+    if len(words) != 1:
+        raise InputError(f"name your shell: streamscope completion {'|'.join(WRITERS)}")
+    return script(words[0], [f"stories/{name}" for name in NAMES])
 
 
 def script() -> None:

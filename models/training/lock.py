@@ -5,7 +5,6 @@ to it. If two machines share a folder but not its locks, the file's time decides
 its log, and the lock of another machine counts for `EXPIRES` seconds after that.
 """
 
-import fcntl
 import json
 import os
 import socket
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.disk import lock as lock_file
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import now
 
@@ -40,15 +40,14 @@ class Lock:
             self._refuse(f"wait {EXPIRES - silent:.0f} s if that machine is gone, or delete {self.path}")
         os.ftruncate(self._file, 0)
         me = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
-        os.pwrite(self._file, json.dumps(me).encode(), 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.write(self._file, json.dumps(me).encode())
 
     def _open(self) -> None:
         """Open and lock the file; try again if its last holder removed it in between."""
         while True:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock_file(self._file):
                 self._refuse("wait for it to end, or stop it")
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._file), self.path.stat()):
@@ -64,17 +63,19 @@ class Lock:
     def _holder(self) -> dict[str, Any]:
         """The content of the file; {} if its writer was killed while writing."""
         with suppress(ValueError):
-            holder = json.loads(os.pread(self._file, 4096, 0))
+            os.lseek(self._file, 0, os.SEEK_SET)
+            holder = json.loads(os.read(self._file, 4096))
             return holder if isinstance(holder, dict) else {}
         return {}
 
     def touch(self) -> None:
         """Show that the process is alive."""
-        os.utime(self._file)
+        os.utime(self._file if os.utime in os.supports_fd else self.path)
 
     def release(self) -> None:
         """Release the folder and remove the file."""
-        self.path.unlink(missing_ok=True)
+        with suppress(PermissionError):  # Windows keeps the name of an open file
+            self.path.unlink(missing_ok=True)
         self._close()
 
     def _close(self) -> None:

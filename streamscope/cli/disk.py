@@ -25,6 +25,11 @@ from typing import Any, NotRequired, Required
 
 from typing_extensions import TypedDict
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from streamscope.cli.bounds import LARGEST_INT, SplitAt
 from streamscope.cli.errors import InputError
 
@@ -308,6 +313,24 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
+WINDOWS = os.name == "nt"
+
+
+def lock(file: int, *, shared: bool = False, wait: bool = False) -> bool:
+    """Lock an open file until it is closed or its process ends (`flock`); returns whether it succeeded.
+
+    `shared` lets others hold it as well; `wait` waits for those who do. Without `fcntl` (Windows) nothing is locked and
+    the answer is True.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
 CHECKSUM = b"sha256"
 """Metadata key of a parquet file: sha256 of the other entries by name. The rows have a CRC per page."""
 
@@ -332,7 +355,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         mode = stat.S_IMODE(part.stat().st_mode)
         write(part)
         part.chmod(mode)  # safetensors writes files that only their owner can read
-        with open(part, "rb") as file:
+        with open(part, "r+b") as file:  # Windows syncs only what is open for writing
             os.fsync(file.fileno())
         if keep is not None and path.exists():
             os.replace(path, keep)
@@ -358,13 +381,15 @@ def _remove_parts(folder: Path) -> None:
     """Delete temporary files of killed processes of this machine in a folder, once per process."""
     for part in folder.glob(f".*.{_host()}-*.part"):
         match = re.search(r"-(\d+)-[0-9a-f]{8}\.part$", part.name)
-        if match and not _is_alive(int(match[1])):
+        if match and not is_alive(int(match[1])):
             with suppress(OSError):
                 part.unlink()
 
 
-def _is_alive(pid: int) -> bool:
-    """Whether this machine has a process with this id."""
+def is_alive(pid: int) -> bool:
+    """Whether this machine has a process with this id; always True on Windows, where asking would interrupt it."""
+    if WINDOWS:
+        return True
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -2,8 +2,8 @@
 
     serial      this process does it alone
     local       --workers processes on this machine, of one thread each
-    ray         --workers tasks on the Ray cluster at RAY_ADDRESS, or on a local one (extra `ray`)
-    submitit    --workers jobs of SLURM; without sbatch its imitation on this machine, for tests (extra `slurm`)
+    ray         --workers tasks on the Ray cluster at RAY_ADDRESS, or on a local one (extra `launch`)
+    submitit    --workers jobs of SLURM; without sbatch its imitation on this machine, for tests (extra `launch`)
     worker      what the others start: takes what is open in the ledger, prints no summary
 
 Workers find their tasks in a ledger (`cli.ledger`) in a folder that all of them see, so they need no connection to
@@ -109,7 +109,7 @@ def _ray(options: LaunchOptions, command: list[str], logs: Path) -> int:
     try:
         import ray
     except ImportError:
-        raise InputError("--launch ray needs Ray: pip install 'streamscope[ray]'") from None
+        raise InputError("--launch ray needs Ray: pip install 'streamscope[launch]'") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
     address = os.environ.get("RAY_ADDRESS")
     local: dict[str, Any] = {"num_cpus": options.workers, "include_dashboard": False, "object_store_memory": 80 << 20}
@@ -128,7 +128,7 @@ def _submitit(options: LaunchOptions, command: list[str], logs: Path) -> int:
     try:
         import submitit
     except ImportError:
-        raise InputError("--launch submitit needs submitit: pip install 'streamscope[slurm]'") from None
+        raise InputError("--launch submitit needs submitit: pip install 'streamscope[launch]'") from None
     executor = submitit.AutoExecutor(folder=logs / "submitit", cluster=None if shutil.which("sbatch") else "local")
     executor.update_parameters(timeout_min=max(1, round(60 * options.hours)), name="streamscope")
     if options.partition is not None:

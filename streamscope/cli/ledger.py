@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.disk import is_alive
 from streamscope.cli.errors import InputError
 
 NAME = re.compile(r"[\w@+=,.-]+")
@@ -225,7 +226,7 @@ def _who(claim: Path) -> str:
 def _born(pid: int) -> str | None:
     """When a process of this machine began, so that a number that is used again is no sign of life; None if gone.
 
-    Where there is no /proc it is "unknown" for every process that lives.
+    Where there is no /proc it is "unknown" for every process that is_alive.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -233,10 +234,4 @@ def _born(pid: int) -> str | None:
     except OSError:
         if Path("/proc/self/stat").exists():
             return None
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return None
-    except PermissionError:
-        pass
-    return "unknown"
+    return "unknown" if is_alive(pid) else None

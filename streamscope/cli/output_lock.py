@@ -6,7 +6,6 @@
 Each command holds a lock (`flock`, which always ends with the process) on a file named after its work.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from streamscope.cli.disk import lock as lock_file
 from streamscope.cli.errors import InputError
 
 
@@ -50,7 +50,7 @@ def _hold(path: Path) -> int:
             continue
         except OSError as error:
             raise InputError(f"cannot write {path.parent}: {error.strerror}") from None
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        lock_file(lock, shared=True, wait=True)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), path.stat()):
                 return lock
@@ -59,11 +59,9 @@ def _hold(path: Path) -> int:
 
 def _is_alone(lock: int) -> bool:
     """Try to make the lock exclusive; whether it succeeded."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):  # file systems without locks
+        return lock_file(lock)
+    return False
 
 
 def _locked(path: Path) -> bool:

@@ -55,9 +55,9 @@ def test_a_worker_is_the_same_command() -> None:
 def test_what_is_missing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    for launcher, extra in (("ray", "ray"), ("submitit", "slurm")):
+    for launcher in ("ray", "submitit"):
         monkeypatch.setitem(sys.modules, launcher, None)
-        with pytest.raises(InputError, match=f"needs .*pip install 'streamscope\\[{extra}\\]'"):
+        with pytest.raises(InputError, match="needs .*pip install 'streamscope\\[launch\\]'"):
             main([str(tmp_path), "--launch", launcher])
     with pytest.raises(InputError, match="workers must be at least 1, got 0"):
         main([str(tmp_path), "--launch", "local", "--workers", "0"])

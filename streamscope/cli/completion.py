@@ -1,0 +1,138 @@
+"""`streamscope completion bash|zsh|fish`: a script that completes commands, their options and the values of these.
+
+Commands and options are read off what each command prints with --help, so the script knows the version that made it.
+"""
+
+import io
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+from shlex import quote
+
+from streamscope.cli.commands import commands, first_line
+from streamscope.cli.errors import unknown
+
+Options = Mapping[str, tuple[str, ...]]
+"""--option -> the values that it takes, () where these are no list of single words."""
+OPTION = re.compile(r"^│ (?:-\w, )?((?:--[\w-]+(?:, | / |\|)?)+)(?: \[?\{([^}]*)\})?", re.MULTILINE)
+
+
+def script(shell: str, models: Sequence[str] = ()) -> str:
+    """The script for a shell; `models` are completed where a run is named. Raises `InputError` for another shell."""
+    if shell not in WRITERS:
+        raise unknown("shell", shell, list(WRITERS))
+    typed = {name: (first_line(module), options(module)) for name, module in commands().items()}
+    return WRITERS[shell](typed, models)
+
+
+def options(module: str) -> Options:
+    """The options of a command, from its help."""
+    found = import_module(module)
+    main = found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
+    before, said = os.environ.get("COLUMNS"), io.StringIO()
+    os.environ["COLUMNS"] = "400"
+    with redirect_stdout(said), suppress(SystemExit):
+        main(["--help"])
+    if before is None:
+        del os.environ["COLUMNS"]
+    else:
+        os.environ["COLUMNS"] = before
+    known: dict[str, tuple[str, ...]] = {}
+    for names, values in OPTION.findall(said.getvalue()):
+        for name in re.findall(r"--[\w-]+", names):
+            known[name] = tuple(values.split(",")) if values and " " not in values else ()
+    return known
+
+
+Typed = Mapping[str, tuple[str, Options]]
+
+
+def bash(typed: Typed, models: Sequence[str]) -> str:
+    """For bash: words that begin with - are options, others bundled models, and files where none fits."""
+    cases = [
+        f"    {quote(f'{name} {option}')}) words={quote(' '.join(values))} ;;"
+        for name, (_, known) in typed.items()
+        for option, values in known.items()
+        if values
+    ]
+    lines = [f"    {quote(name)}) words={quote(' '.join(known))} ;;" for name, (_, known) in typed.items()]
+    return "\n".join(
+        [
+            "_streamscope() {",
+            '  local cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} words=""',
+            "  if [ $COMP_CWORD -eq 1 ]; then",
+            f'    COMPREPLY=($(compgen -W {quote(" ".join(typed))} -- "$cur")); return',
+            "  fi",
+            '  case "$command ${COMP_WORDS[COMP_CWORD-1]}" in',
+            *cases,
+            "  esac",
+            '  if [ -z "$words" ]; then case "$cur" in',
+            '  -*) case "$command" in',
+            *lines,
+            "  esac ;;",
+            f"  *) words={quote(' '.join(models))} ;;",
+            "  esac; fi",
+            '  COMPREPLY=($(compgen -W "$words" -- "$cur"))',
+            "}",
+            "complete -o default -F _streamscope streamscope",
+            "",
+        ]
+    )
+
+
+def zsh(typed: Typed, models: Sequence[str]) -> str:
+    """For zsh, a file `_streamscope` in a folder of $fpath."""
+    cases = [
+        f"  {quote(f'{name} {option}')}) compadd -- {' '.join(map(quote, values))}; return ;;"
+        for name, (_, known) in typed.items()
+        for option, values in known.items()
+        if values
+    ]
+    lines = [f"  {quote(name)}) compadd -- {' '.join(known)} ;;" for name, (_, known) in typed.items()]
+    named = [quote(f"{name}:{said}") for name, (said, _) in typed.items()]
+    return "\n".join(
+        [
+            "#compdef streamscope",
+            "if (( CURRENT == 2 )); then",
+            f"  local -a named; named=({' '.join(named)})",
+            "  _describe command named; return",
+            "fi",
+            'case "${words[2]} ${words[CURRENT-1]}" in',
+            *cases,
+            "esac",
+            "if [[ ${words[CURRENT]} == -* ]]; then",
+            '  case "${words[2]}" in',
+            *lines,
+            "  esac",
+            "else",
+            f"  compadd -- {' '.join(models)}",
+            "  _files",
+            "fi",
+            "",
+        ]
+    )
+
+
+def fish(typed: Typed, models: Sequence[str]) -> str:
+    """For fish, a file `streamscope.fish` of its completions."""
+
+    def line(*words: str) -> str:
+        return " ".join(["complete -c streamscope", *words])
+
+    def text(value: str) -> str:
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+    lines = [
+        line("-n __fish_use_subcommand", "-f", f"-a {name}", f"-d {text(said)}") for name, (said, _) in typed.items()
+    ]
+    lines.append(line("-n 'not __fish_use_subcommand'", f"-a {text(' '.join(models))}"))
+    for name, (_, known) in typed.items():
+        for option, values in known.items():
+            taken = [f"-x -a {text(' '.join(values))}"] if values else []
+            lines.append(line(f"-n '__fish_seen_subcommand_from {name}'", f"-l {option.removeprefix('--')}", *taken))
+    return "\n".join([*lines, ""])
+
+
+WRITERS = {"bash": bash, "zsh": zsh, "fish": fish}
