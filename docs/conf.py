@@ -1,5 +1,7 @@
 """Sphinx: `make docs` builds the documentation into docs/_build, warnings are errors."""
 
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,32 @@ suppress_warnings = [
 ]
 
 
+RENDERER = """
+import plotly.io as pio
+from plotly.io.base_renderers import HtmlRenderer
+
+pio.renderers["page"] = HtmlRenderer(include_plotlyjs=False)
+pio.renderers.default = "page"
+"""
+"""What the kernels of the notebooks run first: figures bring no Plotly, their pages load one copy (`with_plotly`)."""
+
+
+def with_plotly(app: Any, pagename: str, templatename: str, context: Any, doctree: Any) -> None:
+    """Pages of notebooks load the copy of Plotly that lies beside them, so that figures open offline."""
+    if pagename.startswith("notebooks/"):
+        app.add_js_file("plotly.min.js", priority=100)
+
+
 def setup(app: Any) -> None:
     """Write the pages that are generated from the code before Sphinx looks for pages."""
+    import plotly
     from pages import write
 
     write(ROOT / "docs" / "reference")
+    shutil.copy(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", ROOT / "docs" / "_static")
+    kernels = Path(app.outdir).parent / "ipython"
+    startup = kernels / "profile_default" / "startup"
+    startup.mkdir(parents=True, exist_ok=True)
+    (startup / "renderer.py").write_text(RENDERER, encoding="utf-8")
+    os.environ["IPYTHONDIR"] = str(kernels)
+    app.connect("html-page-context", with_plotly)

@@ -72,10 +72,11 @@ class Cluster(Instrument):
     """Clusters that were written before: the tokens get their labels, and nothing is fitted."""
 
     figures: ClassVar = (
-        Intervals("share", "depth", label="depth", each=("group",), ranked=False),
-        Curve("held", x="largest", log=True),
-        Histogram("k_star_sd", at="dealt"),
-    )
+        Intervals("share", "depth", label="depth", each=("group",), ranked=False,
+                  title="Clusters by the depth at which their predictions settle"),
+        Curve("held", x="largest", log=True, title="Share of tokens in the largest clusters"),
+        Histogram("k_star_sd", at="dealt", title="Clusters by how much the depth k* varies within them"),
+    )  # fmt: skip
     quick: ClassVar = {"umap": False, "stability": 1}
     planted: ClassVar = "tests/features/test_cluster.py::test_k_star_clusters_are_found"
 

@@ -70,7 +70,9 @@ class Extract(Instrument):
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second table; --raw alone: the last layer's streams."""
 
-    figures: ClassVar = (Curve("share", "depth", x="k_star"),)
+    figures: ClassVar = (
+        Curve("share", "depth", x="k_star", title="Share of tokens whose prediction settles at each layer"),
+    )  # fmt: skip
     shared: ClassVar = True
     planted: ClassVar = "tests/features/test_reader.py::test_a_planted_head_and_a_planted_depth"
 

@@ -40,7 +40,9 @@ class NeededContext(Instrument):
     least: Count = 32
     """Tokens at earlier positions are left out; more than the largest window."""
 
-    figures: ClassVar = (Curve("kept", x="window", by="depths", log=True),)
+    figures: ClassVar = (
+        Curve("kept", x="window", by="depths", log=True, title="Share of predictions that the last tokens alone give"),
+    )  # fmt: skip
     planted: ClassVar = "tests/features/test_needed_context.py::test_a_model_that_reads_one_token_keeps_all"
 
     def __post_init__(self) -> None:

@@ -47,8 +47,9 @@ class PredictEffects(Instrument):
     """Of folds, shuffles, resamples and trees."""
 
     figures: ClassVar = (
-        Intervals("r2", label="edit", beside="baselines", each=("measure", "of")),
-        Intervals("gain", label="edit", each=("measure", "of")),
+        Intervals("r2", label="edit", beside="baselines", each=("measure", "of"),
+                  title="How well features predict which tokens an edit hits"),
+        Intervals("gain", label="edit", each=("measure", "of"), title="What features add to the baselines"),
     )  # fmt: skip
     quick: ClassVar = {"edits": ("L5H0", "L5H1"), "of": ("absolute",), "shuffles": 1, "resamples": 100, "folds": 3}
     planted: ClassVar = "tests/features/test_predict_effects.py::test_a_known_share_of_variance_is_found"

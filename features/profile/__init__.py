@@ -46,12 +46,15 @@ class Profile(Instrument):
     """Tokens by farthest point, per cluster; 15 in the paper."""
 
     figures: ClassVar = (
-        Points("y", "tokens", color="label", text=("text", "prediction"), none=""),
-        Points("y", "tokens", color="cluster", text=("text", "prediction"), none=-1),
-        Points("y", "tokens", color="k_star", text=("text", "prediction"), ordered=True),
-        Intervals("depth_mean", label="cluster"),
-        HeadMap("log_odds", "kinds", rows="cluster", columns="kind"),
-    )
+        Points("y", "tokens", color="label", text=("text", "prediction"), none="", typical="text",
+               title="Map of tokens, by cluster and its typical tokens"),
+        Points("y", "tokens", color="cluster", text=("text", "prediction"), none=-1, typical="text",
+               title="Map of tokens, by cluster"),
+        Points("y", "tokens", color="k_star", text=("text", "prediction"), ordered=True,
+               title="Map of tokens, by the layer where their prediction settles"),
+        Intervals("depth_mean", label="cluster", title="Layer where predictions settle, by cluster"),
+        HeadMap("log_odds", "kinds", rows="cluster", columns="kind", title="Which kinds of tokens each cluster holds"),
+    )  # fmt: skip
     quick: ClassVar = {"umap": False}
     planted: ClassVar = "tests/features/test_profiles.py::test_the_command_says_what_was_planted"
 

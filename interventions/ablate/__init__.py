@@ -60,9 +60,14 @@ class Ablate(Instrument):
     """Which random sets are drawn, and which rows trade places under --method resample."""
 
     figures: ClassVar = (
-        HeadMap("delta", by="scale"), Scatter("delta", x="alone"), Matrix("interaction"),
-        Intervals("delta", beside="control", by="scale"), Curve("delta", x="scale", by="head"),
-        HeadMap("delta", "sps", by="scale"), HeadMap("delta", "coherence", by="scale"),
+        HeadMap("delta", by="scale", title="Loss increase from ablating each head"),
+        Scatter("delta", x="alone", title="Loss increase of each set against the sum of its heads alone"),
+        Matrix("interaction", title="What two heads cost together beyond the sum of each alone"),
+        Intervals("delta", beside="control", by="scale",
+                  title="Loss increase from ablating each head, with 95 % intervals"),
+        Curve("delta", x="scale", by="head", title="Loss increase as heads are scaled down"),
+        HeadMap("delta", "sps", by="scale", title="Change of SPS from ablating each head"),
+        HeadMap("delta", "coherence", by="scale", title="Change of coherence from ablating each head"),
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L5.*",), "draws": 2}
     planted: ClassVar = (

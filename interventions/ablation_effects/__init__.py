@@ -49,11 +49,15 @@ class AblationEffects(Instrument):
     """Of the bootstrap intervals of Cohen's d."""
 
     figures: ClassVar = (
-        HeadMap("delta", rows="task", columns="group"),
-        HeadMap("delta", "log_odds", rows="task", columns="group"),
-        Intervals("delta", label="group", beside="above", each=("task",)),
-        Intervals("sd_ratio", "ratios", label="group", each=("measure", "task")),
-    )
+        HeadMap("delta", rows="task", columns="group",
+                title="Change of the answer's probability from ablating groups of heads"),
+        HeadMap("delta", "log_odds", rows="task", columns="group",
+                title="Change of the answer's log-odds from ablating groups of heads"),
+        Intervals("delta", label="group", beside="above", each=("task",),
+                  title="Change of the answer's probability by group, with 95 % intervals"),
+        Intervals("sd_ratio", "ratios", label="group", each=("measure", "task"),
+                  title="How much more the effects vary than in the control"),
+    )  # fmt: skip
     runs: ClassVar = ("stories/pls",)
     quick: ClassVar = {"draws": 2, "resamples": 100}
     planted: ClassVar = (

@@ -56,7 +56,10 @@ class Abliterate(Instrument):
     """Of the random directions."""
 
     runs: ClassVar = ("stories/gpt2",)
-    figures: ClassVar = (Intervals("kl", label="what", beside="random_kl"),)
+    figures: ClassVar = (
+        Intervals("kl", label="what", beside="random_kl",
+                  title="How far predictions move when the direction is removed" ),
+    )  # fmt: skip
     quick: ClassVar = {"draws": 1}
     planted: ClassVar = "tests/interventions/test_abliterate.py::test_nothing_is_written_along_the_direction"
 

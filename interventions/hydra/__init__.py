@@ -41,10 +41,13 @@ class Hydra(Instrument):
     """Groups to ablate as one: entity, anchor, semantic, found, L5.H4+L5.H5, name=L4.*."""
 
     figures: ClassVar = (
-        Scatter("total", x="direct", label="group", each=("task",)),
-        HeadMap("compensation", "layers", rows="group", columns="place", each=("task",)),
-        Intervals("made_up", label="group", each=("task",)),
-    )
+        Scatter("total", x="direct", label="group", each=("task",),
+                title="Total effect of each head against its direct effect"),
+        HeadMap("compensation", "layers", rows="group", columns="place", each=("task",),
+                title="What later layers make up when heads are ablated"),
+        Intervals("made_up", label="group", each=("task",),
+                  title="Share of the direct effect that later layers make up" ),
+    )  # fmt: skip
     quick: ClassVar = {"heads": ("L4.H0-1", "L5.H3")}
     planted: ClassVar = "tests/interventions/test_hydra.py::test_planted_backup_makes_up_what_it_is_set_to"
 

@@ -55,10 +55,13 @@ class Latents(Instrument):
     """Most probable next tokens to show."""
 
     figures: ClassVar = (
-        Curve("delta", x="amount", by="latents", each=("edit",)),
-        HeadMap("delta", rows="layer", columns="projection", by="amount", each=("edit",)),
-        HeadMap("delta", rows="place", columns="dims", by="amount", each=("edit",)),
-        HeadMap("kl", "positions", each=("prompt",), rows="change", columns="position", names="token"),
+        Curve("delta", x="amount", by="latents", each=("edit",), title="Loss increase as latents are changed"),
+        HeadMap("delta", rows="layer", columns="projection", by="amount", each=("edit",),
+                title="Loss increase from changing the latents of each projection"),
+        HeadMap("delta", rows="place", columns="dims", by="amount", each=("edit",),
+                title="Loss increase from changing each latent dimension"),
+        HeadMap("kl", "positions", each=("prompt",), rows="change", columns="position", names="token",
+                title="How far predictions move at each position"),
     )  # fmt: skip
     runs: ClassVar = ("stories/hdpl",)
     quick: ClassVar = {"at": ("L1.*",)}

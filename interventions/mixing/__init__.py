@@ -57,10 +57,13 @@ class Mixing(Instrument):
     """Of the permutations."""
 
     figures: ClassVar = (
-        Intervals("delta", "everywhere", label="definition", ranked=False),
-        HeadMap("delta", "modules", rows="definition", columns="where"),
-        Curve("delta", "modules", x="module", by="to", each=("of",)),
-    )
+        Intervals("delta", "everywhere", label="definition", ranked=False,
+                  title="Loss increase when mixing is replaced everywhere"),
+        HeadMap("delta", "modules", rows="definition", columns="where",
+                title="Loss increase when mixing is replaced in one module"),
+        Curve("delta", "modules", x="module", by="to", each=("of",),
+              title="Loss increase when mixing is replaced, by module"),
+    )  # fmt: skip
     runs: ClassVar = ("stories/kromcanon-b2",)
     quick: ClassVar = {"where": ("L0-1.*", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_mixing.py::test_what_is_known_on_paper"

@@ -69,12 +69,16 @@ class Patch(Instrument):
     """Nats between clean and corrupted below which recovery is undefined."""
 
     figures: ClassVar = (
-        HeadMap("recovery", each=("hook", "direction"), columns="position"),
-        HeadMap("recovery", each=("hook", "direction")),
-        HeadMap("effect", each=("hook", "direction"), columns="position"),
-        HeadMap("effect", each=("hook", "direction")),
-        Intervals("effect", label="name"), Intervals("attribution", label="name"),
-        HeadMap("effect", table="paths", rows="sender", columns="reader"),
+        HeadMap("recovery", each=("hook", "direction"), columns="position",
+                title="Recovery of the answer from patching each position"),
+        HeadMap("recovery", each=("hook", "direction"), title="Recovery of the answer from patching each head"),
+        HeadMap("effect", each=("hook", "direction"), columns="position",
+                title="Effect on the answer of patching each position"),
+        HeadMap("effect", each=("hook", "direction"), title="Effect on the answer of patching each head"),
+        Intervals("effect", label="name", title="Effects of patching, with 95 % intervals"),
+        Intervals("attribution", label="name", title="Attribution patching: the first-order guess of each effect"),
+        HeadMap("effect", table="paths", rows="sender", columns="reader",
+                title="Effect on the answer of patching each path"),
     )  # fmt: skip
     quick: ClassVar = {
         "contrast": "noun", "pairs": 4, "hooks": ("token_pre", "z"), "layers": ("0-1",), "senders": ("L1.H2",),

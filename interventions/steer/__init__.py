@@ -54,7 +54,11 @@ class Steer(Instrument):
     seed: Seed = 0
     """Of the samples and of the random directions."""
 
-    figures: ClassVar = (Curve("kl", beside="random_kl"), Curve("delta", beside="random_delta"), Curve("shift"))
+    figures: ClassVar = (
+        Curve("kl", beside="random_kl", title="How far predictions move along the direction"),
+        Curve("delta", beside="random_delta", title="Loss increase along the direction"),
+        Curve("shift", title="Shift of the log-odds along the direction"),
+    )  # fmt: skip
     quick: ClassVar = {"scale": (-1.0, 0.0, 1.0), "draws": 1, "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_steer.py::test_the_table"
 

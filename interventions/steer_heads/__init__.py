@@ -58,11 +58,14 @@ class SteerHeads(Instrument):
     """Which random groups are drawn."""
 
     figures: ClassVar = (
-        Curve("level", x="scale", by="group", each=("task",)),
-        Curve("level", "log_odds", x="scale", by="group", each=("task",)),
-        Curve("level", "loss", x="scale", by="group"),
-        Intervals("range", "curves", label="group", beside="random_range", each=("measure", "task")),
-    )
+        Curve("level", x="scale", by="group", each=("task",),
+              title="Probability of the answer as heads are turned down and up"),
+        Curve("level", "log_odds", x="scale", by="group", each=("task",),
+              title="Log-odds of the answer as heads are turned down and up"),
+        Curve("level", "loss", x="scale", by="group", title="Loss as heads are turned down and up"),
+        Intervals("range", "curves", label="group", beside="random_range", each=("measure", "task"),
+                  title="Range over scales, compared with random heads"),
+    )  # fmt: skip
     quick: ClassVar = {"scales": (0.0, 1.5), "draws": 1}
     planted: ClassVar = "tests/interventions/test_steer_heads.py::test_levels_and_changes_are_those_on_paper"
 

@@ -51,8 +51,8 @@ class Streams(Instrument):
     """Of the draws."""
 
     figures: ClassVar = (
-        Curve("percent", x="layer", by="definition", each=("reach",)),
-        Intervals("percent", label="definition", each=("where", "reach")),
+        Curve("percent", x="layer", by="definition", each=("reach",), title="Loss increase without a stream, by layer"),
+        Intervals("percent", label="definition", each=("where", "reach"), title="Loss increase without a stream"),
     )  # fmt: skip
     quick: ClassVar = {"where": ("1-2", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"

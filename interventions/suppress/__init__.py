@@ -52,10 +52,13 @@ class Suppress(Instrument):
     """Of the bootstrap intervals of Cohen's d."""
 
     figures: ClassVar = (
-        Curve("delta", "effects", x="gate", by="group", each=("measure", "selection")),
-        Histogram("delta", "draws", at="selected", each=("measure", "selection")),
-        HeadMap("delta", "parts", rows="selection", columns="part", each=("measure", "group")),
-    )
+        Curve("delta", "effects", x="gate", by="group", each=("measure", "selection"), draws="draws",
+              title="Change as position heads are turned down, compared with random heads"),
+        Histogram("delta", "draws", at="selected", each=("measure", "selection"),
+                  title="Change from turning down position heads (line) and random heads (bars)"),
+        HeadMap("delta", "parts", rows="selection", columns="part", each=("measure", "group"),
+                title="Change from turning down position heads, by relation and layer"),
+    )  # fmt: skip
     quick: ClassVar = {"k": (1,), "gates": (1.0, 0.5, 0.0), "draws": 5, "resamples": 100}
     planted: ClassVar = (
         "tests/interventions/test_suppress.py::test_the_semantic_head_carries_sps_and_coherence_as_on_paper"

@@ -42,8 +42,11 @@ class TokenEffects(Instrument):
     """Labels of `features.cluster` for tokens of the same model and data: effects where a gate is low in a mode."""
 
     figures: ClassVar = (
-        Intervals("delta_loss", "edits", label="edit"), Intervals("delta_log_p", "edits", label="edit"),
-        HeadMap("delta_loss", "edits"), HeadMap("abs_delta_loss", "edits"),
+        Intervals("delta_loss", "edits", label="edit", title="Mean loss increase of tokens from each edit"),
+        Intervals("delta_log_p", "edits", label="edit",
+                  title="Mean change of the next token's log-probability from each edit"),
+        HeadMap("delta_loss", "edits", title="Mean loss increase of tokens from ablating each head"),
+        HeadMap("abs_delta_loss", "edits", title="Mean absolute change of the loss from ablating each head"),
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L5.*",)}
     planted: ClassVar = (

@@ -73,9 +73,8 @@ def swap(tables: Tables, look: Look) -> Any:
         for i, (column, name) in enumerate((("swap", "static bias alone"), ("swap_best", "largest, with dynamics"))):
             canvas.add_bar(x=x, y=one[column], name=name, showlegend=row == 1, row=row, col=1,
                            marker={"color": colours[i]})  # fmt: skip
-    canvas.update_yaxes(title="p(swap)", rangemode="tozero", matches="y").update_xaxes(
-        tickangle=90, tickfont={"size": 7}, dtick=1
-    )
+    canvas.update_yaxes(title="p(swap)", rangemode="tozero", matches="y").update_yaxes(matches=None, row=1)
+    canvas.update_xaxes(tickangle=90, tickfont={"size": 7}, dtick=1)
     return canvas
 
 

@@ -115,7 +115,7 @@ def distribution(tables: Tables, look: Look) -> Any:
         bins = {"start": 0, "end": top * 1.001, "size": top / 24}
         canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.fill(0)}), **at)
         canvas.add_vline(x=FIXED, line=RULE, **at)
-    canvas.update_xaxes(matches="x").update_yaxes(title="heads", col=1)
+    canvas.update_xaxes(matches="x").update_xaxes(matches=None, row=1, col=1).update_yaxes(title="heads", col=1)
     canvas.update_xaxes(title="PDS", row=-(-len(shown) // 2))
     return canvas
 

@@ -136,7 +136,7 @@ def modularity(tables: Tables, look: Look) -> Any:
                          margin={"t": 46})  # fmt: skip
     canvas.update_xaxes(tickangle=30, tickfont={"size": 7}, row=1)
     canvas.update_yaxes(autorange="reversed", row=1).update_yaxes(showticklabels=False, row=1, col=2)
-    canvas.update_yaxes(type="log", dtick=1, matches="y3", row=2)
+    canvas.update_yaxes(type="log", dtick=1, matches="y3", row=2).update_yaxes(matches=None, row=2, col=1)
     canvas.update_xaxes(title="effect, %", range=[-wide, wide], row=2)
     canvas.update_yaxes(title="cases", row=2, col=1)
     return canvas

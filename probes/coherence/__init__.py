@@ -42,7 +42,10 @@ class Coherence(Instrument):
     elsewhere: bool = True
     """Ask the same after other prompts' nouns as well."""
 
-    figures: ClassVar = (Intervals("log_odds", label="relation", beside="due"), Intervals("share", label="relation"))
+    figures: ClassVar = (
+        Intervals("log_odds", label="relation", beside="due", title="Log-odds of the coherent continuation"),
+        Intervals("share", label="relation", title="Share of prompts with the coherent continuation preferred"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coherence.py::test_planted_logits"
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":

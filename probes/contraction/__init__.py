@@ -35,7 +35,11 @@ class Contraction(Instrument):
     spread ‖X − X̄‖ / ‖X‖; contracted 1 − ‖X − X̄‖ / ‖Y − Ȳ‖, Y the streams with the same writes and no mixing (KROM).
     """
 
-    figures: ClassVar = (Curve("spread", x="module"), Curve("contracted", x="module", beside="predicted"))
+    figures: ClassVar = (
+        Curve("spread", x="module", title="How far apart the streams are, by depth"),
+        Curve("contracted", x="module", beside="predicted",
+              title="How much of the streams' difference mixing has contracted"),
+    )  # fmt: skip
     runs: ClassVar = ("stories/kromcanon",)
     planted: ClassVar = "tests/probes/test_contraction.py::test_what_is_known_on_paper"
 

@@ -46,7 +46,11 @@ class Coreference(Instrument):
     top: Count = 10
     """Show this many heads; the file has all."""
 
-    figures: ClassVar = (HeadMap("top1"), HeadMap("attention"), Intervals("top1"))
+    figures: ClassVar = (
+        HeadMap("top1", title="How often each head looks most at the antecedent"),
+        HeadMap("attention", title="Attention of each head to the antecedent"),
+        Intervals("top1", title="How often each head looks most at the antecedent, with 95 % intervals"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coreference.py::test_planted_heads"
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":

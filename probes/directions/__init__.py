@@ -43,13 +43,17 @@ class Directions(Instrument):
     """Which halves are taken, and which shuffles."""
 
     figures: ClassVar = (
-        Curve("auc", x="layer", by="stream"),
-        Curve("norm", x="layer", by="stream", beside="shuffled_norm"),
-        Curve("accuracy", x="layer", by="stream"),
-        Curve("svd_cosine", x="layer", by="stream"),
-        HeadMap("cosine", table="layers", rows="layer", columns="other"),
-        Curve("absolute", table="runs", x="layer", by="stream", each=("run_a", "run_b")),
-    )
+        Curve("auc", x="layer", by="stream", title="How well the direction separates held-out prompts (AUC)"),
+        Curve("norm", x="layer", by="stream", beside="shuffled_norm",
+              title="Length of the direction, compared with shuffled labels"),
+        Curve("accuracy", x="layer", by="stream", title="Accuracy of the direction on held-out prompts"),
+        Curve("svd_cosine", x="layer", by="stream",
+              title="Cosine between the difference of means and the first singular vector"),
+        HeadMap("cosine", table="layers", rows="layer", columns="other",
+                title="Cosine between the directions of two layers" ),
+        Curve("absolute", table="runs", x="layer", by="stream", each=("run_a", "run_b"),
+              title="Cosine between the directions of two runs"),
+    )  # fmt: skip
     quick: ClassVar = {"draws": 2}
     planted: ClassVar = "tests/probes/test_directions.py::test_a_planted_direction_is_found"
 

@@ -43,10 +43,10 @@ class DualPath(Instrument):
     """Seed of the draws."""
 
     figures: ClassVar = (
-        HeadMap("along", rows="layer", columns="projection"),
-        HeadMap("kl", rows="layer", columns="projection"),
-        HeadMap("kl", table="dimensions", rows="place", columns="dimension"),
-    )
+        HeadMap("along", rows="layer", columns="projection", title="Share of each output that the global path makes"),
+        HeadMap("kl", rows="layer", columns="projection", title="KL of the latents of each projection"),
+        HeadMap("kl", table="dimensions", rows="place", columns="dimension", title="KL of each latent dimension"),
+    )  # fmt: skip
     runs: ClassVar = ("stories/hdpl",)
     quick: ClassVar = {"draws": 2}
     planted: ClassVar = "tests/probes/test_dual_path.py::test_paths_whose_shares_are_known"

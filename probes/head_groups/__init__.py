@@ -45,11 +45,11 @@ class HeadGroups(Instrument):
     """Seed of the halves: one chooses, the other is scored."""
 
     figures: ClassVar = (
-        HeadMap("entity"),
-        HeadMap("anchor"),
-        HeadMap("semantic"),
-        Intervals("held_out", table="groups"),
-    )
+        HeadMap("entity", title="How much each head looks at entities"),
+        HeadMap("anchor", title="How much each head looks at syntactic anchors"),
+        HeadMap("semantic", title="How much each head looks at content words"),
+        Intervals("held_out", table="groups", title="How much the chosen heads look there on other prompts"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_head_groups.py::test_planted_heads_are_found_and_scored_on_the_other_half"
 
 

@@ -53,7 +53,9 @@ class Heads(Instrument):
     top: Count = 3
     """Heads to show for each score; the written table holds all."""
 
-    figures: ClassVar = (HeadMap("mean", each=("kind", "score")),)
+    figures: ClassVar = (
+        HeadMap("mean", each=("kind", "score"), title="Attention of each head by relative position"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:

@@ -45,10 +45,11 @@ class Linear(Instrument):
     """Of folds and control labels."""
 
     figures: ClassVar = (
-        Intervals("accuracy", label="hook", beside="control"),
-        Curve("accuracy", x="layer", by="place", beside="control"),
-        Intervals("selectivity", label="hook"),
-    )
+        Intervals("accuracy", label="hook", beside="control",
+                  title="Accuracy of linear probes, compared with the control task"),
+        Curve("accuracy", x="layer", by="place", beside="control", title="Accuracy of linear probes by layer"),
+        Intervals("selectivity", label="hook", title="Selectivity of linear probes"),
+    )  # fmt: skip
     quick: ClassVar = {"folds": 3, "controls": 1, "hooks": ("hook_embed", "blocks.[01].hook_resid_post")}
     planted: ClassVar = "tests/probes/test_linear.py::test_planted_label"
 

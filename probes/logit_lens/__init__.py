@@ -31,9 +31,10 @@ class LogitLens(Instrument):
     """Layers to read; default: all."""
 
     figures: ClassVar = (
-        HeadMap("probability", table="lens", each=("prompt",), columns="position", text="shown", names="read"),
-        Curve("loss", x="layer"),
-    )
+        HeadMap("probability", table="lens", each=("prompt",), columns="position", text="shown", names="read",
+                title="The most probable next token after each layer"),
+        Curve("loss", x="layer", title="Loss of the next token, read after each layer"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_logit_lens.py::test_planted_probabilities_and_ties"
 
 

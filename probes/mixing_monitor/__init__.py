@@ -27,12 +27,14 @@ class MixingMonitor(Instrument):
 
     runs: ClassVar = ("stories/kromcanon", "stories/kromcanon-b2")
     figures: ClassVar = (
-        Intervals("swap_best", label="name", beside="swap_static"),
-        Curve("value", table="log", x="step", by="name", each=("metric",)),
-        Curve("swap_best", table="runs", x="bias", over_runs=True),
-        Curve("distance_static", table="runs", x="bias", over_runs=True),
-        Curve("loss", table="runs", x="bias", over_runs=True),
-    )
+        Intervals("swap_best", label="name", beside="swap_static",
+                  title="How much each module mixes, compared with weight decay alone"),
+        Curve("value", table="log", x="step", by="name", each=("metric",), title="Mixing over training"),
+        Curve("swap_best", table="runs", x="bias", over_runs=True, title="Mixing by initial bias"),
+        Curve("distance_static", table="runs", x="bias", over_runs=True,
+              title="Distance of the mixing matrices from the identity, by initial bias"),
+        Curve("loss", table="runs", x="bias", over_runs=True, title="Loss by initial bias"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_mixing_monitor.py::test_streams_mix_beyond_what_decay_alone_gives"
 
 

@@ -45,11 +45,11 @@ class Pds(Instrument):
     """Run whose μ+σ is the threshold instead."""
 
     figures: ClassVar = (
-        HeadMap("pds"),
-        Histogram("pds", at="threshold"),
-        Intervals("difference"),
-        HeadMap("difference"),
-    )
+        HeadMap("pds", title="How much each head follows a word's place (PDS)"),
+        Histogram("pds", at="threshold", title="Heads by how much they follow a word's place (PDS)"),
+        Intervals("difference", title="Attention to the target where it stands last − first"),
+        HeadMap("difference", title="Attention to the target where it stands last − first"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_pds.py::test_planted_heads"
 
     def __post_init__(self) -> None:

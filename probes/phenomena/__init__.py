@@ -97,9 +97,11 @@ class Phenomena(Instrument):
     """Words of a sequence; fewer where the context holds no two of them."""
 
     figures: ClassVar = (
-        HeadMap("level", rows="model", columns="phenomenon", text="said", names="heading", over_runs=True),
-        Curve("value", x="step", by="run", each=("phenomenon",), over_runs=True),
-    )
+        HeadMap("level", rows="model", columns="phenomenon", text="said",
+                names="heading", over_runs=True, levels=((0.0, "absent"), (0.5, "undecided"), (1.0, "present")),
+                title="Which phenomena the model shows"),
+        Curve("value", x="step", by="run", each=("phenomenon",), over_runs=True, title="Phenomena over training"),
+    )  # fmt: skip
     quick: ClassVar = {"only": ("loss", "repeats", "capitalization", "depth"), "sequences": 4, "length": 6}
     planted: ClassVar = "tests/probes/test_phenomena.py::test_a_planted_induction_head_is_found"
 

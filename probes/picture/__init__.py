@@ -42,9 +42,10 @@ class Picture(Instrument):
     """The token to look from: a word of the text, or a position (0 is BOS)."""
 
     figures: ClassVar = (
-        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label"),
-        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key", names="label",
-                row_names="query_label"),
+        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label",
+                title="Attention of every head from one token"),
+        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key",
+                names="label", row_names="query_label", title="Attention of each token (row) to the tokens before it"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_picture.py::test_every_head_from_the_last_token"
 

@@ -218,8 +218,10 @@ def tables(how: Picture, seen: InstrumentData, estimates: Mapping[str, Estimates
         for c in roles
     )
     of = ("prompt", "head") if name == "maps" else ("prompt",)
+    from_one = frame[["query", "query_token"]].drop_duplicates()
+    looking = f" from {from_one['query_token'].iloc[0].strip()!r}" if len(from_one) == 1 else ""
     return {
-        name: Table(frame, ATTENTION, {}, f"attention; {title}", "attention", 10, of),
+        name: Table(frame, ATTENTION, {}, f"attention{looking}; {title}", "attention", 10, of),
         "looks": Table(best, (*LOOKS, *to_roles), title=f"the key with most attention; {title}"),
     }
 

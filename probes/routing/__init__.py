@@ -43,10 +43,11 @@ class Routing(Instrument):
 
     runs: ClassVar = ("stories/dst-kron",)
     figures: ClassVar = (
-        HeadMap("value", table="cells", each=("projection", "layer"), rows="to", columns="from"),
-        Intervals("over_even", table="heads", label="name"),
-        Curve("max", x="layer", by="projection"),
-    )
+        HeadMap("value", table="cells", each=("projection", "layer"), rows="to", columns="from",
+                title="Which head sends to which"),
+        Intervals("over_even", table="heads", label="name", title="How much each head sends, beyond an even share"),
+        Curve("max", x="layer", by="projection", title="Largest weight of the routing matrices, by layer"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_routing.py::test_a_star_has_one_hub"
 
 

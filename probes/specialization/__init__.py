@@ -40,10 +40,10 @@ class Specialization(Instrument):
     """Blocks of samples for the jackknife's interval."""
 
     figures: ClassVar = (
-        Matrix("distance", table="pairs"),
-        HeadMap("entropy", table="entropy"),
-        Intervals("hss", label="scope"),
-    )
+        Matrix("distance", table="pairs", title="How differently two heads attend"),
+        HeadMap("entropy", table="entropy", title="Entropy of each head's attention"),
+        Intervals("hss", label="scope", title="Head specialization score"),
+    )  # fmt: skip
     quick: ClassVar = {"length": 16, "samples": 4}
     planted: ClassVar = "tests/probes/test_specialization.py::test_hss_and_entropy_of_planted_heads"
 

@@ -37,7 +37,11 @@ class Sps(Instrument):
     attention: Literal["raw", "gated"] = "raw"
     """α, or Ã = ḡ α with ḡ the mean of the head's gate over d_h at the query (SPEC §7.3)."""
 
-    figures: ClassVar = (HeadMap("sps", table="heads"), Intervals("sps", table="layers"), HeadMap("semantic", "heads"))
+    figures: ClassVar = (
+        HeadMap("sps", table="heads", title="Preference of each head for the right noun (SPS)"),
+        Intervals("sps", table="layers", title="Preference for the right noun (SPS), by layer"),
+        HeadMap("semantic", "heads", title="Attention of each head to the right noun"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":

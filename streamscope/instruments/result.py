@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 
 from streamscope.cli.disk import check_writable, with_checksum, write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.figures import OVER, Figure, over_steps, write_figure
+from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.parquet import read_meta, read_parquet
 from streamscope.instruments.registry import discover
@@ -117,7 +117,7 @@ class Result:
         parts = [table._repr_html_() for table in self.tables.values()]
         drawn = next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
         if drawn is not None:
-            parts.append(drawn.to_html(full_html=False, include_plotlyjs="cdn"))
+            parts.append(embedded(drawn))
         return "".join(parts)
 
     # ---- disk ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a result writes is what is read again, field by field, and other programs can read it too."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.figures import HeadMap
+from streamscope.instruments.figures import HeadMap, embedded
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import FORMAT, OVER, Result, check_out
@@ -426,4 +427,28 @@ def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> 
     shown = result._repr_html_()
     below = shown.removeprefix(result.table()._repr_html_())
     assert len(below) < len(shown) and below.count('class="plotly-graph-div"') == 1 and "<html" not in below
-    assert "v [nats]" in below and "cdn.plot.ly" in below and len(below) < 100_000, "plotly comes from the network"
+    assert "v [nats]" in below and 'src="https://cdn.plot.ly' not in below
+
+
+@pytest.mark.parametrize("renderer", ["notebook", "plotly_mimetype+notebook", "plotly_mimetype", "browser", ""])
+def test_a_figure_in_a_notebook_opens_offline(
+    renderer: str, monkeypatch: pytest.MonkeyPatch, own_plotly: str
+) -> None:
+    """Plotly is in the page, or the renderer has put it there once; no script comes from the network."""
+    import plotly.graph_objects as go
+    import plotly.io as pio
+
+    brought: list[str] = []
+    monkeypatch.setattr("IPython.display.display_html", lambda html, raw: brought.append(html))
+    before = pio.renderers.default
+    pio.renderers.default = renderer
+    try:
+        part = embedded(go.Figure(go.Scatter(x=[1], y=[2])))
+    finally:
+        pio.renderers.default = before
+    assert part.count('class="plotly-graph-div"') == 1
+    assert not re.search(r"<script[^>]*src=.https://cdn.plot", part + "".join(brought))
+    if "notebook" not in renderer:
+        assert len(part) > 3_000_000, "Plotly is in the part"
+    else:
+        assert len(part) < 100_000

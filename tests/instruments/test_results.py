@@ -102,7 +102,7 @@ def test_several_runs_are_one_table_with_seeds_as_units() -> None:
     assert both.table().title == "main of 2 runs: Nobody, Nobody #2"
     assert both.tables["v-runs"].frame["value"].tolist() == [3.75, 1.5]
     assert both.tables["v-runs"].frame["n"].tolist() == [2, 2]
-    panels = both.figure("value").data
+    panels = [one for one in both.figure("value").data if one.type == "heatmap"]
     assert [np.asarray(panel.z).tolist() for panel in panels] == [[[2.5, 1.0]], [[5.0, 2.0]]]
 
 

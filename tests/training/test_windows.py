@@ -12,7 +12,7 @@ from tests.tiny import arguments
 
 WITHOUT = """
 import os, sys
-sys.modules["fcntl"] = sys.modules["resource"] = None
+sys.modules["fcntl"] = None
 del os.pread, os.pwrite
 from streamscope.models.train import main
 main(sys.argv[1:])

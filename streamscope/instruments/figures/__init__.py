@@ -7,7 +7,7 @@ A figure names columns; titles, units and intervals come from the table. This mo
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ class Figure:
 
     y: str
     table: str | None = None
+    title: str = field(default="", kw_only=True)
+    """What is shown, for the reader of a picture without its page; the model is added. Default: the column's title."""
 
     @property
     def name(self) -> str:
@@ -48,6 +50,8 @@ class HeadMap(Figure):
     """The column that names its rows."""
     over_runs: bool = False
     """Several runs are one map, and no panels of their own."""
+    levels: tuple[tuple[float, str], ...] = ()
+    """What the values stand for where they are levels, from the lowest: the bar of colours is a legend of them."""
 
     @property
     def name(self) -> str:
@@ -95,6 +99,8 @@ class Curve(Figure):
     """Another column, as a dotted line without a band."""
     over_runs: bool = False
     """Several runs are places of x in one panel, and no panels of their own."""
+    draws: str | None = None
+    """A table of controls drawn at random, y in a column of the same name: grey marks at their x."""
 
     @property
     def name(self) -> str:
@@ -147,8 +153,8 @@ class Histogram(Figure):
 class Points(Figure):
     """A mark for each row at (`x`, y), coloured by a column; the pointer shows the columns `text`.
 
-    Where the colours are names, the `most` frequent have one each, which the legend shows and hides; the others, and
-    `none`, are grey.
+    Where the colours are names, the `most` frequent have one each, which the legend shows and hides, with how many
+    marks they have; the others are grey, and those of `none` lighter.
     """
 
     x: str = "x"
@@ -158,6 +164,8 @@ class Points(Figure):
     ordered: bool = False
     """Colours are numbers, on a scale."""
     most: int = 20
+    typical: str | None = None
+    """A column of texts, the token in ⟦ ⟧: each colour is named by its commonest tokens as well."""
 
     @property
     def name(self) -> str:
@@ -210,6 +218,15 @@ def check_figure(path: Path) -> Path:
             ) from None
     check_writable(path)
     return path
+
+
+def embedded(figure: Any) -> str:
+    """A figure as part of a page, for a notebook: it opens offline.
+
+    Plotly comes from the notebook's renderer, once for a notebook; where that draws in no page, it is in the part.
+    """
+    shown: str | None = figure._repr_mimebundle_().get("text/html")
+    return shown or figure.to_html(full_html=False, include_plotlyjs=True)
 
 
 def write_figure(figure: Any, path: Path) -> None:

@@ -4,6 +4,8 @@ Colours are Okabe and Ito's, told apart by colour-blind readers, with marks and 
 quantities are drawn in a diverging scale around 0.
 """
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from html import escape
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale, unlabel_rgb
 from plotly.subplots import make_subplots
 
 from streamscope.instruments.figures import OVER, Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Points, Scatter
@@ -34,6 +37,12 @@ WIDE = 64
 """Last step / first step but 0 from which on the axis is logarithmic."""
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
+OUTLYING = 3.0
+"""How many times larger than all others a few cells must be for the colours to end below them."""
+MIXED = ("units of the measure", "of the phenomenon")
+"""How the unit of a column begins that holds several measures."""
+WIDEST = 1400
+"""Pixels of a figure with panels."""
 
 
 def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False) -> go.Figure | None:
@@ -49,34 +58,171 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     runs = ["run", "step"] if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ["run"]
     runs = [] if getattr(figure, "over_runs", False) else runs
     apart = [c for c in (*runs, *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
-    drawn = _panels(figure, table, apart) if apart else _draw(figure, table)
+    units = {block.measure.name: block.measure.unit for block in result.blocks.values()}
+    drawn = _panels(figure, table, apart, units) if apart else _draw(figure, _in_units(figure, table, units))
+    if drawn is not None and isinstance(figure, Curve) and figure.draws in result.tables:
+        _add_draws(drawn, figure, result.table(figure.draws).frame, apart)
     if drawn is not None:
+        width = PAPER["width"] if paper else max(860, drawn.layout.width or 0)
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
-        said = f"{table.title}; {at}" if (at := _at(figure, table.frame)) else table.title
-        lines = wrap(said, 110)
-        title = {
-            "text": "<br>".join(map(escape, lines)),
-            "font": {"size": 13},
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"t": 14},
-        }
-        screen = {"width": drawn.layout.width or 860, "title": title, "margin": {"t": 60 + 18 * len(lines)}}
-        drawn.update_layout(**(PAPER if paper else screen))
+        drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
+        drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
+        _color(drawn, table.column(figure.y), getattr(figure, "levels", ()))
+        if paper:
+            drawn.update_layout(**PAPER)
     return drawn
 
 
-def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
+def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int) -> dict[str, Any]:
+    """Title and margin: what is shown of which model, in bold, and below it the table's title.
+
+    Lines end where the tools of the figure begin, which show when the pointer is over it.
+    """
+    model, rest, head = about.get("model"), table.title, figure.title or table.column(figure.y).title
+    if isinstance(model, str) and "run" not in table.frame:
+        head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
+    if at := _at(figure, table.frame):
+        rest = f"{rest}; {at}" if rest else at
+    lines = wrap(rest, (width - 230) // 6)
+    text = "<br>".join([f"<b>{escape(head)}</b>", *map(escape, lines)])
+    title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
+    return {"title": title, "margin": {"t": 78 + 18 * len(lines)}}
+
+
+def _add_draws(drawn: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[str]) -> None:
+    """Controls drawn at random as grey marks, each in the panel of its values of `by`."""
+    axes = dict.fromkeys((one.xaxis, one.yaxis) for one in drawn.data)  # in the order of the panels
+    for i, (names, (x, y)) in enumerate(zip(drawn.layout.meta or [()], axes, strict=True)):
+        rows = draws
+        for column, value in zip(by, names, strict=True):
+            rows = rows[rows[column] == value]
+        drawn.add_scatter(
+            x=rows[figure.x], y=rows[figure.y], mode="markers", name="random", xaxis=x, yaxis=y, showlegend=i == 0,
+            marker={"color": "#555555", "symbol": "line-ew-open", "size": 9, "line": {"width": 2}},
+        )  # fmt: skip
+
+
+def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
+    """The table with the unit of what is drawn, where its column holds several measures and these rows are of one.
+
+    `units`: measure -> unit; a column `unit` of the table says it as well.
+    """
+    column, frame = table.column(figure.y), table.frame
+    if not column.unit.startswith(MIXED):
+        return table
+    said = frame["unit"] if "unit" in frame else frame["measure"].map(units) if "measure" in frame else pd.Series()
+    if said.nunique() != 1 or said.isna().any():
+        return table
+    one = replace(column, unit=said.iloc[0])
+    return replace(table, columns=tuple(one if c.name == figure.y else c for c in table.columns))
+
+
+# ---- colours -----------------------------------------------------------------------------------
+
+
+def scale(values: np.ndarray, *, signed: bool, unit: str = "") -> tuple[list[str], float, float, bool]:
+    """(colours, value of the first, value of the last, whether values lie beyond them) for the cells of a map.
+
+    Signed values are white at 0, and as red above it as they are blue below it; no colour stands for values that there
+    are none of. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as large as all others, the colours
+    end at 1.25 times the largest of these, so that the others differ by eye.
+    """
+    sizes = np.sort(np.abs(values[np.isfinite(values)]))[::-1]
+    few = max(1, len(sizes) // 50)
+    limit = 1.0 if unit == "probability" else float(sizes[0]) or 1.0
+    beyond = bool(len(sizes) > 10 and sizes[few] > 0 and limit > OUTLYING * sizes[few] and unit != "probability")
+    if beyond:
+        limit = 1.25 * float(sizes[few])
+    if not signed:
+        return sample_colorscale("Blues", np.linspace(0, 1, 11)), 0.0, limit, beyond
+    low, high = max(-limit, min(0.0, float(np.nanmin(values)))), min(limit, max(0.0, float(np.nanmax(values))))
+    colors = sample_colorscale("RdBu_r", np.linspace(0.5 + 0.5 * low / limit, 0.5 + 0.5 * high / limit, 21))
+    return colors, low, high, beyond
+
+
+def ink(color: str) -> str:
+    """Black or white, whichever has the higher contrast (WCAG) to a colour rgb(r, g, b)."""
+    parts = [c / 255 for c in unlabel_rgb(color)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
+
+
+def _color(drawn: go.Figure, column: Column, levels: Sequence[tuple[float, str]]) -> None:
+    """One scale for all maps of a figure, so that panels can be compared by eye, and texts that contrast with it.
+
+    `levels`: what the values that there are stand for; the bar is a legend of them.
+    """
+    maps = [trace for trace in drawn.data if trace.type == "heatmap"]
+    if not maps:
+        return
+    values = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps])
+    signed = column.format.startswith("+") and not levels
+    colors, low, high, beyond = scale(values, signed=signed, unit=column.unit)
+    bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80)
+    if levels:  # bands of equal height, one colour each
+        at = [value for value, _ in levels]
+        half = (at[-1] - at[0]) / (2 * (len(at) - 1))
+        low, high = at[0] - half, at[-1] + half
+        colors = [color for color in sample_colorscale("Blues", np.linspace(0.1, 0.85, len(at))) for _ in range(2)]
+        edges = [edge for i in range(len(at)) for edge in (i / len(at), (i + 1) / len(at))]
+        bar = {"thickness": 14, "tickvals": at, "ticktext": [name for _, name in levels]}
+    elif beyond:
+        ticks = np.linspace(low, high, 5)
+        names = [f"{tick:.3g}" for tick in ticks]
+        if np.nanmin(values) < low:
+            names[0] = f"≤ {names[0]}"
+        if np.nanmax(values) > high:
+            names[-1] = f"≥ {names[-1]}"
+        bar |= {"tickvals": ticks, "ticktext": names}
+    for i, one in enumerate(maps):
+        steps = list(zip(edges, colors, strict=True)) if levels else colors
+        one.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
+    for one in [one for one in maps if one.text is not None]:
+        drawn.add_trace(_written(one, colors, low, high, _cell(drawn, one), bands=len(levels)))
+
+
+def _written(one: go.Heatmap, colors: list[str], low: float, high: float, width: float, bands: int = 0) -> go.Scatter:
+    """The texts of a map, each in a colour that contrasts with its cell, in a size that fits `width` pixels.
+
+    With `bands` the colours are steps; texts of cells without a value are grey.
+    """
+    z = np.asarray(one.z, float)
+    at = [(i, j) for i, j in np.ndindex(z.shape) if np.isfinite(z[i, j]) or bands]
+    share = np.clip((np.array([z[place] for place in at]) - low) / ((high - low) or 1.0), 0, 1)
+    if bands:
+        shown = [None if np.isnan(x) else colors[2 * min(int(x * bands), bands - 1)] for x in share]
+    else:
+        shown = sample_colorscale(colors, share)
+    texts = [str(one.text[i][j]) for i, j in at]
+    longest = max(len(re.sub("<[^>]*>", "", text)) for text in texts)
+    return go.Scatter(
+        x=[one.x[j] for _, j in at], y=[one.y[i] for i, _ in at], text=texts, mode="text", hoverinfo="skip",
+        xaxis=one.xaxis, yaxis=one.yaxis, showlegend=False,
+        textfont={"color": [ink(color) if color else "#777777" for color in shown],
+                  "size": float(np.clip(width / (0.58 * longest), 6, 12))},
+    )  # fmt: skip
+
+
+def _cell(drawn: go.Figure, one: go.Heatmap) -> float:
+    """About how many pixels a cell of a map is wide."""
+    domain = drawn.layout[f"xaxis{(one.xaxis or 'x')[1:]}"].domain or (0, 1)
+    return (drawn.layout.width - 180) * (domain[1] - domain[0]) / len(one.x)
+
+
+def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str]) -> go.Figure | None:
     """One panel for each run, or combination of other columns: the last of several across, the others below."""
     each: dict[tuple[Any, ...], go.Figure] = {}
     for names, rows in table.frame.groupby(by, sort=False):
-        one = _draw(figure, replace(table, frame=rows.reset_index(drop=True), missing={}))
+        part = replace(table, frame=rows.reset_index(drop=True), missing={})
+        one = _draw(figure, _in_units(figure, part, units))
         if one is not None:
             each[tuple(names)] = one
     if not each:
         return None
-    if len(by) == 1 and isinstance(figure, Curve):  # they have no order that rows or columns could show
-        m = min(3, len(each))
+    wide = max(one.layout.width or 300 for one in each.values())
+    if len(by) == 1 and isinstance(figure, Curve | HeadMap):  # they have no order that rows or columns could show
+        m = min(3, len(each), max(1, WIDEST // wide))
         n = -(-len(each) // m)
         places = {names: divmod(i, m) for i, names in enumerate(each)}
     else:
@@ -86,16 +232,16 @@ def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
         cut = 1 if len(by) == 1 else len(by) - 1
         places = {names: (down.index(names[:cut]), across.index(names[cut:])) for names in each}
     held = {place: names for names, place in places.items()}
-    titles = [", ".join(map(str, held.get((a, b), ()))) for a in range(n) for b in range(m)]
-    space = {"vertical_spacing": 0.25 / n, "horizontal_spacing": 0.2 / m}
+    titles = [_panel_title(by, held.get((a, b), ())) for a in range(n) for b in range(m)]
+    heights = [one.layout.height or 450 for one in each.values()]
+    height = n * max(heights) if m > 1 else sum(heights)
+    below = 150 / height if isinstance(figure, HeadMap) else 0.25 / n  # names of columns may stand upright
+    space = {"vertical_spacing": min(below, 0.5 / n), "horizontal_spacing": 0.2 / m}
     whole = make_subplots(n, m, subplot_titles=titles, **space)
     for i, (names, one) in enumerate(each.items()):
         at = {"row": 1 + places[names][0], "col": 1 + places[names][1]}
         for trace in one.data:
-            if trace.type == "heatmap":  # one scale for all, so that panels can be compared by eye
-                low, high = ([getattr(o.data[0], end) for o in each.values()] for end in ("zmin", "zmax"))
-                trace.update(zmin=min(low), zmax=max(high), showscale=i == 0)
-            else:
+            if trace.type != "heatmap":
                 trace.update(showlegend=bool(trace.showlegend is not False and i == 0 and trace.name))
             whole.add_trace(trace, **at)
         whole.update_xaxes(one.layout.xaxis.to_plotly_json(), **at)
@@ -103,11 +249,19 @@ def _panels(figure: Figure, table: Table, by: list[str]) -> go.Figure | None:
         for shape in one.layout.shapes:  # lines across a panel
             whole.add_vline(shape.x0, line=shape.line, **at)
     if isinstance(figure, Curve) and len(by) == 1:
-        for b in range(1, m):
+        for b in range(1, m) if len({one.layout.yaxis.title.text for one in each.values()}) == 1 else ():
             whole.update_yaxes(title=None, col=b + 1)
         whole.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
-    heights = [one.layout.height or 450 for one in each.values()]
-    return whole.update_layout(height=n * max(heights) if m > 1 else sum(heights), width=max(860, 300 * m))
+    across = max(860, min(WIDEST, m * wide))
+    whole.layout.meta = [list(names) for names in each]
+    return whole.update_layout(height=height, width=across)
+
+
+def _panel_title(by: Sequence[str], values: Sequence[Any]) -> str:
+    """The values of a panel; a number with what it counts: attn.v, layer 2."""
+    return ", ".join(
+        str(x) if isinstance(x, str) else f"{name} {x}" for name, x in zip(by, values, strict=bool(values))
+    )
 
 
 def _at(figure: Figure, frame: pd.DataFrame) -> str | None:
@@ -123,10 +277,11 @@ def axis(column: Column) -> str:
     return f"{column.title} [{column.unit}]"
 
 
-def _bar(column: Column) -> dict[str, Any]:
-    """The bar of a map's colours: title, and the unit up to its first comma, for a bar has less room than an axis."""
+def _bar(column: Column, height: float) -> dict[str, Any]:
+    """The bar of a map's colours: title, and the unit up to its first comma, in lines as long as the bar."""
     short = replace(column, unit=column.unit.split(",")[0])
-    return {"title": {"text": axis(short), "side": "right"}, "thickness": 14}
+    lines = wrap(axis(short), max(20, int(height) // 8))
+    return {"title": {"text": "<br>".join(lines), "side": "right"}, "thickness": 14}
 
 
 @singledispatch
@@ -139,7 +294,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     column, frame = table.column(figure.y), table.frame
     axes = [figure.rows, figure.columns]
     numbers = [name for name in axes if pd.api.types.is_numeric_dtype(frame[name])]
-    frame = frame[(frame[numbers] >= 0).all(axis=1) & frame[figure.y].notna()]
+    frame = frame[(frame[numbers] >= 0).all(axis=1) & frame[figure.text or figure.y].notna()]
     if figure.by is not None and len(frame):
         frame = frame[frame[figure.by] == frame[figure.by].min()]
     if not len(frame) or frame.duplicated(axes).any():
@@ -152,23 +307,18 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
         return frame.pivot(index=axes[0], columns=axes[1], values=name).reindex(index=down, columns=across)
 
     grid, texts = cells(figure.y), cells("text")
-    signed = column.format.startswith("+")
-    limit = 1.0 if column.unit == "probability" else float(frame[figure.y].abs().max()) or 1.0
-    values = frame[figure.y]
-    if signed and values.min() < 0 < values.max():
-        colours, low, high = "RdBu_r", -limit, limit
-    else:  # one sign: the whole scale is used
-        below = signed and values.max() <= 0
-        colours, low, high = ("Blues_r", -limit, 0.0) if below else ("Reds" if signed else "Blues", 0.0, limit)
-    written = None if figure.text is None else cells(figure.text).fillna("–").to_numpy()
-    digits = ("+" if signed else "") + (".3f" if limit >= 0.01 else ".1e")
+    largest = float(frame[figure.y].abs().max())
+    digits = ("+" if column.format.startswith("+") else "") + (".3f" if largest >= 0.01 or not largest else ".1e")
+    written = None
+    if figure.text is not None:
+        written = cells(figure.text).fillna("–").to_numpy()
+    elif grid.size <= MOST_NUMBERS and grid.shape[1] <= 12:
+        written = grid.map(lambda value: format(value, digits)).to_numpy()
     drawn = go.Figure(
         go.Heatmap(
             z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
             y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
-            texttemplate="%{text}" if figure.text else f"%{{z:{digits}}}" if grid.size <= MOST_NUMBERS else None,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
-            colorscale=colours, zmin=low, zmax=high, colorbar=_bar(column),
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
@@ -178,8 +328,9 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             drawn.update_xaxes(**ticks, tickangle=-40) if at == axes[1] else drawn.update_yaxes(**ticks)
     row = max(22, min(70, 900 // len(grid)))
     drawn.update_layout(
-        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0], height=max(320, row * len(grid) + 120)
-    )
+        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0],
+        height=max(320, row * len(grid) + 120), width=120 + (24 if written is None else 46) * grid.shape[1],
+    )  # fmt: skip
     drawn.update_yaxes(autorange="reversed")
     return drawn
 
@@ -288,14 +439,9 @@ def _(figure: Matrix, table: Table) -> go.Figure | None:
     at, grid = {name: i for i, name in enumerate(names)}, np.full((len(names), len(names)), np.nan)
     for (a, b), value in zip(pairs, frame[figure.y], strict=True):
         grid[at[a], at[b]] = grid[at[b], at[a]] = value
-    limit = float(np.nanmax(np.abs(grid))) or 1.0
     drawn = go.Figure(
-        go.Heatmap(
-            z=grid, x=names, y=names, colorscale="RdBu_r", zmin=-limit, zmax=limit, hoverongaps=False,
-            hovertemplate="%{y} and %{x}: %{z:+.4f}<extra></extra>",
-            colorbar=_bar(table.column(figure.y)),
-        )
-    )  # fmt: skip
+        go.Heatmap(z=grid, x=names, y=names, hoverongaps=False, hovertemplate="%{y} and %{x}: %{z:+.4f}<extra></extra>")
+    )
     drawn.update_layout(plot_bgcolor="#999", height=760)  # pairs that were not measured are grey
     drawn.update_xaxes(showgrid=False, tickmode="linear")
     drawn.update_yaxes(showgrid=False, tickmode="linear", autorange="reversed")
@@ -310,7 +456,7 @@ def _(figure: Histogram, table: Table) -> go.Figure:
         line = float(table.frame[figure.at].iloc[0])
         over = int((table.frame[figure.y] > line).sum())
         drawn.add_vline(line, line_dash="dash", annotation_text=f"{line:.3f}: {over} over")
-    drawn.update_layout(xaxis_title=axis(column), yaxis_title="rows", showlegend=False, height=420)
+    drawn.update_layout(xaxis_title=axis(column), yaxis_title="count", showlegend=False, height=420)
     return drawn
 
 
@@ -326,12 +472,19 @@ def _(figure: Points, table: Table) -> go.Figure | None:
         colour = {"color": frame[figure.color], "colorscale": "Viridis", "colorbar": {"title": column.title}}
         groups = [("", frame, {**colour, "showscale": True})]
     else:
-        names = frame[figure.color].value_counts().drop(figure.none, errors="ignore").index[: figure.most]
-        rest = frame[~frame[figure.color].isin(names)]
-        groups = [("others", rest, {"color": "#bbb"})] if len(rest) else []
+        known = frame[figure.color].value_counts().drop(figure.none, errors="ignore").index
+        names = known[: figure.most]
+        none, rest = frame[frame[figure.color] == figure.none], frame[frame[figure.color].isin(known[figure.most :])]
+        groups = []
+        if len(none):
+            groups.append((f"in no {column.title} ({len(none):,})", none, {"color": "#ddd"}))
+        if len(rest):
+            groups.append((f"{len(known) - len(names)} smaller ones ({len(rest):,})", rest, {"color": "#999"}))
         for i, name in enumerate(names):
             mark = {"color": PALETTE[i % len(PALETTE)], "symbol": MARKS[i // len(PALETTE) % len(MARKS)]}
-            groups.append((f"{column.title} {name}", frame[frame[figure.color] == name], mark))
+            rows = frame[frame[figure.color] == name]
+            said = f"{column.title} {name} ({len(rows):,})"
+            groups.append((f"{said}: {_typical(rows[figure.typical])}" if figure.typical else said, rows, mark))
     for name, rows, marker in groups:
         texts = np.stack([[escape(str(value)) for value in rows[c.name]] for c in shown], axis=1)
         drawn.add_scattergl(
@@ -342,6 +495,12 @@ def _(figure: Points, table: Table) -> go.Figure | None:
     drawn.update_layout(**dict(zip(("xaxis_title", "yaxis_title"), titles, strict=True)), height=720)
     drawn.update_layout(legend={"itemsizing": "constant"}, dragmode="pan")
     return drawn
+
+
+def _typical(texts: pd.Series, most: int = 3) -> str:
+    """The commonest tokens of texts that have theirs in ⟦ ⟧."""
+    tokens = texts.str.extract("⟦(.*?)⟧", expand=False).fillna(texts).str.strip()
+    return escape(", ".join(tokens.value_counts(sort=True).index[:most]))
 
 
 def _place(label: str) -> tuple[int, int, str]:

@@ -1,0 +1,172 @@
+"""Figures that a reader understands without their page: titles, scales, texts that contrast, controls, legends."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from plotly.colors import sample_colorscale, unlabel_rgb
+
+from streamscope.instruments.figures import Curve, HeadMap, Points
+from streamscope.instruments.figures.drawing import draw, ink, scale
+from streamscope.instruments.registry import discover
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import HEAD, Column, Table, key
+
+
+def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> Result:
+    """A result with a row for each head of a layer × head array, and other columns."""
+    rows = [
+        {"head": f"L{i}H{j}", "layer": i, "index": j, "v": values[i][j], **{k: v[i][j] for k, v in more.items()}}
+        for i, j in np.ndindex(np.shape(values))
+    ]
+    columns = (*HEAD, Column(name="v", title="Δ v", unit=unit, doc="v", format=format), *(key(k, k, k) for k in more))
+    return Result({"m": Table(pd.DataFrame(rows), columns, title="runs/one: 3 documents")}, about={"model": "runs/one"})
+
+
+@pytest.mark.parametrize("name", sorted(discover()))
+def test_every_figure_says_what_it_shows(name: str) -> None:
+    """In words, short enough for one line above a figure of the usual width, and no two of one instrument alike."""
+    figures = discover()[name].figures
+    titles = [one.title for one in figures]
+    assert all(20 <= len(title) <= 80 and title[0].isupper() for title in titles), titles
+    assert figures
+
+
+def test_the_caption_names_figure_and_model_and_ends_where_the_tools_begin() -> None:
+    result = maps([[1.0, 2.0]])
+    drawn = draw(HeadMap("v", title="What each head costs"), result)
+    assert drawn.layout.title.text == "<b>What each head costs: runs/one</b><br>3 documents"
+    assert draw(HeadMap("v"), result).layout.title.text.startswith("<b>Δ v: runs/one</b>")
+    table = result.table("m")
+    wordy = Result({"m": Table(table.frame, table.columns, title="word " * 60)}, about={"model": "runs/one"})
+    lines = draw(HeadMap("v"), wordy).layout.title.text.split("<br>")[1:]
+    assert len(lines) > 1 and max(map(len, lines)) * 6 <= 860 - 230
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio of two colours #rrggbb or rgb(r, g, b)."""
+
+    def luminance(color: str) -> float:
+        parts = unlabel_rgb(color) if color.startswith("rgb") else [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+        linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_texts_contrast_with_their_cells() -> None:
+    for name in ("Blues", "RdBu_r"):
+        for color in sample_colorscale(name, np.linspace(0, 1, 101)):
+            assert contrast(ink(color), color) >= 4.5
+    drawn = draw(HeadMap("v"), maps(np.linspace(-1, 1, 24).reshape(4, 6)))
+    heat, texts = drawn.data
+    shades = [pair[1] for pair in heat.colorscale]
+    at = (np.ravel(heat.z) - heat.zmin) / (heat.zmax - heat.zmin)
+    for color, shade in zip(texts.textfont.color, sample_colorscale(shades, at), strict=True):
+        assert contrast(color, shade) >= 4.5
+    assert set(texts.textfont.color) == {"#000000", "#ffffff"}
+    assert list(texts.text) == [f"{x:+.3f}" for x in np.ravel(heat.z)]
+
+
+def test_no_color_stands_for_values_that_there_are_none_of() -> None:
+    """A diverging scale is cut where the values end; 0 keeps its white, and equal sizes are equally strong."""
+    colors, low, high, beyond = scale(np.array([-0.25, 0.0, 1.0]), signed=True)
+    assert (low, high, beyond) == (-0.25, 1.0, False)
+    whole = sample_colorscale("RdBu_r", [0.375, 1.0])
+    assert [colors[0], colors[-1]] == whole
+    white = sample_colorscale(colors, [0.2])[0]  # 0 lies a fifth of the way from −.25 to 1
+    assert contrast(white, sample_colorscale("RdBu_r", [0.5])[0]) < 1.02
+    assert scale(np.array([0.1, 0.4]), signed=True)[1:3] == (0.0, 0.4)
+    assert scale(np.array([-0.4, -0.1]), signed=True)[1:3] == (-0.4, 0.0)
+    assert scale(np.array([0.1, 0.4]), signed=False)[1:3] == (0.0, 0.4)
+    assert scale(np.array([0.1, 0.4]), signed=False, unit="probability")[1:3] == (0.0, 1.0)
+
+
+def test_one_strong_head_does_not_wash_out_the_others() -> None:
+    values = np.linspace(0.01, 0.1, 36)
+    values[7] = 5.0
+    _, low, high, beyond = scale(values, signed=True)
+    assert (low, beyond) == (0.0, True) and high == pytest.approx(0.125)
+    assert scale(np.append(values[:7], 0.29), signed=True)[2] == 0.29, "of few cells none is an outlier"
+    values[7] = 0.29
+    assert scale(values, signed=True)[2:] == (0.29, False)
+    values[7] = 5.0
+    bar = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0].colorbar
+    assert bar.ticktext[-1] == "≥ 0.125" and bar.ticktext[0] == "0"
+    values[7] = -5.0
+    bar = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0].colorbar
+    assert bar.ticktext[0].startswith("≤ -0.12") and not bar.ticktext[-1].startswith("≥")
+
+
+def test_panels_stand_side_by_side_on_one_scale() -> None:
+    """One map with both signs beside one of positive values alone: their colours mean the same."""
+    values, kinds = np.array([[-0.5, 1.0], [0.2, 0.8]]), [["a", "a"], ["b", "b"]]
+    result = maps(values, kind=kinds)
+    drawn = draw(HeadMap("v", each=("kind",)), result)
+    first, second = [one for one in drawn.data if one.type == "heatmap"]
+    assert first.colorscale == second.colorscale
+    assert (first.zmin, first.zmax) == (second.zmin, second.zmax) == (-0.5, 1.0)
+    assert [first.showscale, second.showscale] == [True, False]
+    assert drawn.layout.xaxis.domain[1] < drawn.layout.xaxis2.domain[0] and drawn.layout.yaxis2.domain == (0.0, 1.0)
+    places = {(one.xaxis, one.yaxis): list(one.text) for one in drawn.data if one.type == "scatter"}
+    assert places == {("x", "y"): ["-0.500", "+1.000"], ("x2", "y2"): ["+0.200", "+0.800"]}
+
+
+def test_levels_have_a_legend_and_cells_without_a_value_keep_their_text() -> None:
+    levels = ((0.0, "absent"), (0.5, "undecided"), (1.0, "present"))
+    result = maps([[0.0, 0.5, 1.0, np.nan]], format="g", unit="verdict", said=[["a", "u", "p", "1.23"]])
+    heat, texts = draw(HeadMap("v", text="said", levels=levels), result).data
+    assert heat.colorbar.ticktext == ("absent", "undecided", "present")
+    assert (heat.zmin, heat.zmax) == (-0.25, 1.25)
+    assert len({color for _, color in heat.colorscale}) == 3 and len(heat.colorscale) == 6
+    assert list(texts.text) == ["a", "u", "p", "1.23"] and texts.textfont.color[3] == "#777777"
+    for shade, color in zip(dict.fromkeys(c for _, c in heat.colorscale), texts.textfont.color, strict=False):
+        assert contrast(color, shade) >= 4.5
+
+
+def test_clusters_are_named_by_their_tokens_and_sizes() -> None:
+    rows = [(1, "a ⟦ the⟧ b")] * 5 + [(1, "⟦ a⟧ c")] * 2 + [(2, "x ⟦.⟧")] * 3 + [(3, "⟦ z⟧")] + [(-1, "⟦ n⟧")] * 4
+    frame = pd.DataFrame(rows, columns=["cluster", "text"]).assign(x=0.0, y=1.0)
+    columns = (
+        key("cluster", "cluster", "c", format="d"), key("text", "text", "t"),
+        *(Column(name=n, title=n, unit="UMAP", doc=n, format=".2f") for n in "xy"),
+    )  # fmt: skip
+    result = Result({"tokens": Table(frame, columns, title="map")}, about={"model": "lfa"})
+    drawn = draw(Points("y", "tokens", color="cluster", text=("text",), none=-1, most=2, typical="text"), result)
+    assert [one.name for one in drawn.data] == [
+        "in no cluster (4)", "1 smaller ones (1)", "cluster 1 (7): the, a", "cluster 2 (3): .",
+    ]  # fmt: skip
+    assert drawn.data[0].marker.color != drawn.data[1].marker.color
+
+
+def test_a_panel_of_one_measure_has_its_unit_and_its_random_controls() -> None:
+    columns = (
+        key("measure", "measure", "m"), key("group", "group", "g"),
+        Column(name="gate", title="gate", unit="factor", doc="g", format="g"),
+        Column(name="delta", title="Δ", unit="units of the measure", doc="d", format="+.3f"),
+    )  # fmt: skip
+    rows = [(m, "selected", gate, gate - 1) for m in ("sps", "loss") for gate in (0.0, 1.0)]
+    draws = [("sps", "random", 0.0, 0.1), ("sps", "random", 0.0, 0.2), ("loss", "random", 0.0, 0.3)]
+    names = [column.name for column in columns]
+    tables = {
+        name: Table(pd.DataFrame(data, columns=names), columns, title=name)
+        for name, data in (("effects", rows), ("draws", draws))
+    }
+    measures = {name: SimpleNamespace(measure=SimpleNamespace(name=name, unit=unit))
+                for name, unit in (("sps", "attention"), ("loss", "nats/token"))}  # fmt: skip
+    result: Any = SimpleNamespace(tables=tables, table=tables.__getitem__, blocks=measures, about={"model": "lfa"})
+    drawn = draw(Curve("delta", "effects", x="gate", by="group", each=("measure",), draws="draws"), result)
+    assert drawn.layout.yaxis.title.text == "Δ [attention]" and drawn.layout.yaxis2.title.text == "Δ [nats/token]"
+    random = {one.xaxis: list(one.y) for one in drawn.data if one.name == "random"}
+    assert random == {"x": [0.1, 0.2], "x2": [0.3]}
+
+
+def test_both_sizes_keep_texts_and_one_drops_the_caption() -> None:
+    result = maps([[0.1, 0.2]])
+    screen, paper = draw(HeadMap("v"), result), draw(HeadMap("v"), result, paper=True)
+    assert screen.layout.width == 860 and paper.layout.width == 340
+    assert paper.layout.title.text is None and len(paper.data) == len(screen.data) == 2
+    assert paper.data[1].textfont.size < screen.data[1].textfont.size or paper.data[1].textfont.size <= 12
