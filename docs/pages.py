@@ -6,14 +6,17 @@ import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
 
 import torch
 
 from streamscope.__main__ import entry
 from streamscope.cli.commands import ROOMS, commands, first_line
+from streamscope.cli.parse import spoken
 from streamscope.instruments.contract import Instrument, options_of
 from streamscope.instruments.registry import discover
 from streamscope.instruments.table import Column
@@ -72,7 +75,7 @@ def hooks() -> str:
         "# Hooks\n\nEvery activation that a model exposes, in the order in which it is computed. B batch, T position, "
         "D width, H heads, K head width, N streams, M hidden width of the FFN, R latent width; `L` is the layer. "
         "What is not editable shows a value that nothing reads back: an edit raises and names what to edit instead. "
-        "What is on demand is computed only when somebody listens. `python -m models.describe PRESET` prints those of "
+        "What is on demand is computed only when somebody listens. `streamscope describe PRESET` prints those of "
         "one model, with numbers for the letters.\n\n" + table(head, [row(hook) for hook in HOOKS])
     )
 
@@ -89,7 +92,7 @@ def presets() -> str:
         rows.append([f"`{name}`", inspect.getdoc(make) or "", f"`{config.mixing}`", config.positions.kind, *counts])
     head = ["preset", "what it is", "mixing", "positions", "paper", "small", "zoo"]
     return (
-        "# Presets\n\n`build(NAME, scale)` makes one, `python -m models.train NAME` trains one. Mixing is v-o/up-down. "
+        "# Presets\n\n`build(NAME, scale)` makes one, `streamscope train NAME` trains one. Mixing is v-o/up-down. "
         "The last columns are parameters at the scales of the paper, of an hour on two cores (`small`) and of the "
         "bundled models (`zoo`).\n\n" + table(head, rows)
     )
@@ -176,21 +179,22 @@ def tables(made: type[Instrument]) -> dict[str, tuple[Column, ...]]:
 
 def command_pages() -> str:
     """What every command prints with --help."""
-    before = os.environ.get("COLUMNS")
+    before, argv = os.environ.get("COLUMNS"), sys.argv
     os.environ["COLUMNS"] = "100"
-    spelled = "In the clone `python -m ROOM.NAME`, installed also `streamscope NAME` or `streamscope ROOM NAME`."
+    spelled = "How commands are typed, and completed by Tab: [](../guides/install.md)."
     parts = [f"# Commands\n\n{spelled}\n"]
     for room in ROOMS:
         parts.append(f"## {room}\n")
         for name, module in commands().items():
             if module.split(".")[1] != room:
                 continue
-            said = io.StringIO()
+            said, sys.argv = io.StringIO(), [f"streamscope {name}"]  # so that it is named in the help
             with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
                 entry(module)(["--help"])
             _, _, rest = inspect.cleandoc(import_module(module).__doc__ or "").partition("\n\n")
-            about = f"```text\n{rest.strip()}\n```\n\n" if rest.strip() else ""
+            about = f"```text\n{spoken(dedent(rest).strip())}\n```\n\n" if rest.strip() else ""
             parts.append(f"### {name}\n\n{first_line(module)}\n\n{about}```text\n{said.getvalue().strip()}\n```\n")
+    sys.argv = argv
     if before is None:
         del os.environ["COLUMNS"]
     else:

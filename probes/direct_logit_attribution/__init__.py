@@ -32,9 +32,10 @@ class DirectLogitAttribution(Instrument):
     """
 
     figures: ClassVar = (
-        HeadMap("contribution", table="heads", each=("task",)),
-        Intervals("contribution", table="parts", label="part", each=("task",)),
-    )
+        HeadMap("contribution", table="heads", each=("task",), title="What each head writes towards the answer"),
+        Intervals("contribution", table="parts", label="part", each=("task",),
+                  title="What each part of the model writes towards the answer"),
+    )  # fmt: skip
     planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
 
     def check(self, model: Any) -> None:

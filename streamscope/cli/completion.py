@@ -16,7 +16,7 @@ from streamscope.cli.errors import unknown
 
 Options = Mapping[str, tuple[str, ...]]
 """--option -> the values that it takes, () where these are no list of single words."""
-OPTION = re.compile(r"^│ (?:-\w, )?((?:--[\w-]+(?:, | / |\|)?)+)(?: \[?\{([^}]*)\})?", re.MULTILINE)
+OPTION = re.compile(r"^  (--[\w-]+(?: / --[\w-]+)*)(?: \{([^}]*)\})?", re.MULTILINE)
 
 
 def script(shell: str, models: Sequence[str] = ()) -> str:

@@ -431,9 +431,7 @@ def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> 
 
 
 @pytest.mark.parametrize("renderer", ["notebook", "plotly_mimetype+notebook", "plotly_mimetype", "browser", ""])
-def test_a_figure_in_a_notebook_opens_offline(
-    renderer: str, monkeypatch: pytest.MonkeyPatch, own_plotly: str
-) -> None:
+def test_a_figure_in_a_notebook_opens_offline(renderer: str, monkeypatch: pytest.MonkeyPatch, own_plotly: str) -> None:
     """Plotly is in the page, or the renderer has put it there once; no script comes from the network."""
     import plotly.graph_objects as go
     import plotly.io as pio
