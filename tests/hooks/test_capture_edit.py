@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor
 
 import streamscope.models
@@ -359,7 +360,7 @@ def test_a_forward_pass_of_another_thread_is_not_edited() -> None:
 
 
 def stance() -> str:
-    """What the compiler of this process is told to do."""
+    """What the compiler of this process is told to do; without a compiler nothing is."""
     return str(torch._dynamo.eval_frame._stance.stance)
 
 
