@@ -22,7 +22,7 @@ def waiting(folder: Path, work: str) -> "subprocess.Popen[bytes]":
     code = f"""
 import time
 from pathlib import Path
-from streamscope.cli.output_lock import shared
+from streamscope.cli.output_lock import share_output
 with share_output(Path({str(folder)!r}), {work!r}, Path("x")):
     Path({str(folder / "ready")!r}).touch()
     time.sleep(600)

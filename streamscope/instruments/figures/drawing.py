@@ -24,7 +24,7 @@ from streamscope.instruments.table import Column, Table
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-PAPER = {
+PAPER: dict[str, Any] = {
     "width": 340,
     "height": 260,
     "font": {"size": 9, "family": "Helvetica, Arial, sans-serif"},
@@ -63,7 +63,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     if drawn is not None and isinstance(figure, Curve) and figure.draws in result.tables:
         _add_draws(drawn, figure, result.table(figure.draws).frame, apart)
     if drawn is not None:
-        width = PAPER["width"] if paper else max(860, drawn.layout.width or 0)
+        width: int = PAPER["width"] if paper else max(860, drawn.layout.width or 0)
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
         drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
@@ -252,9 +252,9 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         for b in range(1, m) if len({one.layout.yaxis.title.text for one in each.values()}) == 1 else ():
             whole.update_yaxes(title=None, col=b + 1)
         whole.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
-    across = max(860, min(WIDEST, m * wide))
+    whole_width = max(860, min(WIDEST, m * wide))
     whole.layout.meta = [list(names) for names in each]
-    return whole.update_layout(height=height, width=across)
+    return whole.update_layout(height=height, width=whole_width)
 
 
 def _panel_title(by: Sequence[str], values: Sequence[Any]) -> str:
