@@ -1,6 +1,5 @@
 """Claims with what was measured: found in result tables, never kept beside the claim."""
 
-import shlex
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +17,7 @@ from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
 from streamscope.papers.claims.words import Word, word_of
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.printed import SMALLEST, number
+from streamscope.papers.comparison.runs import again
 from streamscope.papers.comparison.seeds import FLAT
 from streamscope.papers.comparison.verdicts import as_measured
 from streamscope.papers.lfa.competence import needs_copying
@@ -342,13 +342,6 @@ def lacking(row: Mapping[str, Any]) -> str:
     width = f"{row['value']:+.3f} ({row['value_low']:+.3f} … {row['value_high']:+.3f})"
     side = "below" if row["verdict"] == "absent" else "not resolved above"
     return f"{row['phenomenon']} of {row['run']} {width}, {side} {row['limit']:g}"
-
-
-def again(argv: str | list[str]) -> str:
-    """The command of a table, as one types it here: by its room, files by their names where they lay elsewhere."""
-    parts = shlex.split(argv) if isinstance(argv, str) else argv
-    parts = [Path(part).name if part.startswith("/") else part for part in parts]
-    return shlex.join(part.removeprefix("streamscope.") for part in parts)
 
 
 def _tokens(run: TrainedRun) -> int:

@@ -13,6 +13,8 @@ from streamscope.cli.disk import parse, read_bytes
 from streamscope.cli.errors import InputError
 from streamscope.papers.claims.words import Kind, Paper, Written, word_of
 
+HERE = Path(__file__).resolve().parent
+"""The shipped ledgers."""
 PAPERS: tuple[str, ...] = get_args(Paper)
 REMEDY = "correct the row"
 Text = Annotated[str, Field(min_length=1)]

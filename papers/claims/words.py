@@ -61,6 +61,14 @@ UNDEFINED: tuple[tuple[str, Word], ...] = (
 """What is in the reason of an undefined value -> the word for it."""
 
 
+SMALL = (
+    "Models here are small and were trained little; a bare number is not expected to be the paper's, and says nothing "
+    "of the direction of a claim. Of an order, *measured* is the difference as claimed; of a limit "
+    "it is the value itself."
+)
+"""How bare numbers are to be read."""
+
+
 def word_of(code: str) -> Word | None:
     """The word for a verdict of a result table or of a ledger; None where it has none."""
     if code in MEANINGS:

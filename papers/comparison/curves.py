@@ -8,22 +8,19 @@ on the other side, its p is multiplied by their number, for it was picked out. O
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.parquet import LEAST_P, probability
 from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import run_folder
 from streamscope.models.runs import evaluations
 from streamscope.models.training.run import read_metrics
-from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, estimate
-from streamscope.papers.comparison.verdicts import as_measured, measured, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import measured, with_verdicts
 
 LEAST_SEEDS = 3
 LAST = 0.05
@@ -136,39 +133,6 @@ def gaps(found: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def crossing(found: pd.DataFrame, less: str, more: str) -> str:
-    """Where the mean curves of two arms cross, in one sentence, of the table `gaps`; "" where they are not in it."""
-    one = found[found["claim"] == f"{less} < {more}"] if len(found) else found
-    if one.empty:
-        return ""
-    n, lower = int(one["n"].min()), one["difference"].to_numpy() > 0
-    low, high = one["ci_low"].to_numpy(), one["ci_high"].to_numpy()
-    steps = one["step"].to_numpy()
-    turns = [f"{a:,} and {b:,}" for (a, b), (x, y) in zip(pairwise(steps), pairwise(lower), strict=True) if x != y]
-    where = f"cross between steps {', '.join(turns)}" if turns else "do not cross"
-    sure = (
-        f"the 95 % interval over seeds, uncorrected, lies on that side at {int((low > 0).sum())} of them and on the "
-        f"other at {int((high < 0).sum())}"
-        if n > 1 else "with one seed there is no interval"
-    )  # fmt: skip
-    return (
-        f"{less} has a lower mean loss than {more} at {int(lower.sum())} of {len(lower)} evaluations "
-        f"({n} seed{'s' * (n > 1)} of both); {sure}; the mean curves {where}."
-    )
-
-
-def on_training_text(found: pd.DataFrame, less: str, more: str) -> str:
-    """One line: how far `more` lies above `less` on the training text, of `gaps` of `online`; "" without this pair."""
-    own = found[found["claim"] == f"{less} < {more}"] if len(found) else found
-    if own.empty:
-        return ""
-    r = next(own.itertuples())
-    return (
-        f"On the training text of the last {LAST:.0%} of the steps, each batch before it is learned from, {more} lies "
-        f"{r.difference:+.4f} nats above {less} (95 % over {r.n} seeds, uncorrected: {interval(r.ci_low, r.ci_high)})."
-    )
-
-
 def points(found: pd.DataFrame, at: dict[str, float]) -> pd.DataFrame:
     """Losses of every arm at points of its curve, over seeds: the lowest of each run, and at the last evaluation not
     after each step of `at`, by name."""
@@ -238,38 +202,3 @@ def _row(one: Reading) -> dict[str, Any]:
     p = float(clustered_t(values, np.ones(len(values))).p) if "ci_low" not in found["why"] else NAN
     p = min(1.0, p * len(t)) if found["mean"] < 0 and p == p else p
     return measured(row, found["mean"], found["ci_low"], found["ci_high"], p, seeds, found["why"].get("ci_low", ""))
-
-
-RULE = f"""\
-Runs of one seed are compared at one step; the units of every interval are the {{}}. What is claimed of every evaluation
-is judged at the one that speaks least for it (*at*, the lowest t): where the claim holds there, it holds at all of
-them. An evaluation on the other side was picked out of all, so its p is multiplied by their number. *Holds*,
-*opposite*, *negligible* and *not resolved* are as above, p corrected over the claims of this table (Holm); fewer than
-{LEAST_SEEDS} seeds give no verdict. *Measured* of a limit (below 0.01) is the value, else positive where the claim
-holds."""
-
-
-def claim_rows(found: pd.DataFrame) -> str:
-    """The Markdown of `judged`: the rule, the table, the counts of verdicts."""
-    cells = [
-        [r.claim, r.quantity, r.where, r.holds_where, f"{r.at} of {r.evaluations}" if r.evaluations > 1 else r.at,
-         r.seeds, *_cells(r),
-         *("" if x != x else probability(x) if x < LEAST_P else f"{x:.3g}" for x in (r.p, r.p_holm)),
-         "" if r.smallest != r.smallest else f"{r.smallest:g}", r.direction, r.alone]
-        for r in found.itertuples()
-    ]  # fmt: skip
-    columns = ("claim", "quantity", "where", "holds where", "at", "seeds", "measured", "95 % over seeds", "p",
-               "p (Holm)", "smallest", "verdict", "alone")  # fmt: skip
-    return "\n\n".join([RULE.format("training seeds"), table(columns, cells), summary(found)])
-
-
-def _cells(r: Any) -> tuple[str, str]:
-    value, low, high = as_measured(r.claim, r.difference, r.ci_low, r.ci_high)
-    return "" if value != value else f"{value:+.4f}", interval(low, high, r.unit)
-
-
-def point_rows(found: pd.DataFrame) -> str:
-    """The Markdown of `points`."""
-    cells = [[r.preset, r.point, r.step, str(r.n), f"{r.loss:.4f}", interval(r.loss_low, r.loss_high, r.unit),
-              number(r.loss_sd, r.unit)] for r in found.itertuples()]  # fmt: skip
-    return table(("preset", "point", "step", "seeds", "mean loss", "95 % over seeds", "sd"), cells)

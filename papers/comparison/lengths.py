@@ -21,7 +21,6 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load, run_folder, snapshots
 from streamscope.models.training.config import phases_of
 from streamscope.models.training.data import evaluation_shards, windows
-from streamscope.papers.comparison.markdown import table
 from streamscope.papers.comparison.runs import Run
 
 AT_ONCE = 4096
@@ -103,25 +102,3 @@ def curves(runs: Sequence[Run], progress: Callable[..., Any] = lambda runs: runs
             rows.append({"preset": run.arm, "seed": run.seed, "step": step, "tokens": run.tokens_at(step),
                          "loss": float(total.sum() / tokens.sum())})  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def section(found: pd.DataFrame) -> str:
-    """The Markdown: per arm the losses in windows of both lengths, means over seeds; "" without a table."""
-    if found.empty:
-        return ""
-    rows = []
-    for arm, own in found.groupby("preset", sort=False):
-        window, share = int(own["window"].iloc[0]), own["share"].mean()
-        rows.append([arm, window, f"{share:.1%}", *(f"{own[name].mean():.4f}" for name in NAMES)])
-    heads = (
-        "arm", "windows of most steps", "steps", "loss there", "in windows of the whole context",
-        "there, positions within", "positions beyond",
-    )  # fmt: skip
-    return f"## Lengths\n\n{HOW}\n\n{table(heads, rows)}"
-
-
-NAMES = ("loss", "whole", "within", "beyond")
-HOW = f"""Nats per token, means over seeds. Most steps had windows shorter than the context, which only the last ones
-filled: what is beyond is of positions that were hardly trained. Losses and curves on this page are of windows as most
-steps had them, points of curves on the first {OF_A_POINT:,} validation tokens; those logged in training are of the
-whole context."""

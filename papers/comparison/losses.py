@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import LEAST_P, probability
 from streamscope.instruments.stats.estimators import mean
 from streamscope.instruments.stats.t_tests import constant
 from streamscope.instruments.undefined_cells import note
@@ -20,12 +19,10 @@ from streamscope.models.checkpoint import STORIES, run_folder
 from streamscope.models.checkpoint import bundled as installed
 from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
-from streamscope.papers.comparison.markdown import interval, table
 from streamscope.papers.comparison.printed import SMALLEST
-from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.runs import Run, opened
 from streamscope.papers.comparison.seeds import estimate, paired, spread
-from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
 from streamscope.probes.mixing import kept_step
 
 NAN = float("nan")
@@ -150,28 +147,6 @@ def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) ->
     return pd.DataFrame(found)
 
 
-def page_rows(found: pd.DataFrame, rows: pd.DataFrame, control: str, source: str) -> str:
-    """The Markdown of a comparison: how it is to be read, and its table. `source` is what the printed values are of."""
-
-    cells = []
-    for r in found.itertuples():
-        gap = "control" if r.preset == control else f"{r.difference:+.4f}"
-        width = f"{r.ci_low:+.4f} … {r.ci_high:+.4f}" if r.ci_low == r.ci_low else "undefined"
-        loss, difference = (
-            "" if x != x else f"{x:{s}}" for x, s in ((r.printed, ".4g"), (r.printed_difference, "+.3f"))
-        )
-        cells.append([r.preset, f"{r.parameters:,}", f"{r.loss:.4f}", r.seeds, gap, width, loss, difference,
-                      r.all_seeds])  # fmt: skip
-    columns = ("preset", "parameters", "loss", "by seed", "difference", "95 % over seeds", source,
-               f"{source}'s difference", f"seeds with the {source}'s sign")  # fmt: skip
-    text = (
-        f"Nats per token on {int(rows['tokens'].iloc[0]):,} validation tokens. Differences to {control} are taken seed "
-        "by seed (the same windows in the same order); units of the interval are seeds, so with two of them it is "
-        "wide."
-    )
-    return f"{text}\n\n{table(columns, cells)}"
-
-
 # ---- orders that a paper claims ----------------------------------------------------------------
 
 
@@ -203,32 +178,6 @@ def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
     return with_verdicts(found, instead) if found else pd.DataFrame()
 
 
-def order_rows(found: pd.DataFrame, source: str) -> str:
-    """The Markdown of `order`: the rule, the table, and what every seed says against the printed order."""
-
-    cells = [
-        [r.claim, r.printed, r.where, r.by_seed, f"{r.difference:+.4f}", interval(r.ci_low, r.ci_high, "nats/token"),
-         *("" if x != x else probability(x) if x < LEAST_P else f"{x:.3g}" for x in (r.p, r.p_holm)),
-         f"{r.smallest:g}", r.direction, r.alone, r.size]
-        for r in found.itertuples()
-    ]  # fmt: skip
-    columns = ("claim", f"the {source}'s losses", "where", "higher − lower as claimed, by seed", "mean, nats/token",
-               "95 % over seeds", "p", "p (Holm)", "smallest", "verdict", "alone", "size")  # fmt: skip
-    return "\n\n".join([rule("pairs of seeds", "0"), table(columns, cells), summary(found)])
-
-
-def contradictions(found: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
-    """A sentence per claimed order that at least one seed contradicts, with both losses."""
-    loss = rows.set_index(["preset", "seed"])["loss"]
-    said = []
-    for r in found[found["against"] != ""].itertuples():
-        less, more = r.claim.split(" < ")
-        seeds = r.against.split(", ")
-        of = "; ".join(f"seed {s}: {more} {loss[more, int(s)]:.4f}, {less} {loss[less, int(s)]:.4f}" for s in seeds)
-        said.append(f"{r.claim} is contradicted in {len(seeds)} of {r.seeds} seeds ({of}).")
-    return said
-
-
 # ---- the bundled models ------------------------------------------------------------------------
 
 BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_seen": "training tokens"}
@@ -249,23 +198,3 @@ def bundled(names: Sequence[str]) -> pd.DataFrame:
             for e in evaluations(run_folder(f"{STORIES}{name}"))
         ]  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def curves(found: pd.DataFrame, one: str, two: str) -> str:
-    """Where the loss curves of two bundled models cross, in one sentence. "" where one of them is missing."""
-    by = {name: rows.set_index("step") for name, rows in found.groupby("model")} if len(found) else {}
-    if not {one, two} <= set(by):
-        return ""
-    gaps = (by[one]["loss"] - by[two]["loss"]).dropna()
-    signs = (gaps > 0).to_numpy()
-    last, tokens = gaps.index[-1], by[one]["tokens_seen"].iloc[-1]
-    ends = f"{one} {by[one]['loss'][last]:.4f}, {two} {by[two]['loss'][last]:.4f} after {tokens / 1e6:.1f} M tokens"
-    turns = [i for i in range(1, len(signs)) if signs[i] != signs[i - 1]]
-    if not turns:
-        return f"Of the bundled models (one seed each) the curves of {one} and {two} do not cross: {ends}."
-    where = ", ".join(f"between steps {gaps.index[i - 1]:,} and {gaps.index[i]:,}" for i in turns)
-    first = one if gaps.iloc[0] < 0 else two
-    return (
-        f"Of the bundled models (one seed each) {first} has the lower loss at first, and the curves cross {where}: "
-        f"{ends}. The sign of this difference depends on how long they were trained."
-    )

@@ -313,3 +313,10 @@ def typed(module: str, options: Any, runs: Sequence[Run], leave_out: Sequence[st
         values = [str(x) for x in (value if isinstance(value, tuple) else (value,))]
         words += [f"--{name}", *(Path(x).name if Path(x).is_absolute() else x for x in values)]
     return f"python -m {module} {shlex.join(words)}"
+
+
+def again(argv: str | list[str]) -> str:
+    """The command of a table, as one types it here: by its room, files by their names where they lay elsewhere."""
+    parts = shlex.split(argv) if isinstance(argv, str) else argv
+    parts = [Path(part).name if part.startswith("/") else part for part in parts]
+    return shlex.join(part.removeprefix("streamscope.") for part in parts)

@@ -27,8 +27,6 @@ import pandas as pd
 from streamscope.instruments.stats.means import with_holm
 from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import note, reasons
-from streamscope.papers.comparison.markdown import interval, number
-from streamscope.papers.comparison.markdown import table as markdown
 from streamscope.papers.comparison.printed import Bound, smallest
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, seeds_of
@@ -196,24 +194,6 @@ def _kind(text: str) -> str:
     if text.endswith(COUNTED):
         return COUNTED
     return re.sub(r"( at n=|: ).*", "", text)
-
-
-def judged_rows(table: pd.DataFrame) -> str:
-    """The Markdown table of claims with their verdicts."""
-    rows = [
-        [r.claim, r.quantity, r.printed, r.where, *measured_cells(r),
-         number(r.p, "p"), number(r.p_holm, "p"), f"{r.smallest:g}", r.direction, r.alone, r.size]
-        for r in table.itertuples()
-    ]  # fmt: skip
-    heads = ("claim", "of", "printed", "where", "measured", "95 % over seeds", "p", "p (Holm)", "smallest", "verdict",
-             "alone", "size")  # fmt: skip
-    return markdown(heads, rows)
-
-
-def measured_cells(r: Any) -> tuple[str, str]:
-    """What was measured for the row of a claim and its interval, as a page shows them (`as_measured`)."""
-    value, low, high = as_measured(r.claim, r.difference, r.ci_low, r.ci_high)
-    return number(value), interval(low, high)
 
 
 def summary(table: pd.DataFrame, family: pd.DataFrame | None = None) -> str:

@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         from streamscope.papers.dst.factors import with_doses
         from streamscope.papers.dst.figure import figure
-        from streamscope.papers.dst.page import show, write
-        from streamscope.papers.dst.report import again, measure, open_runs
+        from streamscope.papers.dst.report import again, measure, open_runs, show, write
 
         if options.tables is not None:
             report = again(options.tables)

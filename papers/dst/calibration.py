@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import Page, made
+from streamscope.papers.comparison.numbers import made
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -171,19 +171,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     options.check("papers.dst.calibration runs/dst-kron-frozen-0")
 
-    from streamscope.papers.comparison.report import LEAD
-    from streamscope.papers.dst.printed import CARD
     from streamscope.papers.dst.report import in_arms, open_runs
 
     def measure() -> "tuple[list[Run], pd.DataFrame]":
         runs = open_runs(options.runs)
         return runs, measured(runs, options.alpha, options.documents)
 
-    page = Page(
-        "papers.dst.calibration", "Sharpened attention: over-confidence or other words", LEAD.format(CARD),
-        __doc__ or "", "what sharpened attention costs, and what a temperature gives back",
-    )  # fmt: skip
-    made(page, options, measure, claims, in_arms)
+    title = "what sharpened attention costs, and what a temperature gives back"
+    made("papers.dst.calibration", title, options, measure, claims, in_arms)
 
 
 if __name__ == "__main__":

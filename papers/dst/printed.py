@@ -14,7 +14,6 @@ from streamscope.papers.comparison.losses import Printed
 from streamscope.papers.comparison.printed import Bound, Order
 
 PAPER_ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0)
-CARD = "The Dual-Stream Transformer: Channelized Architecture for Interpretable Language Modeling, arXiv 2603.07461"
 CONTROL = "dst-dense"
 IND, FULL_IND = "dst-ind", "dst-full-ind"
 FROZEN, SINGLE = "+frozen_token", "+single"
@@ -46,20 +45,6 @@ TABLE5 = {
 """Losses at α = 1, 2, 4, 8, 16."""
 AREAS = {f"dst-dense{FROZEN}": 99.8, f"dst-kron{FROZEN}": 97.2, f"dst-ind{FROZEN}": 107.4}
 """§4.2, "area under the loss curve from α=1 to α=16"."""
-PRINTED_TWICE = (
-    "The loss of the Kronecker model is 2.48 in Table 1, 2.67 in Table 2 (token-factor), 2.84 in Table 3 (6 heads), "
-    "2.85 in Table 4 and 1.84 in Table 5; vocabulary, epochs and mode differ, and Table 4 names neither of the first.",
-    "Table 1 is headed token-factor, Table 8 frozen-token, and their numbers are the same.",
-    "§4.1 says that random embeddings degrade the model more than zeroing (28 % versus 36 %); Table 4 says less. The "
-    "text is judged: *opposite* is what Table 4 says.",
-    "The fully independent model costs 8 % in the abstract and 7.9 % in Tables 1 and 8. Both round 2.62 over "
-    "2.42, which as rounded is 7.84 to 8.70 %.",
-    "§4.2 gives areas of 97.2, 99.8 and 107.4: Kronecker 2.6 % below dense and 9.5 % below independent. Curves that "
-    "flatten as Table 5's losses do allow at most 1.0 and 8.9 %, in any unit.",
-    "Table 4 does not say where a stream is taken away; here it is everywhere, for the head alone, and layer by layer. "
-    "Both readings are judged, head and everywhere. Without x_t, or with random words for it, everywhere, a model sees "
-    "no text at all: what it loses there is how much worse its guess without text is than with it.",
-)
 RANDOM_TEXT = "degrades performance more than zeroing it (28% versus 36%)"
 ROBUST = "bounded degradation ranging from 16% to 27%"
 STREAMS = "removing the token stream causes severe degradation (36%), while removing the context stream has moderate"
@@ -80,8 +65,6 @@ LAYER = 3
 """Of Fig. 4."""
 PLACES = ("everywhere", "head")
 """Where a stream can be taken away; the paper does not say where it was."""
-BLIND = "gap.random.everywhere"
-"""Compares two models that see no text: x_t → 0 and random words for it, everywhere."""
 
 
 def bounds(presets: Sequence[str], dual: Iterable[str], alphas: Iterable[float] = PAPER_ALPHAS) -> list[Bound]:

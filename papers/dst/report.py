@@ -1,15 +1,18 @@
 """The report of `papers.dst`: every run measured, seeds summarised, claims judged; or an earlier one judged again."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
 from streamscope.models.config.presets import PRESETS
 from streamscope.papers.comparison.losses import against, losses
-from streamscope.papers.comparison.report import each_model, reopen, stack
+from streamscope.papers.comparison.report import Report, each_model, print_claims, reopen, stack, write_report
 from streamscope.papers.comparison.runs import (
     SHAPE,
     Run,
@@ -34,11 +37,18 @@ from streamscope.papers.dst.measure import (
     whole_loss,
 )
 from streamscope.papers.dst.options import Options
-from streamscope.papers.dst.page import DstReport
-from streamscope.papers.dst.printed import CONTROL, FROZEN, TABLE1, TABLE8
+from streamscope.papers.dst.printed import CONTROL, FROZEN, PLACES, TABLE1, TABLE8
+from streamscope.papers.dst.units import UNITS
 
 VARIED = ("attention.gate", "residual", "n_heads")
 """What runs may differ in, as arms of their own: dst-dense and dst-dense+gate; dst-kron+single; dst-kron+8heads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DstReport(Report):
+    """What the page tells of."""
+
+    settings: Settings
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
@@ -108,3 +118,35 @@ def again(folder: Path) -> DstReport:
     settings = Settings(**{**about["settings"], "alphas": tuple(about["settings"]["alphas"])})
     tables = dict(sorted(judged(tables, runs, settings.alphas).items()))
     return DstReport(runs=runs, tables=tables, settings=settings, about=about)
+
+
+# ---- screen and disk ---------------------------------------------------------------------------
+
+
+def show(report: DstReport) -> None:
+    """Both tables and the claims."""
+
+    tables = report.tables
+    if "streams" in tables:
+        whole = tables["streams"][tables["streams"]["where"].isin(PLACES)]
+        columns = (
+            "preset",
+            "seed",
+            "definition",
+            "where",
+            "baseline",
+            "loss",
+            "percent",
+            "percent_low",
+            "percent_high",
+        )
+        print_rows(whole, "loss without a stream (Table 4), 95 % over documents", columns, 4)
+    shown = ("preset", "seed", "alpha", "loss", "percent", "percent_low", "percent_high", "entropy", "unchanged")
+    print_rows(tables["amplification"], "loss by α (Table 5), 95 % over documents", shown, 4)
+    judged = ("claim", "quantity", "difference", INTERVAL, "runs", "direction")
+    print_claims(tables["claims"], "claims of the paper", judged)
+
+
+def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+    write_report(report, UNITS, figure, folder, static, html, settings=vars(report.settings))

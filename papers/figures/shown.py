@@ -12,13 +12,13 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import check_figure, write_figure
 from streamscope.instruments.parquet import print_table, read_parquet
 from streamscope.papers.claims.judged import judged
-from streamscope.papers.claims.page import SMALL
 from streamscope.papers.claims.table import measured
-from streamscope.papers.comparison.markdown import table as markdown
+from streamscope.papers.claims.words import SMALL
 from streamscope.papers.demo.html import Page, Section, Table, write_page
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
+from streamscope.papers.pages.markdown import table as markdown
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
 ALL, LIST = "all", "list"

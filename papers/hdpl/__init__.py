@@ -43,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
 
         from streamscope.papers.comparison.runs import typed
-        from streamscope.papers.hdpl.page import show, write
-        from streamscope.papers.hdpl.report import again, open_runs, read
+        from streamscope.papers.hdpl.report import again, open_runs, read, show, write
 
         found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
         show(found)

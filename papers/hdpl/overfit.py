@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import Page, made
+from streamscope.papers.comparison.numbers import made
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -39,12 +39,6 @@ UNIT = "nats/token"
 NEVER = "its training loss never comes so low"
 LAST = 0.1
 """The share of the steps, the last ones, whose training losses are averaged."""
-PAGE = Page(
-    "papers.hdpl.overfit", "The hybrid and its dense twin where text is read many times",
-    "HDPL, hybrid dual-path linear layers, measured on models trained here. This page is generated; every number is in "
-    "the tables beside it.", __doc__ or "", "overfitting, over seeds",
-    "There is no claim without both models.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
         return runs, measured(runs)
 
-    made(PAGE, options, measure, claims, in_arms)
+    made("papers.hdpl.overfit", "overfitting, over seeds", options, measure, claims, in_arms)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,19 @@ from typing import Any
 import pandas as pd
 
 from streamscope.cli.provenance import provenance
-from streamscope.instruments.command import progress_bar
+from streamscope.instruments.command import INTERVAL, progress_bar
+from streamscope.instruments.command import show as print_rows
+from streamscope.instruments.undefined_cells import legend
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison import lengths
-from streamscope.papers.comparison.curves import curves, gaps
+from streamscope.papers.comparison.curves import GAP_UNITS, POINT_UNITS, curves, gaps
+from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
 from streamscope.papers.comparison.curves import judged as judged_curves
-from streamscope.papers.comparison.losses import Below, Printed, against, bundled, losses, order
-from streamscope.papers.comparison.report import reopen
+from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, Below, Printed, against, bundled, losses, order
+from streamscope.papers.comparison.report import reopen, write_page
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
 
@@ -130,3 +133,36 @@ def kl(runs: Sequence[Run]) -> pd.DataFrame:
 def as_theirs(runs: Sequence[Run]) -> bool:
     """Whether every model started by the rules of its preset, which are those of the authors' code (SPEC §5, §9)."""
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
+
+
+# ---- screen and disk ---------------------------------------------------------------------------
+
+
+def show(found: Found) -> None:
+    """The comparison, the order, and the penalty."""
+    columns = ("preset", "parameters", "n", "loss", "difference", INTERVAL, "all_seeds", "printed_difference")
+    print_rows(found.comparison, "validation loss, difference to llama by seed", columns, 4)
+    print_rows(
+        found.order, "the paper's order: higher − lower loss", ("claim", "by_seed", "difference", "direction"), 4
+    )
+    for rows in (found.comparison, found.order):
+        if lines := legend(rows):
+            print(lines)
+    if len(found.curve_claims):
+        judged = ("claim", "quantity", "at", "difference", INTERVAL, "p_holm", "direction")
+        print_rows(found.curve_claims, "the paper's words on curves, positive as claimed", judged, 4)
+    print_rows(found.kl, "the penalty at the end of training", tuple(found.kl.columns), 4)
+
+
+def write(found: Found, folder: Path) -> None:
+    """Tables, then README.md; each whole or not at all."""
+    tables = {
+        "losses": found.losses, "comparison": found.comparison, "order": found.order, "bundled": found.bundled,
+        "kl": found.kl, "lengths": found.lengths, "curves": found.curves, "gaps": found.gaps,
+        "curve-claims": found.curve_claims, "curve-points": found.curve_points,
+    }  # fmt: skip
+    units = {
+        "losses": UNITS, "comparison": UNITS, "order": UNITS, "bundled": BUNDLED_UNITS, "kl": KL_UNITS,
+        "lengths": lengths.UNITS, "curves": CURVE_UNITS, "gaps": GAP_UNITS, "curve-points": POINT_UNITS,
+    }  # fmt: skip
+    write_page(tables, units, found.about, folder, runs=found.runs)

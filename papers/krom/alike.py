@@ -15,11 +15,9 @@ import pandas as pd
 
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
-from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
-from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
-from streamscope.papers.comparison.verdicts import bound_row, judged_rows, pairs_row, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS
 from streamscope.papers.krom.printed import ABOVE, JUMP, STREAM_COSINE
@@ -139,49 +137,3 @@ def _jump(found: pd.DataFrame, claim: Order) -> dict[str, Any]:
 
 
 # ---- the page ----------------------------------------------------------------------------------
-
-
-def said(mixing: pd.DataFrame) -> list[str]:
-    """What the runs say of the blog's sentences about directions, no stronger than the tables."""
-    found = claims(mixing)
-    if found.empty:
-        return []
-    values = quantities(mixing).query("quantity == 'excess'")["value"].dropna()
-    readings = "; ".join(f"{r.claim}: {r.direction}" for r in found[found["quantity"] == "excess"].itertuples())
-    lowest = min(mixing["stream_cosine"].min(), mixing["shuffled_cosine"].min())
-    return [
-        f"Directions of real labels are more alike between streams than those of shuffled labels in "
-        f"{int((values > 0).sum())} of {len(values)} runs (counted, not tested: all read the same two contrasts, and "
-        f"runs of one seed the same text). What shuffled labels do not have, over the seeds of an arm: {readings}. The "
-        f"blog's own control, random directions at .044, tells neither from the other: the least cosine of real or "
-        f"shuffled labels is {lowest:.3f}."
-    ]
-
-
-HOW = """Streams that are alike have alike differences of *any* two sets of prompts: the cosine says how homogeneous the
-streams are. What speaks of the contrast is the *excess* over directions between shuffled labels (mean of 20 shuffles of
-each of two contrasts; how far single shuffles scatter was not kept, so one run alone says nothing). Near 1 a small
-excess can be much of the little that streams disagree about: *left* is (1 − cosine) / (1 − cosine of shuffled labels),
-the part of the disagreement that real labels keep. Units are runs; intervals are over the seeds of an arm, of the same
-prompts."""
-
-
-def section(mixing: pd.DataFrame) -> str:
-    """The Markdown: every arm with both cosines, and the blog's claims; "" without a run of several streams."""
-    if mixing.empty:
-        return ""
-    cells = [
-        [label(r), r.seeds, _with(r, "cosine"), _with(r, "shuffled"), r.excess_by_seed, _with(r, "excess"),
-         r.left_by_seed, _with(r, "left")]
-        for r in alike(mixing).itertuples()
-    ]  # fmt: skip
-    columns = ("arm", "seeds", "cosine (95 %)", "shuffled labels (95 %)", "excess by seed", "excess (95 %)",
-               "left by seed", "left (95 %)")  # fmt: skip
-    parts = ["## Directions between streams", HOW, table(columns, cells)]
-    if len(found := claims(mixing)):
-        parts += [rule("seeds", "0"), judged_rows(found), summary(found)]
-    return "\n\n".join(parts)
-
-
-def _with(r: Any, name: str) -> str:
-    return f"{number(getattr(r, name))} ({interval(getattr(r, f'{name}_low'), getattr(r, f'{name}_high'))})"

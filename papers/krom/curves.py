@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from streamscope.models.training.config import Training
-from streamscope.papers.comparison.curves import crossing, curves, gaps, on_training_text, online
+from streamscope.papers.comparison.curves import curves, gaps, online
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.krom.mixing import arm
 from streamscope.papers.krom.printed import ORDER
@@ -49,11 +49,3 @@ def compared(found: pd.DataFrame) -> pd.DataFrame:
     """`comparison.curves.gaps` of the neighbours in the blog's orders that were both trained."""
     have = set(found["preset"]) if len(found) else set()
     return gaps(found, [pair for pair in PAIRS if set(pair) <= have])
-
-
-def sentences(found: pd.DataFrame, online: pd.DataFrame) -> list[str]:
-    """Of each of these pairs, which lies below at how many evaluations, where the mean curves cross, and which lies
-    below on the training text."""
-    said = [how(table, less, more) for table, how in ((found, crossing), (online, on_training_text))
-            for less, more in PAIRS]  # fmt: skip
-    return [line for line in said if line]

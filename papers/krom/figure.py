@@ -6,7 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from streamscope.papers.krom.conclusion import CONTROL, Found
+from streamscope.papers.krom.found import CONTROL, Found
 from streamscope.papers.krom.mixing import ARM
 
 COLOURS = {

@@ -19,9 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from streamscope.instruments.stats.proportions import proportion
-from streamscope.papers.comparison.markdown import interval, number, table
-from streamscope.papers.comparison.report import rule
-from streamscope.papers.comparison.verdicts import HOLDS, OPPOSITE, measured, measured_cells, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import HOLDS, OPPOSITE, measured, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
 from streamscope.probes.mixing import short
@@ -151,50 +149,3 @@ def claims(factors: pd.DataFrame) -> pd.DataFrame:
             side = HOLDS if times == arm.n else OPPOSITE
             instead[len(rows) - 1] = few or f"{side}: in {times} of {arm.n} seeds, counted, not tested"
     return with_verdicts(rows, instead) if rows else pd.DataFrame()
-
-
-def said(factors: pd.DataFrame) -> list[str]:
-    """A sentence per arm of three seeds or more, no stronger than its row."""
-    return [
-        f"{label(r)}: α_res has one sign in all {r.n} seeds in {r.consistent} of {r.modules} modules that can act, "
-        f"where fair coins give {r.modules * r.coins:.1f} and as many positive signs as there are, dealt at random, "
-        f"{r.modules * r.dealt:.1f} (p of as many or more {number(r.p, 'p')})."
-        for r in signs(factors).itertuples()
-        if r.n > 2
-    ]
-
-
-HOW = """*Consistent* are the modules whose α_res has one sign in all seeds of an arm, of those whose mixing can act;
-the interval is over modules, of these trainings. *Coins*: what fair coins give, 2 · (1/2)^seeds of the modules.
-α_res begins at +.01 everywhere, so signs can agree because most are still positive: *dealt* is what as many positive
-signs as every seed has give, dealt to modules at random, and p that of as many consistent modules or more. The sign
-alone does not say which way a module turns mixing: (α, W) and (−α, −W) are the same function."""
-
-
-def section(factors: pd.DataFrame) -> str:
-    """The Markdown: agreement by arm, every module, the blog's claims; "" without two seeds of any arm."""
-    found = signs(factors)
-    if found.empty:
-        return ""
-    cells = [
-        [label(r), r.seeds, r.positive, f"{r.consistent} of {r.modules}", interval(r.share_low, r.share_high),
-         f"{r.modules * r.coins:.1f}", f"{r.modules * r.dealt:.1f}", number(r.p, "p")]
-        for r in found.itertuples()
-    ]  # fmt: skip
-    columns = ("arm", "seeds", "positive by seed", "consistent", "95 % of the share", "coins", "dealt", "p")
-    each = [
-        [label(r), short(r.module), f"{r.positive} of {r.n}", f"{r.alpha_low:+.3f} … {r.alpha_high:+.3f}",
-         f"{r.largest} of {r.n}"]
-        for r in by_module(factors).itertuples()
-    ]  # fmt: skip
-    heads = ("arm", "module", "positive", "α_res over seeds", "largest |α_res|")
-    judged = claims(factors)
-    rows = [
-        [r.claim, r.printed, *measured_cells(r), number(r.p, "p"), number(r.p_holm, "p"), r.direction]
-        for r in judged.itertuples()
-    ]  # fmt: skip
-    claimed = ("claim", "printed", "share of modules, or of seeds", "95 % over modules", "p", "p (Holm)", "verdict")
-    return "\n\n".join([
-        "## Signs of the dynamic term", HOW, table(columns, cells), table(heads, each), rule("modules", "½"),
-        table(claimed, rows), summary(judged),
-    ])  # fmt: skip

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import Page, made
+from streamscope.papers.comparison.numbers import made
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ STEEP = 0.001
 FEW = "fewer than three modules can act"
 NO_SLOPE = "a layer has no direction, or there is one layer"
 SAME = "every module has the same value"
-PAGE = Page(
-    "papers.krom.streams", "Streams and modules of runs whose streams mix, and of those whose streams do not",
-    "KROM, the blog on Canon layers and KromHC multi-stream residuals (teilomillet/kromcanon), measured on models "
-    "trained here. This page is generated; every number is in the tables beside it.", __doc__ or "",
-    "streams and modules, over seeds",
-    "None of the arms is one that the blog's sentences are about: bias −2 or 0 in fp32, −8 in bf16.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         runs = with_streams(options.runs)
         return runs, measured(runs, options.steps, options.documents)
 
-    made(PAGE, options, measure, claims)
+    made("papers.krom.streams", "streams and modules, over seeds", options, measure, claims)
 
 
 if __name__ == "__main__":

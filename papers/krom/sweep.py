@@ -24,13 +24,11 @@ import pandas as pd
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
-from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.seeds import NAN, paired
-from streamscope.papers.comparison.verdicts import bound_row, judged_rows, pairs_row, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
 
-SWEEP = "Bias sweep"
 TRAP, MILDER = "What replicates", "Frozen vs alive"
 LAYERS = "Layer-specific modulation under milder initialization"
 SURVIVE = "Directions survive multi-stream coupling"
@@ -181,18 +179,3 @@ def _of_runs(runs: pd.DataFrame, factors: pd.DataFrame) -> Iterator[dict[str, An
 def _row(arm: str, seed: Any, quantity: str, value: float) -> dict[str, Any]:
     why = "" if value == value else note({"value": "not kept when these tables were made"})
     return {"preset": arm, "seed": seed, "quantity": quantity, "unit": UNIT[quantity], "value": value, "undefined": why}
-
-
-HOW = """What the blog says of its initial biases, over training seeds. *mixed* is the mean static swap less what decay
-and storage alone make of the initial bias; *in use* is with the dynamic term; *low* and *high* are of the factors of
-one run; *bend* is what the cosine gains from −8 to −2, less what it gains from −2 to 0; *gain* is the smaller of what
-KromHC adds to Canon and of how much more Canon adds to gpt2. That two biases are alike (=) *holds* where the whole
-interval lies within ± the smallest effect of interest. The limit .01 is ours, for "frozen"; the others are printed."""
-
-
-def section(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame) -> str:
-    """The Markdown; "" where no arm has what the blog's sentences are about."""
-    judged = claims(mixing, quantities(mixing, factors, losses))
-    if judged.empty:
-        return ""
-    return "\n\n".join(["## The sweep of biases", HOW, rule("seeds", "0"), judged_rows(judged), summary(judged)])

@@ -11,18 +11,15 @@ Swaps are of Kronecker factors alone: other kinds have what is defined for any H
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.checkpoint import load
 from streamscope.papers.comparison.losses import final_loss
-from streamscope.papers.comparison.markdown import interval, number, table
 from streamscope.papers.comparison.printed import SMALLEST, Order
-from streamscope.papers.comparison.report import rule
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, paired
-from streamscope.papers.comparison.verdicts import pairs_row, summary, with_verdicts
+from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
 from streamscope.papers.krom.alike import quantities
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, stream_cosines
@@ -128,50 +125,3 @@ def _rows(found: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
 def _losses(found: pd.DataFrame) -> pd.DataFrame:
     rows = found.assign(preset=[label(r) for r in found.itertuples()], quantity="loss", unit="nats/token", undefined="")
     return rows.rename(columns={"loss": "value"})[["preset", "seed", "quantity", "unit", "value", "undefined"]]
-
-
-HOW = """HC, mHC and mHC-lite mix by another H_res than a product of 2 × 2 factors: they have no swap, and no row under
-*Mixing*. ‖H_res − I‖ is 0 where streams do not mix; *no gradient* is what decay and storage alone make of it, *in use*
-with the dynamic term on the tokens of the monitor. With `freeze_res` H_res is I, whatever is trained."""
-AGAINST = """Each against the same preset in the same recipe, over the seeds that both have: how much more the arm named
-first has. A difference is *negligible* where its whole interval lies within ± the smallest effect of interest."""
-UNCLAIMED = """Of these arms the blog claims nothing. *More* and *less* are what the arm named first has, where the
-interval lies on that side and p, corrected over the rows of this table (Holm), is at most .05; *alone* says on which
-side an interval lies whose p does not survive that."""
-
-
-NUMBERS = ("difference", "95 % over seeds", "p", "p (Holm)", "smallest")
-
-
-def _numbers(r: Any) -> list[str]:
-    return [number(r.difference), interval(r.ci_low, r.ci_high), number(r.p, "p"), number(r.p_holm, "p"),
-            f"{r.smallest:g}"]  # fmt: skip
-
-
-def section(topologies: pd.DataFrame, found: pd.DataFrame) -> str:
-    """The Markdown: other topologies, and every arm against its counterpart; "" where there is none of either."""
-    parts = []
-    if len(topologies):
-        cells = []
-        for _, runs in topologies.groupby(ARM, sort=False, dropna=False):
-            seeds = ", ".join(map(str, sorted(runs["seed"])))
-            means = [runs[name].mean() for name in ("distance_decay", "distance_static", "distance_dynamic")]
-            shown = [f"{x:.4f}" if np.isfinite(x) else "undefined" for x in means]
-            cosine = f"{runs['stream_cosine'].mean():.3f} ({runs['shuffled_cosine'].mean():.3f})"
-            first = next(runs.itertuples())
-            why = ", ".join(dict.fromkeys(reasons(first.undefined).values()))
-            cells.append([label(first), seeds, f"{runs['loss'].mean():.4f}", *shown, "; ".join(runs["streams"]),
-                          cosine, why])  # fmt: skip
-        columns = ("arm", "seeds", "loss", "‖H_res − I‖: no gradient", "biases alone", "in use", "streams, by seed",
-                   "per-stream cosine (shuffled labels)", "undefined")  # fmt: skip
-        parts += [HOW, table(columns, cells)]
-    if len(judged := claims(found)):
-        rows = [
-            [r.claim, r.quantity, r.printed, *_numbers(r), r.direction, r.alone, r.size] for r in judged.itertuples()
-        ]
-        heads = ("more", "of", "printed", *NUMBERS, "verdict", "alone", "size")
-        parts += [AGAINST, rule("pairs of seeds", "0"), table(heads, rows), summary(judged)]
-    if len(told := differences(found)):
-        rows = [[r.claim, r.quantity, *_numbers(r), r.finding, r.alone] for r in told.itertuples()]
-        parts += [UNCLAIMED, table(("more", "of", *NUMBERS, "finding", "alone"), rows)]
-    return "\n\n".join(["## Other topologies", *parts]) if parts else ""

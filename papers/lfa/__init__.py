@@ -8,15 +8,13 @@
 Takes finished runs of std-t, d-cas, lfa and cfm that differ in preset, seed, positions and norm only. Per run: loss,
 PDS, coreference heads against chance, recency and the longest word, stability, SPS, and what suppressing the position
 heads does beside bottom-k and random controls. Per architecture: mean and interval over seeds, and against std-t,
-paired by seed. Per claim of the paper: whether it holds here, by a rule. --out writes tables, figures and a README.md
-that says it all.
+paired by seed. Per claim of the paper: whether it holds here, by a rule. --out writes tables, figures and a short
+README.md.
 
 The presets differ in more than their architecture: std-t has learned positions and LayerNorm, the others RoPE and
 ChannelLayerNorm. A std-t that differs in the architecture alone is made with --set; where given it is the control:
 
     python -m models.train std-t --set positions=rope --set norm=channel --seed 0 … --out runs/std-t-rope-cln-0
-
-With one of the two alone (std-t+rope, std-t+cln) the page says which of them turns the order of losses round.
 """
 
 from collections.abc import Sequence
@@ -49,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with at_scale("lfa", options) as options:
         options.check("papers.lfa runs/std-t-0 runs/lfa-0")
 
-        from streamscope.papers.lfa.page import write
-        from streamscope.papers.lfa.report import print_report, report_of
+        from streamscope.papers.lfa.report import print_report, report_of, write
 
         report, figure = report_of(options)
         print_report(report)

@@ -6,9 +6,7 @@ The claims are compared with measured ones in `papers.lfa.claims`.
 
 from streamscope.papers.comparison.printed import Bound, Order, Printed
 
-CARD = "Interpretable-by-Design Transformers via Architectural Stream Independence, arXiv 2603.07482"
 TABLE2, TABLE4, TABLE5 = "Table 2", "Table 4", "Table 5"
-SETUP = "All models have 6 layers, 6 heads, 384d embeddings, trained on 2M samples from TinyStories for 2 epochs."
 COUNTS = (
     "Using threshold PDS >0.075>0.075 for counts, Table 4 confirms this: LFA has 5 recency heads in L4-L5 "
     "(max PDS = 0.276 at L5.H0), Std-T has 0 in L5 (max = 0.058), and CFM has 0 in L4-L5 (max = 0.032)."

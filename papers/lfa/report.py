@@ -1,15 +1,17 @@
 """The report of `papers.lfa`: runs measured or read again, architectures compared, claims judged."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamscope.cli.errors import InputError
+from streamscope.papers.comparison.report import Report, write_report
+from streamscope.papers.lfa.units import UNITS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from streamscope.papers.comparison.runs import Run
-    from streamscope.papers.lfa.page import LfaReport
     from streamscope.papers.lfa.rows import Settings
 
     Source = tuple[list[Run], dict[str, pd.DataFrame], Settings, dict[str, Any], dict[str, Any]]
@@ -25,13 +27,33 @@ from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, derived
 from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options
-from streamscope.papers.lfa.page import MAIN, LfaReport
 from streamscope.papers.lfa.rows import Settings
 from streamscope.papers.lfa.runs import CONTROL, LATER, TABLES, Arms, in_arms, measure_all, open_runs
 from streamscope.papers.lfa.seeds import architectures, comparisons, renamed
 
 WIDEST = 48
 """Characters of a verdict on the screen; README.md and claims.parquet have all."""
+
+
+MAIN = (
+    "parameters", "loss", "pds.max", "pds.max.L5", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
+    "coreference.keys.top1", "coreference.keys.minus_recency", "coreference.keys.best", "coreference.keys.over30",
+    "coreference.keys.best_layer", "attention.best", "attention.tenth",
+    "stability.keys.jaccard.coreference", "stability.keys.over_total.coreference", "stability.keys.jaccard.competing",
+    "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.candidates.best",
+    "coreference.candidates.over30", "stability.candidates.jaccard.coreference",
+    "stability.candidates.over_total.coreference", "stability.candidates.jaccard.competing",
+    "induction.max",
+)  # fmt: skip
+"""Quantities of the first table and of the comparison; the parquet files have all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LfaReport(Report):
+    """What the page tells of."""
+
+    settings: Settings
+    documents: dict[str, Any]
 
 
 def report_of(options: Options) -> tuple[LfaReport, Any]:
@@ -109,3 +131,8 @@ def _values(quantities: "pd.DataFrame") -> "pd.DataFrame":
 
     lost = quantities[quantities["value"].isna()]
     return lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])
+
+
+def write(report: LfaReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+    write_report(report, UNITS, figure, folder, static, html, data=report.documents, settings=vars(report.settings))

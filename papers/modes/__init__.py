@@ -25,8 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.check("papers.modes runs/pls-0 runs/c2-0")
 
     from streamscope.papers.modes.figure import figure
-    from streamscope.papers.modes.page import show, write
-    from streamscope.papers.modes.report import again, measure
+    from streamscope.papers.modes.report import again, measure, show, write
     from streamscope.papers.pls.runs import open_runs
 
     report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))

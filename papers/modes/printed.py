@@ -6,7 +6,6 @@ Quantities are those of `papers.modes.measure`. All numbers but the depths are o
 from streamscope.papers.comparison.printed import Bound, Order, Printed
 from streamscope.papers.pls.printed import PRINTED as OF_PLS
 
-CARD = "Engineering Verifiable Modularity in Transformers via Per-Layer Supervision (Kerce)"
 ARI = "The result is  $ARI = 0.008$ . The clusterings share almost no structure."
 IDENTITY = "Raw activation clusters partition by token type"
 WHICH = "Features capture how the transformer processes tokens, not which tokens appear."

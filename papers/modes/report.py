@@ -1,18 +1,37 @@
 """The report of `papers.modes`: every run measured, seeds summarised, claims judged; or an earlier one judged again."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from streamscope.cli.provenance import pick_device, provenance
-from streamscope.papers.comparison.report import each_model, reopen, stack
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
+from streamscope.papers.comparison.report import Report, each_model, print_claims, reopen, stack, write_report
 from streamscope.papers.comparison.runs import Run, typed
 from streamscope.papers.modes.measure import Settings, measure_run
 from streamscope.papers.modes.options import Options
-from streamscope.papers.modes.page import ModesReport
 from streamscope.papers.modes.printed import CLAIMS, printed, unfit
+from streamscope.papers.pls.depth import UNITS as DEPTH_UNITS
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.seeds import claims, comparisons, presets
+from streamscope.papers.pls.units import UNITS as PLS_UNITS
+
+UNITS: dict[str, dict[str, str]] = {
+    **{name: PLS_UNITS[name] for name in ("runs", "presets", "comparisons", "claims")},
+    "depth": DEPTH_UNITS,
+    "clusters": {"n": "tokens", "share": "share of all tokens", "k_star_mean": "layers", "k_star_sd": "layers"},
+    "agreement": {"value": "1: the same clusters, 0: as by chance", "n": "tokens", "documents": "documents"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModesReport(Report):
+    """What the page tells of."""
+
+    settings: Settings
 
 
 def measure(options: Options, runs: list[Run]) -> ModesReport:
@@ -48,3 +67,20 @@ def again(folder: Path) -> ModesReport:
     runs, tables, about = reopen(folder, "papers.modes")
     tables = dict(sorted(judged(tables).items()))
     return ModesReport(runs=runs, tables=tables, settings=Settings(**about["settings"]), about=about)
+
+
+# ---- screen and disk ---------------------------------------------------------------------------
+
+
+def show(report: ModesReport) -> None:
+    """Both models, and the claims with their verdicts."""
+
+    columns = ("quantity", "preset", "mean", INTERVAL, "printed", "n")
+    print_rows(report.tables["presets"], "modes, means over seeds", columns)
+    shown = ("claim", "quantity", "printed", "difference", INTERVAL, "direction")
+    print_claims(report.tables["claims"], "claims of the paper, intervals over seeds", shown)
+
+
+def write(report: ModesReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+    write_report(report, UNITS, figure, folder, static, html, settings=vars(report.settings))

@@ -1,7 +1,9 @@
 """The pages of results and the interactive page of claims, made of the ledger and the result tables.
 
-python -m papers --out site            index.html: every claim, with filters, its figure and its command
-python -m papers --write results       results/*.md and their figures, from `pages.toml` and the tables
+    python -m papers --out site            index.html: every claim, with filters, its figure and its command
+    python -m papers --write results       results/*.md and their figures, from `pages.toml` and the tables
+
+Every number on these pages is read from a table.
 """
 
 from collections.abc import Sequence
@@ -10,9 +12,6 @@ from pathlib import Path
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-"""The result tables of the clone."""
 
 
 @dataclass(frozen=True, kw_only=True)

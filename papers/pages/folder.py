@@ -11,11 +11,10 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import read_json
 from streamscope.instruments.parquet import read_about, read_parquet
 from streamscope.models.training.config import tokens_seen
-from streamscope.papers.claims.judged import again
 from streamscope.papers.comparison import TRAINED
-from streamscope.papers.pages.markdown import Page, Section
+from streamscope.papers.comparison.runs import Run, again
+from streamscope.papers.pages.markdown import Page, Section, three_digits
 from streamscope.papers.pages.strips import Strip
-from streamscope.papers.pages.values import three_digits
 
 FIGURES = ("figure.svg", "figure.png")
 
@@ -73,7 +72,7 @@ def dose(runs: Sequence[Mapping[str, Any]]) -> str:
     if not runs:
         return ""
     seen = sorted({_tokens(run) for run in runs})
-    amount = " to ".join(dict.fromkeys(f"{n / 1e6:.1f}" for n in (seen[0], seen[-1])))
+    amount = " to ".join(dict.fromkeys(three_digits(n / 1e6) for n in (seen[0], seen[-1])))
     scales = ", ".join(sorted({run["manifest"]["scale"] for run in runs}))
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     if len(runs) == 1:
@@ -89,11 +88,8 @@ def trainings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The one command that trains every run, with {arm}, {seed} and, where runs differ in more, {settings}."""
     lines = []
     for run in runs:
-        argv = [str(word) for word in run["manifest"].get("argv", [])]
-        if run["preset"] in argv:
-            lines.append(
-                _options([_general(shlex.quote(word), run["preset"]) for word in argv[argv.index(run["preset"]) :]])
-            )
+        made = Run(Path(run["folder"]), run["preset"], run["seed"], run["manifest"], run["config"]).command
+        lines.append(_options([_general(shlex.quote(word), run["preset"]) for word in shlex.split(made)[3:]]))
     if not lines:
         return []
     common = [option for option in lines[0] if all(option in line for line in lines)]

@@ -1,14 +1,14 @@
 """The Markdown pages of results: what `pages.toml` says with the numbers of the tables, through one template."""
 
+import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from streamscope.cli.terminal import LINE_ENDS, visible
 from streamscope.papers.pages.strips import Strip, templates
-from streamscope.papers.pages.values import three_digits
 
 LINE = 150
 """Characters of a line of text."""
@@ -52,7 +52,7 @@ class Page:
     def text(self) -> str:
         """The page in Markdown."""
         found = templates()
-        found.filters |= {"wrapped": wrapped, "command": command, "cell": cell}
+        found.filters |= {"wrapped": wrapped, "command": command, "table": table}
         text = found.get_template("page.md.j2").render(page=self)
         return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -80,6 +80,12 @@ def cell(text: object) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#$~^|])", r"\\\1", plain).strip()
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; what is not `Raw` is escaped."""
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    return "\n".join([*lines, *(f"| {' | '.join(map(cell, row))} |" for row in rows)])
+
+
 def short(quote: str, most: int = QUOTE) -> str:
     """A quotation without marks of LaTeX, cut after a word."""
     for mark, sign in MATHS:
@@ -101,3 +107,19 @@ def number(claim: Any) -> str:
 def with_unit(text: str, unit: str) -> str:
     """A number and its unit, where it has one that is not seen anyway."""
     return f"{text} {unit}" if text and unit in UNITS and "%" not in text else text
+
+
+def three_digits(x: float) -> str:
+    """A number with three significant digits, whole ones with separators."""
+    if x == 0 or not math.isfinite(x):
+        return "0" if x == 0 else "undefined"
+    if abs(x) >= 1000:
+        return minus(f"{x:,.0f}")
+    decimals = 2 - math.floor(math.log10(abs(x)))
+    text = f"{x:.{max(decimals, 0)}f}" if decimals <= 7 else f"{x:.1e}"
+    return minus(text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text)
+
+
+def minus(text: str) -> str:
+    """Text with a minus sign in place of the hyphen."""
+    return text.replace("-", "−")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.disk import write_text
-from streamscope.papers.claims import HERE as LEDGER
 from streamscope.papers.claims.judged import Tables, judged
+from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.words import DECIDED, MEANINGS
 from streamscope.papers.pages.folder import folder_page
 from streamscope.papers.pages.markdown import Page, Raw, Section, number, short, with_unit

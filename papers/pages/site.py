@@ -16,12 +16,12 @@ import pandas as pd
 from streamscope.cli.disk import check_folder, write_text
 from streamscope.models.config.presets import PRESETS
 from streamscope.papers import demo
-from streamscope.papers.claims import HERE as LEDGER
-from streamscope.papers.claims import RESULTS
 from streamscope.papers.claims.judged import judged
+from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.words import MEANINGS, reason
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.figures.look import Look
+from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.figures.shown import draw, figures_of
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import number, short, with_unit

@@ -10,6 +10,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.papers.claims.judged import Tables, interval
 from streamscope.papers.claims.ledger import keys
+from streamscope.papers.pages.markdown import minus
 
 OVER = re.compile(r"(min|max|mean|count)\((\w+)\)")
 
@@ -27,7 +28,7 @@ class Value:
 
     def __format__(self, spec: str) -> str:
         own, *ends = (format(x, spec).replace("%", "\u00a0%") for x in (self.value, self.low, self.high))
-        return _minus(f"{own} ({ends[0]} to {ends[1]})" if self.low == self.low else own)
+        return minus(f"{own} ({ends[0]} to {ends[1]})" if self.low == self.low else own)
 
     def __mul__(self, factor: float) -> "Value":
         """In another unit."""
@@ -39,22 +40,7 @@ class Number(float):
     """A number that is written with a minus sign, and a space before the percent sign."""
 
     def __format__(self, spec: str) -> str:
-        return _minus(format(float(self), spec).replace("%", "\u00a0%"))
-
-
-def three_digits(x: float) -> str:
-    """A number with three significant digits, whole ones with separators."""
-    if x == 0 or not math.isfinite(x):
-        return "0" if x == 0 else "undefined"
-    if abs(x) >= 1000:
-        return _minus(f"{x:,.0f}")
-    decimals = 2 - math.floor(math.log10(abs(x)))
-    text = f"{x:.{max(decimals, 0)}f}" if decimals <= 7 else f"{x:.1e}"
-    return _minus(text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text)
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
+        return minus(format(float(self), spec).replace("%", "\u00a0%"))
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.check("papers.pls runs/pls-0 runs/c2-0")
 
         from streamscope.papers.pls.figure import figure
-        from streamscope.papers.pls.page import show, write
-        from streamscope.papers.pls.report import again, measure
+        from streamscope.papers.pls.report import again, measure, show, write
         from streamscope.papers.pls.runs import open_runs
 
         report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from streamscope.papers.comparison.printed import Bound, Order, Printed, number
 
-CARD = "Engineering Verifiable Modularity in Transformers via Per-Layer Supervision (Kerce)"
 TABLE1, TABLE2 = "Table 1", "Table 2"
 CAPITALS = "Capitalization Entity (h54+h55) -11.4% -2.1% 5.4 $\\times$"
 GENDER = "Gender Anchor (h52+h53) -2.0% -0.3% 6.7 $\\times$"

@@ -7,16 +7,19 @@ from typing import Any
 import pandas as pd
 
 from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.command import INTERVAL
+from streamscope.instruments.command import show as print_rows
 from streamscope.papers.comparison.losses import against, losses
-from streamscope.papers.comparison.report import Report, each_model, reopen, stack
+from streamscope.papers.comparison.report import Report, each_model, print_claims, reopen, stack, write_report
 from streamscope.papers.comparison.runs import Run, typed
 from streamscope.papers.pls.competence import competence, of_effects, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.derived import with_derived
 from streamscope.papers.pls.measure import Measured, Settings, measure_run
 from streamscope.papers.pls.options import Options
-from streamscope.papers.pls.runs import CONTROL
+from streamscope.papers.pls.runs import CONTROL, RUN
 from streamscope.papers.pls.seeds import claims, comparisons, pairs, presets
+from streamscope.papers.pls.units import UNITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +76,22 @@ def again(folder: Path) -> PlsReport:
     tables = dict(sorted(judged(tables).items()))
     settings = Settings(**{"layers": "last", **given})  # tables that do not say it are of the last layer
     return PlsReport(runs=runs, tables=tables, settings=settings, left_out=about["cases"], about=about)
+
+
+# ---- screen and disk ---------------------------------------------------------------------------
+
+
+def show(report: PlsReport) -> None:
+    """The comparison of effects, and the claims with their verdicts."""
+
+    compared = report.tables["comparisons"]
+    effects = compared[compared["family"].isin(["effect", "spread"]) & ~compared["quantity"].str.contains("_odds")]
+    columns = ("quantity", "kind", "value", INTERVAL, "p", "p_holm", "n", "paper")
+    print_rows(effects, f"{RUN} over {CONTROL}, pairs of training seeds", columns)
+    shown = ("heads", "claim", "quantity", "printed", "unit", "difference", INTERVAL, "direction")
+    print_claims(report.tables["claims"], "claims of the paper, intervals over pairs of seeds", shown, 5)
+
+
+def write(report: PlsReport, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+    write_report(report, UNITS, figure, folder, static, html, settings=vars(report.settings), cases=report.left_out)

@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.check("papers.scorecard runs/lfa-0 runs/std-t-0")
 
         from streamscope.papers.scorecard.figure import figure
-        from streamscope.papers.scorecard.page import show, write
-        from streamscope.papers.scorecard.report import again, measure, open_runs
+        from streamscope.papers.scorecard.report import again, measure, open_runs, show, write
 
         report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
         show(report)

@@ -13,11 +13,12 @@ import torch
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.command import show as print_rows
 from streamscope.instruments.stats.means import with_holm
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.run import read_metrics
-from streamscope.papers.comparison.report import Report, each_model, reopen, stack
+from streamscope.papers.comparison.report import Report, dose, each_model, reopen, stack, write_report
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides, typed
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
@@ -32,6 +33,17 @@ SAME = ("scale", "training data", "validation data", "tokenizer", *SHAPE)
 RESAMPLES = 9999
 ALIKE = "the same for every seed of an arm: known, and not to be tested"
 SPEED, MACHINE = "speed", "of the machine and of what else ran on it, as well"
+
+
+OF_THE_ROW = "the unit of the row"
+_NUMBERS = dict.fromkeys(("mean", "value", "sd", "ci_low", "ci_high"), OF_THE_ROW)
+UNITS = {
+    "runs": {**_NUMBERS, "n": "cases, documents, heads or pairs"},
+    "arms": {**_NUMBERS, "n": "training seeds"},
+    "between": {"eta2": "share of the variance over runs", "runs": "runs", "arms": "arms", "p": "p", "p_holm": "p"},
+    "against": {**_NUMBERS, "n": "pairs of seeds", "p": "p", "p_holm": "p"},
+    "orders": {**dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), OF_THE_ROW), "seeds": "pairs of seeds"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,3 +236,23 @@ def again(folder: Path) -> Scorecard:
         runs=runs, tables=judged(tables["runs"], against, settings.seed), settings=settings, control=against,
         recipes=recipes(runs), about=about,
     )  # fmt: skip
+
+
+# ---- screen and disk ---------------------------------------------------------------------------
+
+
+def show(report: Scorecard) -> None:
+    """Means over seeds on the screen, an arm per column; then what is between arms."""
+    arms = report.tables["arms"]
+    wide = arms.pivot_table(index="quantity", columns="arm", values="mean", sort=False, dropna=False)
+    rows = wide.map(lambda x: f"{x:.4g}" if x == x else "–").reset_index()
+    print_rows(rows, f"scorecard, {dose(report.runs)}", tuple(rows.columns), 3)
+    between = report.tables["between"]
+    if between["p"].notna().any():
+        print_rows(between, "between arms", ("quantity", "runs", "arms", "eta2", "p", "p_holm"), 4)
+
+
+def write(report: Scorecard, figure: Any, folder: Path, static: str, html: bool) -> None:
+    """Tables, figures and README.md."""
+    facts = {"settings": asdict(report.settings), "control": report.control}
+    write_report(report, UNITS, figure, folder, static, html, **facts)

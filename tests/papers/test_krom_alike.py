@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from streamscope.papers.comparison.seeds import spread
-from streamscope.papers.krom.alike import SHUFFLED, alike, claims, quantities, said, section
+from streamscope.papers.krom.alike import SHUFFLED, alike, claims, quantities
 from streamscope.probes.directions.measure import find
 from streamscope.probes.stream_states import States
 
@@ -120,14 +120,11 @@ def test_a_jump_that_shuffled_labels_make_as_well_is_no_jump_of_the_contrast() -
     assert jumps.loc["excess", "direction"] == "negligible: within ±0.01"
     assert jumps.loc["excess", "difference"] == pytest.approx((0.002 + 0.0021 + 0.002 - 0.002 - 0.0022 - 0.0019) / 3)
     assert len(found) == 5 and found["p"].notna().all()
-    text, (line,) = section(table), said(table)
-    assert "nan" not in text and "in 6 of 6 runs (counted, not tested" in line and "is 0.972." in line
 
 
 def test_only_the_blogs_recipe_in_fp32_is_judged() -> None:
     others = pd.concat([runs((0.9, 0.8), storage="bf16"), runs((0.9, 0.8), decay=0.0), runs((0.9, 0.8), b_res=-1.0)])
-    assert claims(others).empty and said(others) == [] and len(alike(others)) == 3
-    assert "## Directions between streams" in section(others)
+    assert claims(others).empty and len(alike(others)) == 3
     one = claims(runs((0.9, 0.8)))
     assert set(one["direction"]) == {"undefined: one seed of kromcanon -8, fp32, adamw, 1,000 steps"}
 

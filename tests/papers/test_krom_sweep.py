@@ -82,7 +82,6 @@ def test_another_recipe_another_topology_and_missing_biases_have_no_claims() -> 
         mixing, factors = runs(**changes)
         numbers = sweep.quantities(mixing, factors, pd.DataFrame())
         assert numbers.empty and sweep.claims(mixing, numbers).empty
-        assert sweep.section(mixing, factors, pd.DataFrame()) == ""
     mixing, factors = (table[table["b_res"] == -8.0] for table in runs())
     judged = sweep.claims(mixing, sweep.quantities(mixing, factors, pd.DataFrame()))
     assert set(judged["quantity"]) == {"mixed", "in use", "best.high"}

@@ -15,11 +15,11 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.pages import main
-from streamscope.papers.pages.markdown import LINE, short, wrapped
+from streamscope.papers.pages.markdown import LINE, short, three_digits, wrapped
 from streamscope.papers.pages.results import pages_of, said
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip
-from streamscope.papers.pages.values import Source, Value, filled, read, three_digits
+from streamscope.papers.pages.values import Source, Value, filled, read
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(RESULTS.rglob("*.md"))

@@ -38,7 +38,7 @@ from streamscope.text.shards import pack
 from tests.conftest import ROOT
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER
-from tests.papers.pages import changed, fewer_prompts, once_more, planted, refused, unexplained
+from tests.papers.pages import changed, fewer_prompts, once_more, planted, refused, short_page, unexplained
 from tests.tiny import arguments
 
 SHORT = ["--steps", "2"]
@@ -482,8 +482,8 @@ def out(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.slow
-def test_the_page_says_what_the_tables_say(out: Path) -> None:
-    text = (out / "README.md").read_text(encoding="utf-8")
+def test_the_tables_are_those_of_the_runs(out: Path) -> None:
+    assert "python -m models.train {arm}" in short_page(out)
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
     assert set(tables) == {
         "runs", "presets", "comparisons", "claims", "effects", "cases", "curves", "hydra", "diagonality", "depth",
@@ -494,25 +494,20 @@ def test_the_page_says_what_the_tables_say(out: Path) -> None:
         tables["effects"].query("preset == 'pls' and task == 'gender' and measure == 'probability'")["baseline"].iloc[0]
     )
     assert base["right"].between(0, 1).all() and len(tables["roles"]) == 2 * 6
-    for row in tables["claims"].itertuples():
-        assert f"`{row.quantity}` | {row.printed} |" in text and row.direction in text
     quantities = tables["runs"].set_index(["quantity", "preset", "seed"])["value"]
     effects = tables["effects"].set_index(["measure", "task", "group", "preset", "seed"])
     here = quantities["effect.gender.anchor", "pls", 0]
     assert here == effects.loc[("probability", "gender", "anchor", "pls", 0), "delta"]
-    assert f"| {100 * here:+.3g}; paper -2.0% |" in text
-    assert "One pair only, so no interval over seeds." in text and "undefined: one pair of seeds" in text
+    assert "undefined: one pair of seeds" in set(tables["claims"]["direction"])
     shares = tables["depth"].groupby(["preset", "seed"])["share"].sum()
     assert shares.to_numpy() == pytest.approx(np.ones(2))
-    assert "python -m models.train pls --data" in text and "not measured on pls" in text  # no winograd
-    for name in re.findall(r"`([\w.-]+\.parquet)`", text):
-        assert (out / name).is_file()
+    assert tables["claims"]["direction"].str.contains("not measured on pls").any()  # no winograd
 
 
 @pytest.mark.slow
 def test_found_heads_are_looked_for_in_all_layers(out: Path, runs: dict[str, Path]) -> None:
     """Heads and roles are those of `probes.head_groups --layers all`, which for these models are not all in the last
-    layer; the page says where they were looked for, and which tables say nothing of it."""
+    layer."""
     from streamscope.models.checkpoint import load
 
     groups, roles = (pd.read_parquet(out / f"{name}.parquet") for name in ("heads", "roles"))
@@ -527,8 +522,6 @@ def test_found_heads_are_looked_for_in_all_layers(out: Path, runs: dict[str, Pat
         heads = [head for label in labels.values() for head in label.split("+")]
         assert any(not head.startswith("L5") for head in heads) and len(heads) == 6
         assert set(roles.loc[roles["preset"] == preset, "head"]) == set(heads)
-    text = (out / "README.md").read_text(encoding="utf-8")
-    assert "*found* are those of all layers" in text and "looked for in all layers" in text
     assert read_about(out / "heads.parquet")["about"]["settings"]["layers"] == "all"
     assert again(ROOT / "results" / "pls_tinystories").settings.layers == "last", "of before there was a choice"
 
@@ -538,18 +531,12 @@ def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_p
     once_more(main, out, tmp_path)
 
 
-def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
-    text = once_more(main, ROOT / "results" / "pls_tinystories", tmp_path)
-    head = text.split("## Claims of the paper")[0]
-    assert "2.4 M tokens seen each. Can the models (pls and c2) do the tasks?" in head
-    assert "capitalization: only in log-odds (P(answer) 0.26 % and 0.23 %" in head
-    assert "gender: yes" in head and "winograd: no" in head and "withdrawn: 17." in head
-    for line in text.splitlines():
-        if line.startswith(("| named |", "| found |")) and ".winograd." in line:
-            assert "the model cannot do the task" in line or "withdrawn" in line
-        if line.startswith("| named | pls above 0.9 | `monotonicity"):
-            assert "holds" not in line
-    assert text.count("unedited, PLS / C2") == 5, "baselines in every table of effects"
+def test_the_published_tables_judged_again_are_the_same(tmp_path: Path) -> None:
+    folder = ROOT / "results" / "pls_tinystories"
+    once_more(main, folder, tmp_path)
+    claims = pd.read_parquet(folder / "claims.parquet")
+    winograd = claims[claims["quantity"].str.contains(".winograd.", regex=False)]
+    assert winograd["direction"].str.startswith(("the model cannot do the task", "withdrawn")).all() and len(winograd)
 
 
 @pytest.mark.slow
