@@ -75,7 +75,7 @@ def parse_senders(specs: Sequence[str], model: Any, scores: Scores | None = None
         if whole := re.fullmatch(r"L(\d+)\.?(attn|mlp)", spec):
             layer = int(whole[1])
             if layer >= model.config.n_layers:
-                raise InputError(f"{spec!r}: layers go from 0 to {model.config.n_layers - 1} in this model")
+                raise InputError(f"{spec!r}: this model has layers 0 to {model.config.n_layers - 1}")
             found[Sender(layer, ffn=whole[2] == "mlp")] = None
         else:
             for head in parse_heads([spec], model.config.n_layers, model.config.n_heads, scores):

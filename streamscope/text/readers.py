@@ -300,7 +300,7 @@ def chat_text(messages: Sequence[Any], where: str) -> str:
         values = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
         texts = [text for text in values if isinstance(text, str)]
         if len(texts) < len(values):
-            raise InputError(f"{where}: message {number} has content that is not text: leave it out")
+            raise InputError(f"{where}: message {number} has no content in text: leave it out")
         lines.append(f"{role.capitalize()}: {checked_text(''.join(texts), where)}")
     return "\n".join(lines)
 

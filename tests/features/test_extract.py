@@ -216,7 +216,7 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
     [
         (["--max-tokens", "0"], "max_tokens must be at least 1"),
         (["--out", "f.xlsx"], "f.parquet"),
-        (["--tier", "core", "--anchor-heads", "L9.H0"], "layers go from 0 to 1"),
+        (["--tier", "core", "--anchor-heads", "L9.H0"], "this model has layers 0 to 1"),
         (["--raw", "blocks.1.hook_nothing"], "unknown hook"),
         (["--data", "nowhere.txt"], "not an existing file"),
     ],

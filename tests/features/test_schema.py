@@ -92,7 +92,7 @@ def test_core_of_a_model_without_the_papers_heads_asks_for_heads() -> None:
 @pytest.mark.parametrize("tier", ["core", "structural", "topk"])
 @pytest.mark.parametrize("group", ["anchor", "entity"])
 def test_unknown_heads_are_refused_whatever_the_tier(tier, group: str) -> None:
-    with pytest.raises(InputError, match=f"layers go from 0 to 1.*--{group}-heads"):
+    with pytest.raises(InputError, match=f"this model has layers 0 to 1.*--{group}-heads"):
         columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L9.H0",)}))
     assert columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)}))
 

@@ -97,7 +97,7 @@ def test_a_broken_model_is_not_blamed_on_the_edit() -> None:
     model = build("std-t", "tiny").eval()
     with torch.no_grad():
         next(p for n, p in model.named_parameters() if n.startswith("blocks.0.mlp")).fill_(torch.nan)
-    with pytest.raises(InputError, match=r"blocks\.1\.hook_resid_pre is not finite before the edit of it"):
+    with pytest.raises(InputError, match=r"blocks\.1\.hook_resid_pre is not finite before its edit"):
         directly(model, {"blocks.1.hook_resid_pre": lambda x, hook: x * 0.5})
     with pytest.raises(InputError, match=r"the weights blocks\.0\.mlp\.up\.weight are NaN"):
         list(Trajectories(model, TOKENS, [{}]))

@@ -281,8 +281,8 @@ def test_the_command_aligns_with_a_run(
         (["--run", "r", "--tokenizer", "t"], "give --run or --tokenizer, not both"),
         (["--n-ctx", "9"], "--n-ctx 9: give --tokenizer or --run"),
         (["coreference", "--seed", "4"], "n and seed belong"),
-        (["--tokenizer", "nowhere"], "nowhere: no such tokenizer"),
-        (["--run", "nowhere"], "nowhere is no run folder"),
+        (["--tokenizer", "nowhere"], "nowhere: this tokenizer file or folder does not exist"),
+        (["--run", "nowhere"], "nowhere is not a run folder"),
     ],
 )
 def test_the_command_refuses(argv: list[str], message: str) -> None:

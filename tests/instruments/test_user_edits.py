@@ -103,7 +103,7 @@ def test_features_of_an_edited_model_are_not_those_of_an_earlier_call(spec: str,
     ("module", "argv", "line"),
     [
         ("features.profile", ["--features", "f.parquet", "--clusters", "c.parquet"], "reads files, and no model runs"),
-        ("probes.pds", [], "there is no file"),
+        ("probes.pds", [], "does not exist; check the path"),
     ],
 )
 def test_an_edit_is_refused_before_the_work(module: str, argv: list[str], line: str, spec: str) -> None:

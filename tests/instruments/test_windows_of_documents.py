@@ -153,7 +153,7 @@ def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -
 
 
 def test_a_stride_beyond_the_context_is_one_line(model: Any, text: Path) -> None:
-    with pytest.raises(InputError, match="stride 33: 1 to 32, the context"):
+    with pytest.raises(InputError, match="stride 33: give 1 to 32, the context"):
         open_data(Documents(str(text), stride=33), model)
     with pytest.raises(InputError, match="max_windows"):
         Documents(str(text), max_windows=0)

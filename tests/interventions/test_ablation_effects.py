@@ -217,7 +217,7 @@ def test_groups_by_name_by_grammar_and_their_errors() -> None:
         (["entity"], "entity is L5.H4\\+L5.H5 .* 2 layers of 5 heads; use found"),
         ([], "at least one group"),
         (["a=L0.H1", "a=L0.H2"], "two groups of heads are called 'a'"),
-        (["L9.H0"], "layers go from 0 to 1"),
+        (["L9.H0"], "this model has layers 0 to 1"),
         (["top2:beauty"], "unknown head score"),
     ):
         with pytest.raises(InputError, match=message) as caught:

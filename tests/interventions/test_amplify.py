@@ -266,7 +266,7 @@ def test_bad_input(tiny_run: Path) -> None:
         with pytest.raises(InputError, match="alpha must be (positive|a finite number)|alpha: "):
             main([str(tiny_run), "--alpha", alpha])
     for argv, message in (
-        (["--heads", "L7.H0"], "layers go from 0 to 1"),
+        (["--heads", "L7.H0"], "this model has layers 0 to 1"),
         (["--sample-tokens", "99"], "room"),
         (["--out", "x.html"], "parquet"),
     ):

@@ -119,7 +119,7 @@ def test_bad_input_is_told() -> None:
     model = streamscope.models.build("lfa", scale="tiny")
     with pytest.raises(InputError, match="ids are 0 to 255"):
         answer_log_probs(model, PROMPTS, POSITIONS, [[1, 256], [0, 0], [0, 0]], [])
-    with pytest.raises(InputError, match="leave its 4 tokens"):
+    with pytest.raises(InputError, match="lie outside its 4 tokens"):
         answer_log_probs(model, PROMPTS, [4, 4, 1], ANSWERS, [])
     with pytest.raises(InputError, match="did you mean"):
         answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, [{"blocks.0.attn.hook_zz": bend}])

@@ -105,7 +105,7 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
     [
         (ablation_effects, ["std-t", "--control", "OTHER"], "has 1 layers of 4 heads, the model 6 of 6"),
         (ablation_effects, ["OTHER"], "entity is L5.H4\\+L5.H5 .* 1 layers of 4 heads; use found"),
-        (ablation_effects, ["lfa", "--groups", "L9.H0"], "layers go from 0 to 5"),
+        (ablation_effects, ["lfa", "--groups", "L9.H0"], "this model has layers 0 to 5"),
         (ablation_effects, ["lfa", "--tasks", "capitalisation"], "did you mean capitalization"),
         (ablation_effects, ["lfa", "--tasks"], "at least one task"),
         (ablation_effects, ["lfa", "--groups"], "at least one group"),
@@ -117,7 +117,7 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
         (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
         (steer_heads, ["lfa", "--measures"], "at least one --measures"),
         (steer_heads, ["lfa", "--control", "no/such/run"], "no/such/run"),
-        (hydra, ["lfa", "--heads", "L7.*"], "layers go from 0 to 5"),
+        (hydra, ["lfa", "--heads", "L7.*"], "this model has layers 0 to 5"),
         (head_groups, ["lfa", "--k", "0"], "k must be at least 1"),
         (head_groups, ["OTHER", "--k", "2"], "need 6 heads, here are 4"),
     ],

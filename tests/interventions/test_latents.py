@@ -113,7 +113,7 @@ def test_places(spec: Any, labels: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("L2.q", "'L2.q': layers go from 0 to 1"),
+        ("L2.q", "'L2.q': this model has layers 0 to 1"),
         ("L0.o", "unknown HDPL projection in 'L0.o' 'o': known: q, k, v, gate, up"),
         ("q", "'q' names no HDPL projection: write L2.q, L2.\\*, L0-2.up, \\*.q or all"),
     ],

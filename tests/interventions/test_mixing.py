@@ -282,7 +282,7 @@ def test_places_and_refusals() -> None:
     ]  # fmt: skip
     model = model_of()
     for where, message in (
-        (("L2.attn",), "'L2.attn': layers go from 0 to 1"),
+        (("L2.attn",), "'L2.attn': this model has layers 0 to 1"),
         (("L0.ffn",), "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp"),
         (("attn",), "'attn' names no module: write L2.attn"),
     ):

@@ -200,7 +200,7 @@ def test_bad_input(tiny_run: Path, suite: Path) -> None:
         ([*own, "--threshold", "0"], "threshold must be positive"),
         ([*own, "--senders", "top1:pds"], "recovery"),
         ([*own, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
-        ([*own, "--senders", "L7.mlp"], "layers go from 0 to 1"),
+        ([*own, "--senders", "L7.mlp"], "this model has layers 0 to 1"),
         (["--suite", str(suite), "--pairs", "0"], "at least 1"),
         (["--suite", str(suite), "--contrast", "clue"], "query is in the sentence"),
         (["--out", "x.xlsx"], "parquet"),

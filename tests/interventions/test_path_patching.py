@@ -88,7 +88,7 @@ def test_senders() -> None:
     model = make("std-t")
     labels = [s.label for s in parse_senders(["L0.H1-2", "L1.mlp", "L1attn", "L0.H1"], model)]
     assert labels == ["L0H1", "L0H2", "L1 mlp", "L1 attn"]
-    with pytest.raises(InputError, match="layers go from 0 to 1"):
+    with pytest.raises(InputError, match="this model has layers 0 to 1"):
         parse_senders(["L2.mlp"], model)
     with pytest.raises(InputError, match="no reader"):
         edges_of(model, [Sender(1, ffn=True)], ("attn_in",))

@@ -316,7 +316,7 @@ def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
     ("arguments", "message"),
     [
         (["--max-tokens", "0"], "max_tokens must be at least 1, got 0"),
-        (["--heads", "L9.H0"], "layers go from 0 to"),
+        (["--heads", "L9.H0"], "this model has layers 0 to"),
         (["--groups", "L0H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
         (["--out", "effects.xlsx"], "effects.parquet"),
     ],

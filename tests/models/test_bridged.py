@@ -278,5 +278,5 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="cannot be read"):
         Ablate(heads=("L1.*",)).measure(f"hf:{tmp_path}")
-    with pytest.raises(InputError, match="is of the family 'nonsense', of which only instruments"):
+    with pytest.raises(InputError, match="is of the family 'nonsense', which only instruments"):
         load(f"hf:{tmp_path}")

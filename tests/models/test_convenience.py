@@ -40,7 +40,7 @@ def test_return_types(model) -> None:
     assert model(tokens, return_type=None) is None
     with pytest.raises(InputError, match="unknown return_type 'lozz'"):
         model(tokens, return_type="lozz")
-    with pytest.raises(InputError, match="reads texts, or a tensor of token ids, not list"):
+    with pytest.raises(InputError, match="reads texts or a tensor of token ids, not list"):
         model([1, 2])
     with pytest.raises(InputError, match="return_type='loss'"):
         model(tokens, "loss")
@@ -60,7 +60,7 @@ def test_text_in_place_of_tokens(model) -> None:
     _, cache = model.run_with_cache(TEXTS[1], names_filter="*hook_z", remove_batch_dim=True)
     _, same = model.run_with_cache(tokens[1:], names_filter="*hook_z")
     assert torch.equal(cache["z", 1], same["z", 1][0])
-    with pytest.raises(InputError, match="for one text, 2 were given"):
+    with pytest.raises(InputError, match="needs one text, got 2"):
         model.run_with_cache(TEXTS, remove_batch_dim=True)
     with pytest.raises(InputError, match="no tokenizer"):
         build("lfa", "tiny")("Lily ran.")

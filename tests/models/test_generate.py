@@ -165,7 +165,7 @@ def test_an_edit_of_one_position(model: Any) -> None:
 
 def test_the_context_may_be_filled_and_not_exceeded(model: Any) -> None:
     assert len(generate(model, [[1] * 30], max_new_tokens=2)[0]) == 32
-    with pytest.raises(InputError, match="prompt and 3 new tokens are 33 tokens, the context holds 32"):
+    with pytest.raises(InputError, match="prompt and 3 new tokens are 33 tokens, but the context has 32"):
         generate(model, [[1] * 30], max_new_tokens=3)
 
 

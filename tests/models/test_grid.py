@@ -110,9 +110,9 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
     assert begin([same], tmp_path, write=False) == begin([same], tmp_path) == [one]
     assert begin([same, same], tmp_path) == [one, one]
     assert json.loads((tmp_path / "grid.json").read_text()) == {"a-s0": list(one.argv)}
-    with pytest.raises(InputError, match="a-s0 was begun with other options"):
+    with pytest.raises(InputError, match="a-s0 was started with other options"):
         begin([other], tmp_path)
-    with pytest.raises(InputError, match="a-s0 was begun with other options"):
+    with pytest.raises(InputError, match="a-s0 was started with other options"):
         begin([one, other], tmp_path / "new")
     old = {"x-s0": ["a-preset-of-before", "--seed", "0"], "a-s0": list(one.argv)}
     (tmp_path / "grid.json").write_text(json.dumps(old))
@@ -224,7 +224,7 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     main(["--out", str(out), "--status"])
     assert (first / "manifest.json").stat().st_mtime_ns == before
     grid.write_text(grid.read_text().replace("steps = 120", "steps = 40"))
-    with pytest.raises(InputError, match="lfa-a-s0 was begun with other options"):
+    with pytest.raises(InputError, match="lfa-a-s0 was started with other options"):
         main([str(grid), "--out", str(out)])
     assert len(json.loads((out / "grid.json").read_text())) == 2
 

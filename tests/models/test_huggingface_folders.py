@@ -213,7 +213,7 @@ def test_tokens_beside_a_pair_are_read(tmp_path: Path) -> None:
     )
     want = transformers.AutoTokenizer.from_pretrained(folder)
     assert Tokenizer.load(folder).encode("Lily had a red ball.") == want("Lily had a red ball.").input_ids
-    for rows, line in (({"2050": {"content": "</s>"}}, "should have the id 2050, by the vocabulary it has 2048"),
+    for rows, line in (({"2050": {"content": "</s>"}}, "should have id 2050, but has 2048 in the vocabulary"),
                        ({"x": {"content": "</s>"}}, "added tokens are damaged"), ([1], "added tokens are damaged"),
                        ({"2048": "</s>"}, "added tokens are damaged")):  # fmt: skip
         (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": rows}))
@@ -389,8 +389,8 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"n_layer": ...}, "asks for 28 layers, the weights are 25 tensors"),
-        ({"n_layer": 10**12}, "asks for 1,000,000,000,000 layers, the weights are 25 tensors"),
+        ({"n_layer": ...}, "asks for 28 layers, but there are 25 tensors"),
+        ({"n_layer": 10**12}, "asks for 1,000,000,000,000 layers, but there are 25 tensors"),
         ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights: a size in it is missing"),
         ({"vocab_size": 10**9}, "bytes of its weights"),
         ({"n_inner": 10**8}, "bytes of its weights"),
@@ -448,7 +448,7 @@ def test_an_index_names_no_file_outside_its_folder(kind: str, name: str, tmp_pat
     name = str(tmp_path / "outside.safetensors") if name.startswith("/") else name
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"index.json names '.*', which is no file in its folder") as caught:
+    with pytest.raises(InputError, match=r"index.json names '.*', which is not in its folder") as caught:
         load_for_instruments(f"hf:{folder}")
     assert "\n" not in str(caught.value)
 

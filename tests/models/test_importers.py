@@ -300,10 +300,10 @@ def test_what_a_file_does_not_say_is_said(tmp_path: Path, capsys: pytest.Capture
     main([str(file), "--format", "kromcanon", "--out", str(tmp_path / "run")])
     told = capsys.readouterr().out
     assert "authors-gpt2: 2 layers, 2 heads, width 128" in told
-    assert "the file does not say n_heads; 2 is the authors' setting (--set n_heads=…)" in told
+    assert "the file lacks n_heads; 2 is the authors' setting (change it by --set n_heads=…)" in told
     found = import_model(drawn(hdpl_shapes()), "hdpl", {"n_heads": H, "n_ctx": 64})
     assert found.assumed == {"positions.base": 500_000.0} and found.config.n_ctx == 64
-    with pytest.raises(InputError, match="how many heads a width of 32 has: --set n_heads=N"):
+    with pytest.raises(InputError, match="the number of heads of a width of 32 is unknown: give --set n_heads=N"):
         import_model(drawn(krom_shapes()), "kromcanon")
 
 
@@ -412,7 +412,7 @@ def test_what_is_no_dictionary_of_weights(tmp_path: Path) -> None:
     pt, npz, st = (tmp_path / f"model{end}" for end in (".pt", ".npz", ".safetensors"))
     w = drawn(hdpl_shapes())
     torch.save({"model": w, "step": 3}, pt)
-    assert "model of" in (line := refused(pt, "hdpl")) and "is of the type dict, no tensor" in line
+    assert "model of" in (line := refused(pt, "hdpl")) and "is of type dict, not a tensor" in line
     torch.save([1, 2], pt)
     assert "holds a list" in refused(pt, "hdpl")
     torch.save({}, pt)
@@ -448,7 +448,7 @@ def test_the_process_says_one_line_and_exits_2(
     with pytest.raises(InputError, match="give a checkpoint"):
         main([str(file)])
     (tmp_path / "run").mkdir()
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         main(argv)
     assert list((tmp_path / "run").iterdir()) == []
 

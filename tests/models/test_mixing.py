@@ -146,9 +146,9 @@ def test_the_last_module_has_no_gradient_where_only_a_sum_is_read() -> None:
 @pytest.mark.parametrize(
     ("options", "metric", "why"),
     [
-        ({"residual": "mhc"}, "swap_static", "no product"),
-        ({"residual": "mhc_lite"}, "swap_static", "no product"),
-        ({"residual": "hc"}, "swap_static", "no product"),
+        ({"residual": "mhc"}, "swap_static", "not a product"),
+        ({"residual": "mhc_lite"}, "swap_static", "not a product"),
+        ({"residual": "hc"}, "swap_static", "not a product"),
         ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
         ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
         ({"residual.freeze_res": True}, "distance_static", "by construction"),

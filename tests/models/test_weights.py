@@ -79,10 +79,10 @@ def test_circuits_give_scores_and_results() -> None:
 @pytest.mark.parametrize(
     ("preset", "overrides", "name", "says"),
     [
-        ("lfa", {}, "W_pos", "W_pos is a table of learned positions; this model's are of kind rope"),
+        ("lfa", {}, "W_pos", "W_pos is a table of learned positions, but this model has positions of kind rope"),
         ("pls", {}, "OV", "a gate on the input acts between V and O"),
-        ("canon", {}, "QK", "Canon-B mixes positions after the projections; read hook_q"),
-        ("canon", {}, "OV", "Canon-B mixes positions after the projections; read hook_result"),
+        ("canon", {}, "QK", "Canon-B mixes positions after the projections: read hook_q"),
+        ("canon", {}, "OV", "Canon-B mixes positions after the projections: read hook_result"),
         ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
         ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
         ("hdpl", {}, "QK", "an HDPL projection 32 -> 32 is not linear"),
@@ -149,7 +149,7 @@ def test_composition_scores_by_hand(name: str, mode: str) -> None:
         ("hdpl", {}, "an HDPL projection 32 -> 32 is not linear"),
         ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
         ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
-        ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is not defined: Canon-B"),
+        ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is undefined, because Canon-B"),
         ("std-t", {"attention.qk_norm": "rms"}, "QK is undefined"),
     ],
 )

@@ -112,7 +112,7 @@ def test_bad_input(net: Any, prompt: Aligned) -> None:
         picture(net, "a \ud800")
     with pytest.raises(InputError, match="one prompt, not 24"):
         picture(net, align(planted.suite(), net.tokenizer))
-    with pytest.raises(InputError, match="layers go from 0 to 0"):
+    with pytest.raises(InputError, match="this model has layers 0 to 0"):
         picture(net, TEXT, "L3.H0")
     with pytest.raises(InputError, match="at least one head"):
         picture(net, TEXT, [])

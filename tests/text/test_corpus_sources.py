@@ -79,7 +79,7 @@ def test_hub_dataset_is_streamed_at_its_revision(monkeypatch, tmp_path):
     assert asked[1][0] == ("org/name", "en")
     assert open_corpus("org/name").describe()["revision"] == "c0ffee"
     for call in (Corpus.describe, lambda corpus: list(corpus.documents())):
-        with pytest.raises(InputError, match=r"org/typo: neither a local path .*404 Client Error\)") as error:
+        with pytest.raises(InputError, match=r"org/typo is neither a local path.*404 Client Error\)") as error:
             call(open_corpus("org/typo"))
         assert "\n" not in str(error.value)
 
@@ -128,5 +128,5 @@ def test_a_hub_that_does_not_answer_is_read_from_its_cache(monkeypatch, tmp_path
     assert read("org/kept") == ["one", "two"]
     told = open_corpus("org/kept").describe()
     assert told["revision"] == "beef" and told["cached"] == ["train.jsonl"]
-    with pytest.raises(InputError, match="org/gone: neither a local path nor in the hub's cache nor a dataset"):
+    with pytest.raises(InputError, match="org/gone is neither a local path, nor in the hub's cache, nor found"):
         read("org/gone")

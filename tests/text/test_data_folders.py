@@ -66,12 +66,12 @@ def test_splits_without_train_or_beside_other_files_are_refused(tmp_path: Path) 
     for name in ("test.jsonl", "validation.jsonl"):
         rows(tmp_path / "no" / name, name)
         assert read(tmp_path / "no" / name) == [name], "a file that is named is read"
-    with pytest.raises(InputError, match="has the splits test, validation; name the file or folder of one") as error:
+    with pytest.raises(InputError, match="has the splits test, validation: name the file or folder of one") as error:
         open_corpus(str(tmp_path / "no"))
     assert "\n" not in str(error.value)
     for name in ("test.jsonl", "more.jsonl", "train.jsonl"):
         rows(tmp_path / "mixed" / name, name)
-    with pytest.raises(InputError, match=r"has the splits test, train and more\.jsonl, which is of none; name"):
+    with pytest.raises(InputError, match=r"has the splits test, train and more\.jsonl, which belongs to none: name"):
         open_corpus(str(tmp_path / "mixed"))
 
 
@@ -141,10 +141,10 @@ def test_chats(tmp_path: Path) -> None:
     assert read(tmp_path / "b.parquet") == [SPOKEN.rpartition("\n")[0]]
     assert read(tmp_path / "c.json", text_field="chat") == [SPOKEN]
     for messages, line in (
-        ([{"role": "user"}], "message 1 has no content that is text"),
+        ([{"role": "user"}], "message 1 has no content in text"),
         ([{"content": "a"}], "message 1 has no role"),
         ([*CHAT, "no"], "message 4 is a str"),
-        ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "message 1 has no content that is text"),
+        ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "message 1 has no content in text"),
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
     ):
         (tmp_path / "bad.jsonl").write_text(json.dumps({"messages": messages}))
@@ -156,7 +156,7 @@ def test_chats(tmp_path: Path) -> None:
     ("name", "content", "line"),
     [
         ("a.csv", "story,n\nx,1\n", "a.csv: no field 'text'; it has story, n"),
-        ("a.csv", "text,n\nx,1\ny\n", "a.csv:3: 1 fields, the first line has 2"),
+        ("a.csv", "text,n\nx,1\ny\n", "a.csv:3: 1 fields, but the first line has 2"),
         ("a.csv", 'text,n\n"x,1\n', "a.csv:2: .*end of data"),
         ("a.csv", "", "has no text"),
         ("a.json", "{", "a.json:.*not a JSON value"),

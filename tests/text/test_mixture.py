@@ -164,7 +164,7 @@ def test_sources_that_are_no_mixture_stay_what_they_were(tmp_path: Path) -> None
         ("stories*.5 + stories4*-1", "weight of stories4 is -1"),
         ("stories*nan + stories4*1", "weight of stories is nan"),
         ("stories*inf + stories4*1", "weight of stories is inf"),
-        ("stories*.5 + none.txt*.5", "none.txt: not an existing file"),
+        ("stories*.5 + none.txt*.5", "none.txt is not an existing file"),
         ("stories*.5 + stories4:0:0*.5", "zero stories"),
     ],
 )
@@ -178,7 +178,7 @@ def test_an_empty_or_a_short_part_is_named(files, tokenizer, tmp_path: Path) -> 
     empty, short = tmp_path / "empty.txt", tmp_path / "short.txt"
     empty.write_text("\n")
     short.write_text("ant")
-    with pytest.raises(InputError, match="empty.txt: no document"):
+    with pytest.raises(InputError, match="empty.txt has no text"):
         prepare(f"{files['a']}*1 + {empty}*1", str(files["b"]), None, 300)
     data = prepare(f"{files['a']}*1 + {short}*1", str(files["b"]), None, 300)
     assert isinstance(data.train, Mixture)

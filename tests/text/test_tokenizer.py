@@ -58,7 +58,7 @@ def test_training_is_deterministic(tokenizer):
 
 
 def test_training_says_how_far_a_small_corpus_reached():
-    with pytest.raises(InputError, match=r"vocabulary of 300: it reached 26\d"):
+    with pytest.raises(InputError, match=r"vocabulary of 300; it reached 26\d"):
         Tokenizer.train(["hello hello world"], 300)
     with pytest.raises(InputError, match="d_vocab=100 .* at least 257"):
         Tokenizer.train(DOCUMENTS, 100)
@@ -236,7 +236,7 @@ def test_what_a_post_processor_appends_is_left_out(single, words, bos):
     tokenizer = Tokenizer.from_json(foreign(words, post_processor=template))
     assert tokenizer.encode("a a") == [words.index(bos), words.index("a"), words.index("a")]
     assert (tokenizer.bos_id, tokenizer.eos_id) == (words.index(bos), words.index("<eos>"))
-    assert "ends texts with '<eos>', which is left out" in tokenizer.note
+    assert "ends texts with '<eos>', which is omitted" in tokenizer.note
     again = Tokenizer.from_json(tokenizer.to_json())
     assert again.sha256 == tokenizer.sha256 and not again.note
 

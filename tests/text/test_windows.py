@@ -86,7 +86,7 @@ def test_windows_refuse_bad_input(shards, tokenizer, tmp_path):
             with pytest.raises(IndexError):
                 windows.batch(indices)
     short = pack(open_corpus(write(tmp_path / "a.txt", ["cat"])), tokenizer, cache_dir=tmp_path)
-    with pytest.raises(InputError, match=rf"has {short.n_tokens} tokens, .* n_ctx \+ 1 = 65;"):
+    with pytest.raises(InputError, match=rf"has {short.n_tokens} tokens, .* n_ctx \+ 1 = 65:"):
         Windows(short, 64)
     assert len(Windows(short, 64, packing="document")) == 1
 

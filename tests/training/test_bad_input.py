@@ -164,8 +164,8 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "argv", "message"),
     [
-        (ablate, ["RUN", "--heads", "L9.H0"], "layers go from 0 to 1"),
-        (ablate, ["RUN", "--heads", "L0.H7"], "heads go from 0 to 3"),
+        (ablate, ["RUN", "--heads", "L9.H0"], "this model has layers 0 to 1"),
+        (ablate, ["RUN", "--heads", "L0.H7"], "this model has heads 0 to 3"),
         (ablate, ["RUN", "--heads", "X"], "does not name a head"),
         (ablate, ["RUN", "--heads", "top3:nope"], "unknown head score"),
         (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),
@@ -182,7 +182,7 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
         (describe, ["--run", "RUN", "--set", "n_layers=3"], "only change a preset"),
         (describe, ["RUN", "--scale", "tiny"], "only change a preset"),
         (runs, ["show", "nowhere"], "nowhere is not a run folder"),
-        (runs, ["list", "nowhere"], "nowhere is no folder"),
+        (runs, ["list", "nowhere"], "nowhere is not a folder"),
     ],
 )
 def test_commands_name_the_remedy(tiny_run: Path, call, argv: list[str], message: str) -> None:
