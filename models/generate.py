@@ -9,7 +9,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edits, edit, not_finite, pad
-from streamscope.models.hooks.query import forward_at
+from streamscope.models.hooks.capture_and_edit import forward_at
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer

@@ -31,6 +31,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "models.export": ("models.interop.export",),
     "models.help": ("cli.help",),
     "models.hooks.own_edits": ("models.hooks.user_edits",),
+    "models.hooks.query": ("models.hooks.capture_and_edit",),
     "models.huggingface": ("models.interop.huggingface",),
     "models.importers": ("models.interop.importers",),
     "models.launch": ("cli.launch",),

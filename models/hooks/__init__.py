@@ -9,26 +9,33 @@
 
     captures = run(model, Query(tokens=prompts, hooks=("blocks.*.attn.hook_pattern",), logits=positions))
 
-`table` lists every hook, `points` has those that differ from TransformerLens'. `capture_and_edit` and `query` accept
-our models and any HookedRootModule.
+`table` lists every hook, `points` has those that differ from TransformerLens'. `capture_and_edit`
+accepts our models and any HookedRootModule.
 """
 
 from streamscope.models.hooks.capture_and_edit import (
+    Captures,
     CleanCopies,
     Edit,
     Edits,
+    Query,
     apply_edit,
     attached,
+    batches,
     capture,
     check_fired,
     check_weights,
+    crop,
     edit,
     edited_at,
     hooked_at,
     is_finite,
     match,
     not_finite,
+    pad,
     resolve,
+    run,
+    time_axes,
 )
 from streamscope.models.hooks.points import (
     ObservePoint,
@@ -39,7 +46,6 @@ from streamscope.models.hooks.points import (
     read_point,
     resid_point,
 )
-from streamscope.models.hooks.query import Captures, Query, batches, crop, pad, run, time_axes
 from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, row_of
 
 __all__ = [

@@ -65,8 +65,8 @@ def test_learned_positions_that_come_late_are_told(
     corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert late_positions_message(phases_of("6000:8x64,500:8x128"), 128) == (
-        "learned positions 64 to 127 are not all trained before step 6,000: earlier validation losses include untrained "
-        "positions"
+        "learned positions 64 to 127 are not all trained before step 6,000: earlier validation losses include "
+        "untrained positions"
     )
     assert late_positions_message(phases_of("9:8x64,9:8x96"), 128).startswith(
         "learned positions 96 to 127 are never trained"
