@@ -26,7 +26,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -168,14 +168,14 @@ class Trajectory:
 class LayerTask:
     """The next layer of a trajectory, for those of its edits that do the same in it: `keys`, stage by stage."""
 
-    path: Trajectory
+    trajectory: Trajectory
     edits: list[int]
     keys: tuple[Hashable, ...]
 
 
 def key(task: LayerTask, depth: int) -> tuple[int, tuple[Hashable, ...]]:
     """Equal for tasks that do the same in the first `depth` stages of their layer."""
-    return id(task.path), task.keys[:depth]
+    return id(task.trajectory), task.keys[:depth]
 
 
 def grouped(tasks: Sequence[LayerTask], depth: int) -> list[list[LayerTask]]:
@@ -207,6 +207,9 @@ def joined(states: Sequence[State]) -> State:
 
 # ---- the passes ---------------------------------------------------------------------------------------
 
+Kind = Literal["whole", "z", "at", "heads"]
+"""How much of a layer runs. "whole" is all of it at every position. The last layer may need less: "z" is z everywhere
+and the rest at the wanted positions, "at" all but keys and values there, "heads" attention alone, for captures."""
 Keep = Callable[[str, Tensor], Any]
 """(hook name, activation of one copy of the batch) -> what to remember of it."""
 
@@ -289,7 +292,7 @@ class Trajectories:
         shows = any(self._stage(name) >= end for name in self.names)
         self._short = alone and not shows and self.at is not None and bool(self.model.blocks[self.last].positionwise)
         self._heads_only = alone and self.stop == end
-        queues: dict[tuple[int, str], deque[LayerTask]] = {}
+        queues: dict[tuple[int, Kind], deque[LayerTask]] = {}
         self._queue(queues, -1, Trajectory(None, CaptureChain()), list(range(len(self.plans))))
         while queues:
             layer, kind = place = max(queues)
@@ -321,7 +324,7 @@ class Trajectories:
     # ---- who goes together ---------------------------------------------------------------------
 
     def _queue(
-        self, queues: dict[tuple[int, str], deque[LayerTask]], layer: int, path: Trajectory, edits: list[int]
+        self, queues: dict[tuple[int, Kind], deque[LayerTask]], layer: int, trajectory: Trajectory, edits: list[int]
     ) -> None:
         """Split a trajectory by what its edits do in a layer (−1: the embedding)."""
         stages = [EMBED] if layer < 0 else [layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)]
@@ -330,14 +333,14 @@ class Trajectories:
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         for e in edits:
             groups.setdefault(tuple(self.plans[e].keys.get(s) for s in stages), []).append(e)
-        tasks = [LayerTask(path, groups[keys], keys) for keys in side_by_side(list(groups))]
+        tasks = [LayerTask(trajectory, groups[keys], keys) for keys in side_by_side(list(groups))]
         kinds = [self._kind(layer, task) for task in tasks]
         for kind, task in zip(kinds, tasks, strict=True):
-            kind = "z" if kind == "at" and "z" in kinds else kind
-            queues.setdefault((layer, kind), deque()).append(task)
+            shared: Kind = "z" if kind == "at" and "z" in kinds else kind
+            queues.setdefault((layer, shared), deque()).append(task)
 
-    def _kind(self, layer: int, task: LayerTask) -> str:
-        """What has to run: the "whole" layer, its "heads", all "at" positions, or "z" everywhere, the rest there."""
+    def _kind(self, layer: int, task: LayerTask) -> Kind:
+        """What has to run for a task alone."""
         if layer != self.last:
             return "whole"
         if self._heads_only:
@@ -351,7 +354,7 @@ class Trajectories:
     # ---- the passes ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _run(self, layer: int, kind: str, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State, Tensor | None]:
+    def _run(self, layer: int, kind: Kind, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State, Tensor | None]:
         """The trajectories after a layer, and, after the last, their final streams."""
         ends = layer == self.last and kind != "heads" and self.stop == self.final
         stages = {EMBED} if layer < 0 else {layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)}
@@ -359,7 +362,9 @@ class Trajectories:
         here = [name for name in self.points if self._stage(name) in stages or row_of(name) is None]
         with attached(self.model, self._hooks(here, [task.edits[0] for task in tasks])):
             if layer < 0:
-                chains = self._show([[task] for task in tasks], [CaptureChain(task.path.chain) for task in tasks])
+                chains = self._set_copies(
+                    [[task] for task in tasks], [CaptureChain(task.trajectory.chain) for task in tasks]
+                )
                 state = self.model.embed_tokens(self.tokens.repeat(len(tasks), 1))
             else:
                 run = self._whole if kind == "whole" else partial(self._partly, kind)
@@ -368,7 +373,11 @@ class Trajectories:
         return chains, state, h if self.streams else None
 
     def _whole(self, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
-        """A layer at every position: each stage once for what is the same up to it."""
+        """A layer at every position, each stage once for what is the same up to it.
+
+        Tasks that do the same up to z are one group of `read`, up to the FFN's input one of `written`, up to its output
+        one of `fed`. `which` and `whose` say to which group of the stage before the copies of a tensor belong.
+        """
         written, fed = grouped(tasks, 2), grouped(tasks, 3)
         read, z, nodes = self._begin(block.layer, tasks)
         which = within([group[0] for group in written], read)
@@ -379,28 +388,28 @@ class Trajectories:
             if new:
                 first = [which.index(i) for i in new]
                 x_new = self._rows(x, first)
-                self._show(read[new.start :], nodes[new.start :])
+                self._set_copies(read[new.start :], nodes[new.start :])
                 z.extend(block.heads(x_new, x_new if x_v is x else self._rows(x_v, first)).split(self.batch))
             self._kept[block.layer] = tasks[-1], z[-1], nodes[-1]
-            self._show(written, mids)
+            self._set_copies(written, mids)
             return block.write(block.attn.hook_z(torch.cat([z[i] for i in which])))
 
-        self._show(written, mids)
-        state = block.around_attn(joined([group[0].path.state for group in written]), attend)
+        self._set_copies(written, mids)
+        state = block.around_attn(joined([group[0].trajectory.state for group in written]), attend)
         copies, whose = within(tasks, written), within(tasks, fed)
         inner = [CaptureChain(mids[copies[whose.index(i)]]) for i in range(len(fed))]
         ends = [CaptureChain(inner[i]) for i in whose]
 
         def feed_forward(x: Tensor) -> Tensor:
-            self._show(fed, inner)
+            self._set_copies(fed, inner)
             y = block.feed_forward(self._rows(x, [whose.index(i) for i in range(len(fed))]))
-            self._show([[task] for task in tasks], ends)
+            self._set_copies([[task] for task in tasks], ends)
             return self._rows(y, whose)
 
-        self._show([[task] for task in tasks], ends)
+        self._set_copies([[task] for task in tasks], ends)
         return ends, block.around_mlp(map_state(partial(self._rows, index=copies), state), feed_forward)
 
-    def _partly(self, kind: str, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
+    def _partly(self, kind: Kind, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
         """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
         read, z, nodes = self._begin(block.layer, tasks, kept=kind == "z")
         new = slice(len(z), len(read))
@@ -411,10 +420,10 @@ class Trajectories:
             return x.new_zeros(()).expand_as(x)
 
         if read[new]:
-            self._show(read[new], nodes[new])
-            block.around_attn(joined([group[0].path.state for group in read[new]]), only_heads)
+            self._set_copies(read[new], nodes[new])
+            block.around_attn(joined([group[0].trajectory.state for group in read[new]]), only_heads)
         which = within(tasks, read)
-        chains = self._show([[task] for task in tasks], [CaptureChain(nodes[i]) for i in which])
+        chains = self._set_copies([[task] for task in tasks], [CaptureChain(nodes[i]) for i in which])
         if kind == "heads":
             return chains, None
         if kind == "z":
@@ -422,11 +431,11 @@ class Trajectories:
         heads = torch.cat([z[i] for i in which])
         if kind == "z":
             heads = pick(block.attn.hook_z(heads), self._at(len(tasks)))
-        states = [map_state(lambda x: pick(x, self._at(1)), group[0].path.state) for group in read]
+        states = [map_state(lambda x: pick(x, self._at(1)), group[0].trajectory.state) for group in read]
         state = block.around_attn(joined([states[i] for i in which]), lambda x, x_v: block.write(heads))
         return chains, block.around_mlp(state, block.feed_forward)
 
-    def _final(self, kind: str, n: int, state: State) -> Float[Tensor, "rows B P D"]:
+    def _final(self, kind: Kind, n: int, state: State) -> Float[Tensor, "rows B P D"]:
         """The normed stream at the wanted positions."""
         x, norm = self.model.readout(state), self.model.ln_final
         if self.at is None or kind in ("at", "z"):
@@ -440,7 +449,7 @@ class Trajectories:
     ) -> tuple[list[list[LayerTask]], list[Tensor], list[CaptureChain]]:
         """Tasks by HEADS stage; z of the first at every position if the last chunk ended with it; their captures."""
         read = grouped(tasks, 1)
-        z, nodes = [], [CaptureChain(group[0].path.chain) for group in read]
+        z, nodes = [], [CaptureChain(group[0].trajectory.chain) for group in read]
         before = self._kept.get(layer) if kept else None
         if before is not None and key(before[0], 1) == key(tasks[0], 1):
             z, nodes[0] = [before[1]], before[2]
@@ -460,8 +469,8 @@ class Trajectories:
 
     # ---- hooks: a tensor is [copies · batch, …], copy after copy -------------------------------
 
-    def _show(self, groups: Sequence[Sequence[LayerTask]], chains: list[CaptureChain]) -> list[CaptureChain]:
-        """Say what the copies in the next tensors are: one per group, which its edits share; `chains` again."""
+    def _set_copies(self, groups: Sequence[Sequence[LayerTask]], chains: list[CaptureChain]) -> list[CaptureChain]:
+        """Note what the copies in the next tensors are, one for each group, and return `chains`."""
         self.copies = [(group[0].edits[0], chain.found) for group, chain in zip(groups, chains, strict=True)]
         return chains
 
