@@ -34,8 +34,8 @@ def folder_page(
     table: Mapping[str, Any] | None = None,
 ) -> Page:
     """The page of a folder. Without `made` the commands are those of its runs and tables, each once."""
-    trained = folder / TRAINED
-    runs = read_json(trained, Trained)["runs"] if trained.is_file() else []
+    files = [folder / TRAINED] if (folder / TRAINED).is_file() else sorted(folder.glob(f"*/{TRAINED}"))  # one per run
+    runs = [run for file in files for run in read_json(file, Trained)["runs"]]
     name = figure or next((name for name in FIGURES if (folder / name).is_file()), "")
     return Page(
         title=title or folder.name,
@@ -110,7 +110,8 @@ def _options(words: Sequence[str]) -> list[str]:
 
 def measurements(folder: Path) -> list[str]:
     """The commands of the tables, each once, runs as {arm} and {seed}."""
-    argvs = [read_about(path).get("about", {}).get("argv") for path in sorted(folder.glob("*.parquet"))]
+    tables = sorted((*folder.glob("*.parquet"), *folder.glob("*/*.parquet")))
+    argvs = [read_about(path).get("about", {}).get("argv") for path in tables]
     return list(dict.fromkeys(general(again(argv)) for argv in argvs if argv))
 
 
