@@ -1,8 +1,8 @@
-"""Per-token feature vectors that say how a token was processed: extraction, clusters, profiles (PLS §2).
+"""Feature vectors per token that describe how the model processed it: extraction, clusters, profiles (PLS §2).
 
     from streamscope.features import Extract
 
-Every instrument of the room is here under its class's name, imported on first use.
+All instruments of this package can be imported from here; each is loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -30,11 +30,11 @@ class Options:
     license: str = ""
     """Licence of the tables, as the hub names it (mit, cc-by-4.0)."""
     force: bool = False
-    """Write in place of a README.md that is there."""
+    """Overwrite an existing README.md."""
 
 
 def card(tables: Sequence[Path], license: str = "") -> str:
-    """README.md of tables. Raises `InputError` for a file that is no table of ours."""
+    """The README.md for `tables`. Raises `InputError` for a file that no instrument wrote."""
     head = ["---", *([f"license: {yaml(license)}"] if license else []), "tags:", "- streamscope", "configs:"]
     parts = []
     for path in tables:
@@ -42,12 +42,12 @@ def card(tables: Sequence[Path], license: str = "") -> str:
         head += [f"- config_name: {yaml(path.stem)}", f"  data_files: {yaml(path.name)}"]
         parts += [f"## {cell(path.stem)}", _of(about, rows), _columns(columns, kinds)]
     names = ", ".join(cell(path.stem) for path in tables)
-    licence = cell(license) or "Not stated by who wrote this card."
+    licence = cell(license) or "Not stated by the author of this card."
     return "\n\n".join(["\n".join([*head, "---"]), f"# {names}", *parts, f"## Licence\n\n{licence}"]) + "\n"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str], int]:
-    """(what a table says of itself, its columns, their types, its rows)."""
+    """What a file holds: (its metadata, its columns, their types, its number of rows)."""
     import pyarrow.parquet as pq
 
     from streamscope.cli.disk import parse as parsed
@@ -55,10 +55,10 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
 
     about = read_about(path).get("about")
     file = pq.ParquetFile(path)
-    said = (file.schema_arrow.metadata or {}).get(b"table")
-    if about is None or said is None:
-        raise InputError(f"{path} is no table of an instrument: python -m features.extract --out {path} writes one")
-    table = parsed(said, dict[str, Any], f"table of {path}")
+    metadata = (file.schema_arrow.metadata or {}).get(b"table")
+    if about is None or metadata is None:
+        raise InputError(f"{path} was not written by an instrument: python -m features.extract --out {path} writes one")
+    table = parsed(metadata, dict[str, Any], f"table of {path}")
     kinds = {field.name: str(field.type) for field in file.schema_arrow}
     columns = [column for column in table["columns"] if column["name"] in kinds]
     if "undefined" in kinds:
@@ -67,7 +67,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
 
 
 def _of(about: dict[str, Any], rows: int) -> str:
-    """Title, model, data, options."""
+    """Title, model, data and options of a table."""
     lines = [cell(about["title"]), f"{rows:,} rows, by {code(about.get('instrument'))} of streamscope."]
     model = f"Model: {cell(about['model'])}" if about.get("model") else ""
     checkpoint = about.get("features", {}).get("checkpoint")
@@ -83,14 +83,14 @@ def _of(about: dict[str, Any], rows: int) -> str:
 
 
 def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
-    """One row for a column, or for columns that differ by numbers (layer, head) alone."""
+    """One row per column; columns that differ only in numbers (layer, head) share a row."""
 
-    def alike(column: dict[str, Any]) -> tuple[str, ...]:
-        numberless = (re.sub(r"\d+", "#", str(column[what])) for what in ("name", "unit", "doc", "source"))
-        return (*numberless, kinds[column["name"]])
+    def without_numbers(column: dict[str, Any]) -> tuple[str, ...]:
+        texts = (re.sub(r"\d+", "#", str(column[field])) for field in ("name", "unit", "doc", "source"))
+        return (*texts, kinds[column["name"]])
 
-    rows = ["| column | unit | type | what it is | source |", "| --- | --- | --- | --- | --- |"]
-    for _, group in groupby(columns, alike):
+    rows = ["| column | unit | type | meaning | source |", "| --- | --- | --- | --- | --- |"]
+    for _, group in groupby(columns, without_numbers):
         found = list(group)
         first, last = found[0], found[-1]
         name = code(first["name"]) + (f" … {code(last['name'])} ({len(found)})" if len(found) > 1 else "")
@@ -100,18 +100,17 @@ def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, write README.md beside the tables."""
+    """Write README.md into the folder of the tables."""
     options = parse(Options, argv, __doc__)
     if not options.tables:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")
     folders = {path.parent.resolve() for path in options.tables}
     if len(folders) > 1:
-        raise InputError(
-            f"{options.tables[0]} and {options.tables[-1]} lie in different folders; a card is of one folder"
-        )
+        first, last = options.tables[0], options.tables[-1]
+        raise InputError(f"{first} and {last} lie in different folders; write one card per folder")
     out = options.tables[0].parent / "README.md"
     if out.exists() and not options.force:
-        raise InputError(f"{out} is there already; --force writes in its place")
+        raise InputError(f"{out} exists already; --force overwrites it")
 
     from streamscope.cli.disk import write_text
 

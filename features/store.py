@@ -5,11 +5,10 @@
     found.columns      what each feature is (`features.schema.Feature`)
     found.X            [n, d] float32, in the order of `columns`
 
-`position` is the query position t_q, `token` stands there, `target` is the token that follows what is predicted from,
-`prediction` the final layer's argmax; `read_raw` reads the raw activations that lie beside. The files are those of a
-result of `features.extract`; `about` is what it says under "features": tier, schema, options, run, preset, checkpoint
-(of the weights), layers, heads and data. Several tables are read as one: a column `file` says from which, and documents
-are numbered on from file to file.
+`position` is the query position t_q, `token` the token there, `target` the next token, `prediction` the argmax of the
+final layer. `read_raw` reads the raw activations. The files are results of `features.extract`; `about` is its entry
+"features": tier, schema, options, run, preset, checkpoint (of the weights), layers, heads and data. Several tables are
+read as one: a column `file` gives the table of each row, and document numbers continue from file to file.
 """
 
 import json
@@ -32,26 +31,20 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import LongTable
 
 FORMAT = 2
-"""Of what a file says about its features."""
+"""Version of the description of features in a file."""
 INDEX = {
-    "document": "int32",
-    "position": "int32",
-    "token_id": "int32",
-    "token": "string",
-    "target_id": "int32",
-    "target": "string",
-    "prediction_id": "int32",
-    "prediction": "string",
-}
+    "document": "int32", "position": "int32", "token_id": "int32", "token": "string", "target_id": "int32",
+    "target": "string", "prediction_id": "int32", "prediction": "string",
+}  # fmt: skip
 """Index columns and their Arrow types."""
 WINDOWS = ("window", "offset")
 """Index columns of documents that were read in windows."""
 KEY = ["document", "position"]
-"""What a row is known by."""
+"""Columns that identify a row."""
 
 
 class About(TypedDict):
-    """What a file says of its features."""
+    """Description of the features in a file."""
 
     tier: str
     schema: list[dict[str, Any]]
@@ -66,41 +59,39 @@ class About(TypedDict):
 
 @dataclass(frozen=True)
 class Features:
-    """A table of features with its description."""
+    """A table of features (index columns and features, one row per token) with its description.
+
+    For several files, `about` is that of the first, with a list of the `data` of all.
+    """
 
     table: pd.DataFrame
-    """Index columns and features, one row per token."""
     columns: tuple[Feature, ...]
     about: dict[str, Any]
-    """Where several files were read, that of the first, with a list of the `data` of all."""
 
     @property
     def X(self) -> np.ndarray:
         """[n, d] float32."""
-
         return self.table[[column.name for column in self.columns]].to_numpy(np.float32)
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Raw activations of the rows of a feature table."""
+    """Raw activations for the rows of a feature table: index columns and X [n, F] float32, hook by hook."""
 
     table: pd.DataFrame
-    """Index columns."""
     X: np.ndarray
-    """[n, F] float32, the hooks one after the other."""
     hooks: tuple[str, ...]
     about: dict[str, Any]
 
 
 def read_features(path: str | Path | Sequence[str | Path]) -> Features:
-    """Read a feature table, or several of one model and different data, and check what they say they are.
+    """Read a feature table, or several of one model and different data, and check their descriptions.
 
-    Of several the table has one more index column, `file`: the place of the row's file among `path`, from 0. Documents
-    of a file are numbered behind those of the files before it.
+    Several tables get one more index column, `file`: the number of the row's file in `path`, from 0. Document numbers
+    continue from file to file.
 
-    Raises `InputError` for a file that is no feature table, another format or schema, no rows, missing or infinite
-    values, positions that occur twice, files of different checkpoints or options, and data that are in two files.
+    Raises `InputError` for a file that is not a feature table, another format or schema, no rows, missing or infinite
+    values, repeated positions, files of different checkpoints or options, and documents that occur in two files.
     """
     paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     if not paths:
@@ -108,21 +99,23 @@ def read_features(path: str | Path | Sequence[str | Path]) -> Features:
     parts = [_read_one(p) for p in paths]
     first = parts[0]
     for p, part in zip(paths[1:], parts[1:], strict=True):
-        for what in ("checkpoint", "options"):
-            if part.about.get(what) != first.about.get(what):
-                raise InputError(f"{p} and {paths[0]} have different {what}; extract both from one model, alike")
-    return first if len(parts) == 1 else _joined(paths, parts)
+        for field in ("checkpoint", "options"):
+            if part.about.get(field) != first.about.get(field):
+                raise InputError(
+                    f"{p} and {paths[0]} have different {field}; extract both from one model with one set of options"
+                )
+    return first if len(parts) == 1 else _concatenated(paths, parts)
 
 
-def _joined(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
-    """The rows of all files, with column `file` and documents numbered on; `InputError` for data that are in two."""
+def _concatenated(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
+    """The rows of all files with column `file` and continued document numbers; `InputError` for repeated data."""
     tables, start = list[pd.DataFrame](), 0
     owner: dict[Any, Path] = {}
     for i, (path, part) in enumerate(zip(paths, parts, strict=True)):
         data = part.about.get("data") or {}
-        said = [(data["corpus"], data.get("rule"))] if data.get("corpus") else []
+        corpus = [(data["corpus"], data.get("rule"))] if data.get("corpus") else []
         texts = part.table.sort_values(KEY).groupby("document")["token_id"].agg(tuple)
-        held = dict.fromkeys([*map(str, said), *texts], path)
+        held = dict.fromkeys([*map(str, corpus), *texts], path)
         if twice := [owner[key] for key in held if key in owner]:
             raise InputError(f"{path} and {twice[0]} hold the same documents; give tables of different data")
         owner |= held
@@ -135,27 +128,24 @@ def _joined(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
 
 
 def features_of(result: Result) -> Features:
-    """The features of a result of `features.extract`, in memory."""
+    """The features in a result of `features.extract`."""
     about = dict(result.about["features"])
     return Features(result.table("features").frame, tuple(Feature(**one) for one in about["schema"]), about)
 
 
 def read_raw(path: str | Path) -> Raw:
-    """Read raw activations, one list column per hook, that `features.extract --raw` wrote beside a feature table.
-
-    Raises `InputError` as `read_features`.
-    """
+    """Read raw activations from `features.extract --raw`, one list column per hook. Raises as `read_features`."""
     path = Path(path)
     about = read_about_of(path, "features")
     hooks = tuple(name for name in pq.read_schema(path).names if name not in (*INDEX, *WINDOWS))
     if not hooks or hooks != tuple(about.get("raw", ())):
-        raise InputError(f"{path} has not the hooks {about.get('raw')} that it describes; extract it again, with --raw")
+        raise InputError(f"{path} lacks the hooks {about.get('raw')} that it describes; extract it again with --raw")
     index = read_columns(path, INDEX)
     return _raw(index, read_parquet(path, list(hooks)), about, str(path))
 
 
 def raw_of(result: Result) -> Raw:
-    """The raw activations of a result of `features.extract --raw`, in memory."""
+    """The raw activations in a result of `features.extract --raw`."""
     about, whole = dict(result.about["features"]), result.table("raw")
     assert isinstance(whole, LongTable)
     table = pa.concat_tables(whole.batches())
@@ -163,7 +153,7 @@ def raw_of(result: Result) -> Raw:
 
 
 def _raw(index: pa.Table, hooks: pa.Table, about: dict[str, Any], where: str) -> Raw:
-    """The vectors of the hooks one after the other; `InputError` for missing or infinite values."""
+    """The vectors of the hooks, concatenated; `InputError` for missing or infinite values."""
     flat = [column.combine_chunks().flatten().to_numpy().reshape(len(index), -1) for column in hooks.columns]
     X = np.concatenate(flat, axis=1)
     if bad := not_finite(X):
@@ -172,16 +162,15 @@ def _raw(index: pa.Table, hooks: pa.Table, about: dict[str, Any], where: str) ->
 
 
 def not_finite(x: np.ndarray) -> str:
-    """How many rows of `x` [n, d] have missing (NaN) and infinite values, in words; "" where all are finite."""
+    """The number of rows of `x` [n, d] with missing (NaN) and infinite values, in words; "" if all are finite."""
     kinds = {"missing": np.isnan(x), "infinite": np.isinf(x)}
     rows = {kind: int(bad.any(1).sum()) for kind, bad in kinds.items()}
     return ", ".join(f"{n} row{'s' if n > 1 else ''} with {kind} values" for kind, n in rows.items() if n)
 
 
 def _read_one(path: Path) -> Features:
-
     about = read_about_of(path, "features")
-    about = parse(json.dumps(about), About, f"what {path} says of its features")
+    about = parse(json.dumps(about), About, f"description of the features in {path}")
     try:
         schema = tuple(Feature(**column) for column in about["schema"])
     except TypeError as error:
@@ -196,15 +185,12 @@ def _read_one(path: Path) -> Features:
     if not len(index):
         raise InputError(f"{path} has no rows; extract it again")
     if twice := int(index.duplicated(KEY).sum()):
-        raise InputError(f"{path}: {twice} rows of a document and position that are there before; extract it again")
+        raise InputError(f"{path}: {twice} rows repeat a document and position; extract it again")
     return Features(pd.concat([index, pd.DataFrame(x, columns=names)], axis=1), schema, about)
 
 
 def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows of a table of `interventions.token_effects`, and what it says of itself.
-
-    Raises `InputError` for another kind of file.
-    """
+    """The rows and description of a table of `interventions.token_effects`. `InputError` for another kind of file."""
     if not path.exists():
         raise InputError(f"{path} does not exist; python -m interventions.token_effects --out {path} writes one")
     about = read_about_of(path, "effects")
@@ -212,34 +198,32 @@ def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
-    """What a result says about itself under `kind`; `InputError` for another kind of file or another format."""
-
+    """The entry `kind` in the description of a result; `InputError` for another kind of file or another format."""
     try:
         about = read_about(path).get("about")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; python -m features.extract --out {path} writes one") from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{path} is no parquet file, or a damaged one ({str(error).splitlines()[0]})") from None
-    said = about.get(kind) if isinstance(about, dict) else None
-    if not isinstance(said, dict):
+        raise InputError(f"{path} is not a parquet file or is damaged ({str(error).splitlines()[0]})") from None
+    entry = about.get(kind) if isinstance(about, dict) else None
+    if not isinstance(entry, dict):
         if not isinstance(about, dict):
             raise InputError(
-                f"{path} is no table of {kind}: its metadata lack 'about', which pandas drops when it writes a table "
-                "again; copy the schema's metadata with pyarrow, or make the table again"
+                f"{path} is not a table of {kind}: its metadata lack 'about', which pandas drops when it rewrites a "
+                "table; copy the schema's metadata with pyarrow, or make the table again"
             )
-        of = about.get("instrument")
-        raise InputError(f"{path} is no table of {kind}{f' but of {of}' if of else ''}")
-    if said.get("format", FORMAT) != FORMAT:
-        raise InputError(f"{path} has format {said.get('format')}, this version reads {FORMAT}; make it again")
-    return said
+        instrument = about.get("instrument")
+        raise InputError(f"{path} is not a table of {kind}{f' but of {instrument}' if instrument else ''}")
+    if entry.get("format", FORMAT) != FORMAT:
+        raise InputError(f"{path} has format {entry.get('format')}, this version reads {FORMAT}; make it again")
+    return entry
 
 
 def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
-    """The columns `types` (name -> Arrow type) of a file, where text may be in any type that Arrow has for it.
+    """The columns `types` (name -> Arrow type) of a file; text may have any Arrow text type.
 
-    Raises `InputError` for a column that is missing or of another type, and for nulls among the index columns.
+    Raises `InputError` for a missing or mistyped column, and for nulls in the index columns.
     """
-
     schema = pq.read_schema(path)
     for name, kind in types.items():
         if name not in schema.names or _plain(schema.field(name).type) != kind:
@@ -253,6 +237,6 @@ def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
 
 
 def _plain(kind: pa.DataType) -> str:
-    """An Arrow type by name; "string" for text of every kind, which pandas writes as large strings or dictionaries."""
-    of = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return "string" if of in (pa.string(), pa.large_string(), pa.string_view()) else str(kind)
+    """An Arrow type by name; "string" for every text type, such as pandas' large strings and dictionaries."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return "string" if plain in (pa.string(), pa.large_string(), pa.string_view()) else str(kind)

@@ -1,4 +1,4 @@
-"""Tables that this room measures instead of a model: features of tokens, and effects of interventions on them."""
+"""Data that instruments of this package read instead of a model: features of tokens, and effects on tokens."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,18 +10,18 @@ from streamscope.instruments.registry import named
 
 @dataclass(frozen=True)
 class FeatureTables(Data):
-    """Features of tokens."""
+    """Tables of features of tokens."""
 
     features: tuple[Path, ...] = ()
-    """Tables of `features.extract`, of one model and different data; default: 2,000 tokens, extracted now."""
+    """Tables of `features.extract` from one model and different data; default: 2,000 tokens, extracted now."""
 
     @property
     def alone(self) -> bool:
-        """Whether no model is needed."""
+        """Whether these data need no model."""
         return bool(self.features)
 
     def of(self, model: Any, like: Any = None) -> Any:
-        """`OpenFeatures`. Raises `InputError` for tables of another model, where one is given."""
+        """The `OpenFeatures`. Raises `InputError` for tables of another model, if one is given."""
         from streamscope.cli.errors import InputError
         from streamscope.features.store import features_of, read_features
         from streamscope.instruments.about_model import checkpoint_of
@@ -31,9 +31,7 @@ class FeatureTables(Data):
             return OpenFeatures(found, "extracted now")
         found = read_features(self.features)
         if model is not None and checkpoint_of(model)["checkpoint"] != found.about["checkpoint"]:
-            raise InputError(
-                f"{self.features[0]} is of {found.about['run']}, not of this model; name that run, or none"
-            )
+            raise InputError(f"{self.features[0]} comes from {found.about['run']}; measure that run, or name none")
         return OpenFeatures(found, ", ".join(map(str, self.features)), self.features)
 
 
@@ -47,25 +45,25 @@ class OpenFeatures:
     files: tuple[Path, ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """Of which weights and data they are."""
+        """The weights and data of the features."""
         names = ("run", "preset", "checkpoint", "tier", "options", "data")
         return {"where": self.where, **{name: self.found.about.get(name) for name in names}}
 
 
 @dataclass(frozen=True)
 class EffectTable(Data):
-    """Effects of interventions on the same tokens."""
+    """A table of effects of interventions on the same tokens."""
 
     effects: Path | None = None
-    """Table of `interventions.token_effects`, of the same model and data; default: every head alone, measured now."""
+    """Table of `interventions.token_effects` on the same model and data; default: every head alone, measured now."""
 
     @property
     def alone(self) -> bool:
-        """Whether no model is needed."""
+        """Whether these data need no model."""
         return self.effects is not None
 
     def of(self, model: Any, like: Any = None) -> Any:
-        """`OpenEffects`."""
+        """The `OpenEffects`."""
         from streamscope.features.store import read_effects
 
         if self.effects is not None:
@@ -74,19 +72,19 @@ class EffectTable(Data):
         return OpenEffects(result.table().frame, dict(result.about["effects"]), "measured now")
 
     def small(self) -> "EffectTable":
-        """The same."""
+        """These data: a table has no smaller form."""
         return replace(self)
 
 
 @dataclass(frozen=True)
 class OpenEffects:
-    """Effects in memory, what they say of themselves, and where they come from."""
+    """Effects in memory, their description, and where they come from."""
 
     kind: ClassVar[type[Data]] = EffectTable
     table: Any
-    of: dict[str, Any]
+    description: dict[str, Any]
     where: str
 
     def about(self) -> dict[str, Any]:
-        """Of which weights, edits and data they are."""
-        return {"where": self.where, **self.of}
+        """The weights, edits and data of the effects."""
+        return {"where": self.where, **self.description}

@@ -2,7 +2,7 @@
 
     from streamscope.interventions import Ablate
 
-Every instrument of the room is here under its class's name, imported on first use.
+All instruments of this package can be imported from here; each is loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any

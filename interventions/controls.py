@@ -1,8 +1,8 @@
-"""What it costs to edit other heads as many: the matched-random controls of a sweep (LFA App. D).
+"""Random controls of a sweep: the same edit on other sets of as many heads (LFA App. D).
 
-A change alone does not say that a head is special: removing any head changes something. So every group of k heads
-stands beside other random sets of k heads under the same edit (`random_sets`). Of one head among 36 these
-are all 35 others, and in a sweep over all heads they cost nothing, for the sweep has run them.
+A change alone does not show that a head is special, because removing any head changes something. So every group of k
+heads is compared with random other sets of k heads under the same edit (`random_sets`). For one head among 36 these are
+all 35 others; in a sweep over all heads they are measured anyway.
 """
 
 import random
@@ -15,7 +15,7 @@ import numpy as np
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import ranks
-from streamscope.instruments.table import Column
+from streamscope.instruments.table import number
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 
@@ -29,15 +29,15 @@ MOST_SETS = 10_000
 def random_sets(
     heads: Iterable[Head], selected: Sequence[Head], k: int, draws: int, seed: int
 ) -> list[tuple[Head, ...]]:
-    """Matched-random controls: different sets of k heads, drawn evenly from all sets but `selected` itself.
+    """Random controls: different sets of k heads, drawn uniformly from all sets except `selected`.
 
     A set may share heads with the selected ones, as two sets drawn at random do. Then the selected set is one more draw
     if the selection says nothing about the effect, and its rank among the sets is exact (`p_values.rank_among`).
     Sets that avoid the selected heads share a smaller pool with each other and not with it: of 36 heads the rank
     among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
 
-    All C(n, k) − 1 sets when there are no more than `draws`. Same seed, same sets. Raises `InputError` for k heads that
-    do not exist or leave no other set, and for no draws.
+    Returns all C(n, k) − 1 sets if these are at most `draws`; the same seed gives the same sets. Raises `InputError` if
+    there are not k heads, no other set, or no draws.
     """
     every, own = sorted(set(heads)), tuple(sorted(selected))
     possible = comb(len(every), k) - (len(own) == k and set(own) <= set(every)) if k >= 1 else 0
@@ -79,29 +79,26 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Groups of heads at scales g, each edit once, and for every cell the edits that are its controls."""
+    """Groups of heads at scales g, every edit once, and for each cell the edits that are its controls.
+
+    index: the edit of each cell. controls: the random sets of each cell with their edits, none at scale 1. known: every
+    edited (set of heads, scale), with its edit.
+    """
 
     edits: list[Edits]
     cells: list[tuple[tuple[Head, ...], float]]
     index: list[int]
-    """The edit of each cell."""
     controls: list[list[tuple[tuple[Head, ...], int]]]
-    """The random sets of each cell, with their edits; none at scale 1."""
     known: Mapping[tuple[tuple[Head, ...], float], int]
-    """Every set of heads at every scale that is edited at all, with its edit."""
 
 
 def plan(
-    groups: Sequence[Sequence[Head]],
-    scales: Sequence[float],
-    heads: Sequence[Head],
-    make: Callable[[Sequence[Head], float], Edits],
-    *,
-    draws: int = 39,
-    seed: int = 0,
+    groups: Sequence[Sequence[Head]], scales: Sequence[float], heads: Sequence[Head],
+    make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
     also: Sequence[Sequence[Head]] = (),
-) -> Sweep:
-    """The edits of a sweep over `groups` × `scales` with `draws` other random sets of `heads` for each group.
+) -> Sweep:  # fmt: skip
+    """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls of each
+    group.
 
     All sets when there are no more of them than draws; none where the group is all heads. `also` are edited as well,
     without being cells. Raises `InputError` for a scale that is not finite and a negative number
@@ -111,7 +108,7 @@ def plan(
         if not np.isfinite(g):
             raise InputError(f"scale {g} is not a finite number")
     if draws < 0:
-        raise InputError(f"--draws {draws}: a number of random sets, 0 for no controls")
+        raise InputError(f"--draws {draws}: give the number of random sets, or 0 for no controls")
     edits: list[Edits] = []
     known: dict[tuple[tuple[Head, ...], float], int] = {}
 
@@ -136,7 +133,7 @@ def plan(
 
 
 def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[str, float], dict[str, str]]:
-    """control_sd, draws, p_rank and p_rank_min of a value beside those of the random sets, and why some are missing.
+    """control_sd, draws, p_rank and p_rank_min of a value among those of the random sets, and reasons for missing ones.
 
     `none` is why there are no sets, where there are none. `p_rank` is the value's rank among the sets
     (`p_values.rank_among`). Units are those of the value.
@@ -150,12 +147,12 @@ def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[
 
 
 RANK_COLUMNS = (
-    Column(name="control_sd", title="sd of control", unit="as the effect, between random sets", format=".4f",
-           shown=False, doc="standard deviation of the effect between the random sets"),
-    Column(name="draws", title="draws", unit="other random sets of as many heads", format="d", shown=False,
-           doc="how many random sets the row is compared with"),
-    Column(name="p_rank", title="p, rank", unit="probability", format="p",
-           doc="the rank of the effect among the random sets', as a two-sided probability"),
-    Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
-           doc="the smallest that p_rank can be with so many sets"),
+    number("control_sd", "sd over random sets", "unit of the effect, between random sets",
+           "standard deviation of the effect over the random sets", ".4f", False),
+    number("draws", "random sets", "random other sets of as many heads",
+           "number of random sets that the row is compared with", "d", False),
+    number("p_rank", "p among random heads", "probability",
+           "two-sided p from the rank of the effect among the random sets", "p"),
+    number("p_rank_min", "smallest p among random heads", "probability",
+           "smallest p_rank possible with this number of sets", "p", False),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What an edit of heads does to prompts: which cells have no value by construction, and effect sizes.
+"""Effects of edited heads on prompts: cells without a value by construction, and effect sizes.
 
-Gating the outputs z of heads in layer ℓ changes attention in the layers after ℓ only. So SPS read in layers up to ℓ,
-and SPS over all layers when ℓ is the last, cannot change: such cells are undefined by construction and not 0.
+Gating the outputs z of heads in layer ℓ changes attention only in layers after ℓ. SPS read up to layer ℓ, and SPS over
+all layers if ℓ is the last, cannot change. Such cells are undefined by construction, not 0.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ import numpy as np
 from streamscope.instruments.observations import Observations, Reasons
 from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
-from streamscope.instruments.table import Column
+from streamscope.instruments.table import described, number
 from streamscope.models.head_spec import Head
 
-REASON = "undefined by construction, heads do not change the attention of their own or earlier layers"
+REASON = "undefined by construction: heads do not change the attention of their own or earlier layers"
 
 
 def by_construction(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> bool:
@@ -28,9 +28,9 @@ def by_construction(measure: str, readout: str, heads: Sequence[Head], n_layers:
 def effect_sizes(
     block: Observations, cells: Sequence[int], row: int, missing: Reasons, resamples: int = 2000
 ) -> dict[str, float]:
-    """d, d_low, d_high and d_z of the first of two cells, the edited one, against the other; clusters resampled.
+    """d, d_low, d_high and d_z of the first of two cells (edited) against the second, with clusters resampled.
 
-    Why some have no value goes into `missing` of the row; where its delta has none, they have none either.
+    Reasons for missing values go into `missing` of the row; without a delta all are missing.
     """
     both = block.total[list(cells)]
     inside = block.inside[list(cells)].all(0)
@@ -38,7 +38,7 @@ def effect_sizes(
     out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
     why = dict.fromkeys(out, missing.get((row, "delta"), ""))
     if not why["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
-        why = dict.fromkeys(out, "no case changed under the condition")
+        why = dict.fromkeys(out, "no case changed under the edit")
     if not why["d"]:
         out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
         labelled = block.units["cluster"][inside].to_list()
@@ -53,12 +53,8 @@ def effect_sizes(
 
 
 EFFECT_SIZES = (
-    Column(name="d", title="d", unit="pooled standard deviations", format="+.3f", interval=("d_low", "d_high"),
-           doc="Cohen's d of the scaled against the unedited model, pooled over both", source="LFA Eq. 9", shown=False),
-    Column(name="d_low", title="d, lower", unit="pooled standard deviations", format="+.3f", shown=False,
-           doc="lower end of the 95 % bootstrap interval of d"),
-    Column(name="d_high", title="d, upper", unit="pooled standard deviations", format="+.3f", shown=False,
-           doc="upper end of the 95 % bootstrap interval of d"),
-    Column(name="d_z", title="d_z", unit="standard deviations of the differences", format="+.3f", shown=False,
-           doc="mean difference over the standard deviation of the differences"),
+    *described("d", "Cohen's d", "pooled standard deviations", "edited minus unedited model over their pooled sd",
+               format="+.3f", source="LFA Eq. 9", shown=False),
+    number("d_z", "paired d", "standard deviations of the differences",
+           "mean difference over the standard deviation of the differences (d_z)", "+.3f", False),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 entity   L5.H4+L5.H5        anchor   L5.H2+L5.H3        semantic   L5.H0+L5.H1      (PLS §5.1, Table 2; SPEC §7.4)
 found                       the same three, found in this model's attention (`probes.head_groups`)
-found-entity                one of them
+found-entity                one of these
 L5.H4+L5.H5, L4.*           heads of `models.head_spec`, joined by +
 mine=L5.H4+L4.H1            the same under a name
 top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
@@ -21,7 +21,7 @@ from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import capture, groups_of, read, roles, scores_of, shuffled, summary
+from streamscope.probes.head_groups.measure import capture, groups_of, read, roles, scores_of, shuffled_scores, summary
 from streamscope.probes.pds.measure import summary as pds_summary
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
@@ -36,24 +36,24 @@ class Group(NamedTuple):
 
     @property
     def label(self) -> str:
-        """L5H4+L5H5."""
+        """The heads, as L5H4+L5H5."""
         return "+".join(head.label for head in self.heads)
 
     @property
     def spec(self) -> str:
-        """found-entity=L5.H4+L5.H5: the same group where it need not be found again."""
+        """found-entity=L5.H4+L5.H5: names the same group without finding it again."""
         return f"{self.name}=" + "+".join(f"L{head.layer}.H{head.head}" for head in self.heads)
 
 
 class HeadFinder:
-    """The groups of one model; its attention is measured only when a specification asks for it."""
+    """The groups of one model; its attention is measured only if a specification needs it."""
 
     def __init__(self, model: Any, tokenizer: Any, *, k: int = 2, layers: Literal["last", "all"] = "last") -> None:
         self.model, self.tokenizer, self.k, self.layers = model, tokenizer, k, layers
 
     @cached_property
     def _read(self) -> tuple[HeadGroups, Any, Any]:
-        """`probes.head_groups`, what it captured of the model on 200 pronouns of stories, and its query."""
+        """`probes.head_groups`, its captures on 200 pronouns of stories, and its query."""
         aligned = align(load_suite("story-cases", n=200), self.tokenizer, self.model.config.n_ctx)
         return HeadGroups(k=self.k, layers=self.layers), *capture(self.model, aligned, self.tokenizer)
 
@@ -65,21 +65,21 @@ class HeadFinder:
 
     @cached_property
     def roles(self) -> pd.DataFrame:
-        """The heads of the found groups, held against shuffled roles (`head_groups.measure.roles`)."""
-        return roles(self.summary, shuffled(*self._read, self.tokenizer))
+        """The heads of the found groups, compared with shuffled roles (`head_groups.measure.roles`)."""
+        return roles(self.summary, shuffled_scores(*self._read, self.tokenizer))
 
     def groups(self, specs: Sequence[str]) -> list[Group]:
         """The groups of `specs`, in order, each once.
 
-        Raises `InputError` for no group, a head or a score that does not exist, and two groups under one name.
+        Raises `InputError` without a group, for unknown heads or scores, and for two groups with one name.
         """
         found: dict[str, Group] = {}
         for spec in specs:
             for group in self._one(spec):
                 if found.setdefault(group.name, group) != group:
-                    raise InputError(f"two groups of heads are called {group.name!r}; name one as NAME=SPEC")
+                    raise InputError(f"two groups of heads are called {group.name!r}; rename one as NAME=SPEC")
         if not found:
-            raise InputError("give at least one group of heads, as entity, found or L5.H4+L5.H5")
+            raise InputError("give at least one group of heads, such as entity, found or L5.H4+L5.H5")
         return list(found.values())
 
     def _one(self, spec: str) -> list[Group]:
@@ -94,7 +94,7 @@ class HeadFinder:
             except InputError:
                 config = self.model.config
                 shape = f"this model has {config.n_layers} layers of {config.n_heads} heads"
-                raise InputError(f"{heads} is {PLS[heads]} (PLS §5.1), but {shape}; use found, or heads") from None
+                raise InputError(f"{heads} is {PLS[heads]} (PLS §5.1), but {shape}; use found or name heads") from None
         chosen = self._heads(heads)
         return [Group(name or "+".join(head.label for head in chosen) if len(chosen) < 5 else name or heads, chosen)]
 

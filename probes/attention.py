@@ -1,11 +1,11 @@
-"""Attention from the query of a prompt to its roles, for every head: what `pds`, `coreference` and `sps` read.
+"""Attention from the query of a prompt to its roles, for every head; used by `pds`, `coreference` and `sps`.
 
     query = role_query(suite, tokenizer, needs=("target", "distractor"))
     for i, rows in attention_rows(run(model, query), query):       rows: [L, H, keys], keys 0 … query position
-        to(rows, query.aligned.positions[i]["target"])             [L, H]
+        attention_to(rows, query.aligned.positions[i]["target"])   [L, H]
 
-Only the pattern's row at the query position is kept, so memory grows with prompts × heads × keys. Weights have no
-unit; a row sums to 1. Hook: `blocks.L.attn.hook_pattern`, of our models and of a TransformerLens bridge.
+Only the pattern's row at the query position is kept, so memory grows with prompts × heads × keys. A row sums to 1.
+Hook: `blocks.L.attn.hook_pattern`, of our models and of a TransformerLens bridge.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,40 +23,36 @@ from streamscope.models.hooks import Captures, Query
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6
-"""Attention weights closer than this are equal: several roundings of a float32 softmax."""
+"""Attention weights closer than this count as equal (rounding of a float32 softmax)."""
 TIE = 1e-5
-"""Two candidates tie when their weights differ by less than this share of the larger one."""
+"""Two candidates tie if their weights differ by less than this share of the larger one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleQuery(Query):
-    """A query that remembers whose prompts it runs."""
+    """A query with its prompts.
+
+    aligned: the prompts in the order of `tokens`. left_out: ids of prompts without the roles that the probe needs.
+    undecided: ids of prompts left out because the same text up to the query has another answer elsewhere.
+    """
 
     aligned: Aligned
-    """The prompts in the order of `tokens`."""
     left_out: tuple[str, ...] = ()
-    """Ids of aligned prompts without the roles the probe needs."""
     undecided: tuple[str, ...] = ()
-    """Ids of the prompts left out because the same text up to the query is asked with another answer (`undecided`)."""
 
 
 def choose(aligned: Aligned, keep: Sequence[int]) -> Aligned:
     """The prompts `keep`, by index."""
-    return replace(
-        aligned,
-        prompts=tuple(aligned.prompts[i] for i in keep),
-        tokens=[aligned.tokens[i] for i in keep],
-        positions=[aligned.positions[i] for i in keep],
-        continuations=[aligned.continuations[i] for i in keep],
-    )
+    parts = {name: [getattr(aligned, name)[i] for i in keep] for name in ("tokens", "positions", "continuations")}
+    return replace(aligned, prompts=tuple(aligned.prompts[i] for i in keep), **parts)
 
 
 def undecided(prompts: Sequence[Prompt]) -> set[str]:
-    """Ids of the prompts whose text up to and including the query is asked again with another target.
+    """Ids of the prompts whose text up to and including the query occurs again with another target.
 
-    A causal model attends alike in all of them, so that one target's gain is the other's loss: of such a pair any head
-    hits one or none and their SPS sums to 0, whatever the model. Winogender and Winograd schemas have many: what
-    settles them comes after the pronoun.
+    A causal model attends equally in all of them, so one target's gain is the other's loss: every head hits at most one
+    of such a pair and their SPS sums to 0. Winograd and Winogender schemas have many, because the decisive words come
+    after the pronoun.
     """
     groups: dict[tuple[str, tuple[int, int]], list[Prompt]] = {}
     for p in prompts:
@@ -69,19 +65,19 @@ def role_query(
 ) -> RoleQuery:
     """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`.
 
-    Prompts that no causal model can decide at the query (`undecided`) are left out and named. Raises `InputError` when
-    no prompt has the roles, and when none that has can be decided.
+    Prompts that no causal model can decide at the query (`undecided`) are left out and named. Raises `InputError` if no
+    prompt has the roles, or none of those can be decided.
     """
     aligned = align_once(prompts, tokenizer)
     keep = [i for i, at in enumerate(aligned.positions) if all(role in at for role in needs)]
     if not keep:
-        raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, as competing")
+        raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, such as competing")
     open_ended = undecided([aligned.prompts[i] for i in keep])
     keep = [i for i in keep if aligned.prompts[i].id not in open_ended]
     if not keep:
         raise InputError(
-            f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}): "
-            "a causal model attends alike in both; use a suite whose text settles it before the query"
+            f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
+            "causal model attends equally in both; use a suite whose text decides before the query"
         )
     chosen = choose(aligned, keep)
     names = {p.id for p in chosen.prompts} | open_ended
@@ -101,14 +97,14 @@ def left_out(query: Query, roles: str) -> str:
     lost = f", {len(query.left_out)} without {roles}" if query.left_out else ""
     if query.undecided:
         lost += (
-            f", {len(query.undecided)} left out whose text up to the query is asked with another answer too: Top-1 at "
+            f", {len(query.undecided)} left out whose text up to the query also occurs with another answer (Top-1 at "
         )
-        lost += "most 50 % and SPS 0 by construction"
+        lost += "most 50 % and SPS 0 by construction)"
     return lost
 
 
 def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α with ḡ_h the mean of the gate over d_h (SPEC §7.3).
+    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3).
 
     Raises `InputError` for a weight that is not finite.
     """
@@ -128,25 +124,22 @@ def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False)
 
 
 def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
-    """Layer -> activations per prompt of the attention hook `hook`, in order of layers."""
+    """Layer -> activations per prompt of the attention hook `hook`, in layer order."""
     found = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
     if not found:
-        raise InputError(f"no {hook} was captured; run the query that this probe planned")
+        raise InputError(f"no {hook} was captured; run the query planned by this probe")
     return dict(sorted(found.items()))
 
 
-def to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
-    """Attention [L, H] to a role: the sum over its tokens of rows [L, H, keys]."""
+def attention_to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
+    """Attention [L, H] to a role: the sum of rows [L, H, keys] over its tokens."""
     return rows[..., list(positions)].sum(-1)
 
 
 def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(first > second, tie) elementwise; a tie is a difference below `TIE` of the larger one, and no win."""
+    """(first > second, tie) elementwise; a tie is a difference below `TIE` of the larger one and does not win."""
     tie = np.abs(first - second) <= TIE * np.maximum(first, second)
     return (first > second) & ~tie, tie
-
-
-# ---- tidy tables -------------------------------------------------------------------------------
 
 
 def clusters(aligned: Aligned) -> list[Unit]:
@@ -155,7 +148,7 @@ def clusters(aligned: Aligned) -> list[Unit]:
 
 
 def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:
-    """One entry per prompt; "" where a prompt has none."""
+    """One entry per prompt; "" for missing ones."""
     return {
         "id": [p.id for p in aligned.prompts],
         "pair": [p.pair or "" for p in aligned.prompts],

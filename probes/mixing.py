@@ -1,10 +1,10 @@
-"""Tables of the mixing metrics: from a run's log, from its weights, summed up by module (KROM; SPEC §1.5).
+"""Tables of the mixing metrics, from a run's log and its weights, by module (KROM; SPEC §1.5).
 
-The formulas are `METRICS`, and `measure` computes them for a model; both are `models.mixing`'s, where training logs
-them at each evaluation. Here a run folder becomes two tidy tables:
+`models.mixing` has the formulas (`METRICS`) and computes them (`measure`); training logs them at each evaluation. Here
+a run folder becomes two tidy tables:
 
     log      one row per step, module, metric and part, from metrics.jsonl
-    table    one row per module and part: every metric at the weights that the run kept
+    table    one row per module and part: every metric at the kept weights
 
 Streams mix where training made them mix: weight decay pulls every logit towards 0, where mixing is full, whatever the
 loss says. So a module or factor counts only if its mixing can change an output (`models.mixing.inert_modules`), and
@@ -34,7 +34,7 @@ from streamscope.models.training.run import read_metrics
 KEYS = ["module", "metric", "part"]
 MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
 LEAST = 0.01
-"""The smallest swap of a factor that counts, as a probability: in both of two factors, ‖H_res − I‖_F = .05."""
+"""The smallest swap probability of a factor that counts; in both of two factors it gives ‖H_res − I‖_F = .05."""
 NONE = "{} has no mixing matrices: {}. Hyper-connections (kromhc, kromcanon, any residual=hc|mhc|mhc_lite|kromhc), \
 head gates (pls, c2) and Kronecker projections (dst-kron) have some"
 
@@ -42,15 +42,13 @@ head gates (pls, c2) and Kronecker projections (dst-kron) have some"
 def log(folder: Path) -> pd.DataFrame:
     """The mixing rows of metrics.jsonl: step, module, metric, part, value (NaN where undefined), why.
 
-    No rows for a run trained before the monitor, or without a metrics.jsonl. Raises `InputError` for a torn file.
+    No rows for a run without a metrics.jsonl or its mixing rows. Raises `InputError` for a damaged file.
     """
-
     rows = [r for r in read_metrics(folder) if r["kind"] == "mixing"] if (folder / "metrics.jsonl").is_file() else []
     return _frame(rows, ["step", *KEYS, "value", "why"])
 
 
 def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
-
     found = pd.DataFrame([{**row, "why": row.get("undefined", "")} for row in rows], columns=columns)
     return found.astype({"value": float})
 
@@ -58,10 +56,9 @@ def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
 def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
     """Every metric at the weights of `step`: static ones from `model`, the others from the log of that step.
 
-    Columns module, metric, part, value, why. What needs tokens and was not logged at `step` is undefined, with the
-    reason. Raises `InputError` for a model without anything that mixes.
+    Columns module, metric, part, value, why. Metrics that need tokens and were not logged at `step` are undefined, with
+    the reason. Raises `InputError` for a model without mixing.
     """
-
     if not has_mixing(model):
         raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
     now = _frame(measure(model), [*KEYS, "value", "why"])
@@ -77,14 +74,14 @@ def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
 
 
 def kind(value: float, rest: float, least: float) -> str:
-    """`MIX`, `DECAY` or `AT_REST`: a distance or swap against what there is without any gradient."""
+    """`MIX`, `DECAY` or `AT_REST`, for a distance or swap and its value without any gradient."""
     if value - rest >= least:
         return MIX
     return DECAY if value >= least else AT_REST
 
 
 def streams(kinds: Sequence[str]) -> str:
-    """One text for a run, from the kinds of its modules (or factors) that can act; "none to mix" without any."""
+    """One text for a run, from the kinds of its modules (or factors) that can act; "none to mix" if there are none."""
     counts = {name: list(kinds).count(name) for name in (MIX, DECAY, AT_REST)}
     if not kinds:
         return "none to mix"
@@ -93,12 +90,10 @@ def streams(kinds: Sequence[str]) -> str:
 
 
 def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: int | None = None) -> Tensor:
-    """Logits `b` after `until` of a run's `steps` with gradients of zero: its decay, schedule and storage alone.
+    """Logits `b` after `until` of a run's `steps` with zero gradients: only decay, schedule and storage act.
 
-    `b` has the storage of the run (its dtype). By hand, in exact arithmetic: b ← b (1 − η_t λ). What is rounded
-    stochastically is replayed in fp32, which is what it comes to in the mean over its draws.
+    `b` has the run's dtype. In exact arithmetic b ← b (1 − η_t λ). Stochastic rounding is replayed in fp32, its mean.
     """
-
     t = training
     p = torch.nn.Parameter(b.detach().float() if t.get("rounding") == "stochastic" else b.detach().clone())
     wide: dict[str, Any] = {"lr": t["hc_lr"], "weight_decay": t["hc_decay"]}
@@ -115,8 +110,7 @@ def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: 
 def distances_without_gradient(
     model: Any, training: Mapping[str, Any], steps: int, until: int | None = None
 ) -> dict[str, float]:
-    """‖H_res − I‖_F that `without_gradient` gives each connection of a model, by its name."""
-
+    """‖H_res − I‖_F of each connection of a model after `without_gradient`, by its name."""
     found = {n: m for n, m in connections(model).items() if "res" in m.b}
     if not found:
         return {}
@@ -127,12 +121,10 @@ def distances_without_gradient(
 
 
 def by_module(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per module and part, one column per metric; a metric of the whole module stands in each of its parts.
+    """One row per module and part, one column per metric; a metric of the whole module is repeated in its parts.
 
-    A cell that a module could have but has no value for says why in `undefined`; a metric that is none of a module's
-    kind is undefined as "not of this module".
+    `undefined` gives the reason of missing cells; metrics of other kinds of modules are "not of this module".
     """
-
     metrics = [m for m in METRICS if m in set(rows["metric"])]
     out = []
     for module, own in rows.groupby("module", sort=False):
@@ -150,8 +142,7 @@ def by_module(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kept_step(folder: Path) -> int:
-    """The step whose weights model.safetensors holds; −1 where the file does not say."""
-
+    """The step of the weights in model.safetensors; −1 if the file does not say."""
     return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
 
 

@@ -1,10 +1,10 @@
-"""What a probe asks of a model, and what it reads.
+"""The interface of a probe: what it runs on a model, and what it reads from the captures.
 
     plan(prompts, tokenizer) -> Query      tokens, positions, hooks and logits it needs
     read(captures, query) -> DataFrame     one row per observation (prompt × head, …), tidy
 
-`read` sees captures only, so a sweep can run the query of any probe under any edits, in its own batches.
-No probe knows an architecture's name; all run on our models and on a TransformerLens bridge.
+`read` sees only captures, so a sweep can run any probe's query under any edits, in its own batches. No probe depends on
+an architecture's name; all run on our models and on a TransformerLens bridge.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -18,10 +18,10 @@ from streamscope.text.tokenizer import Tokenizer
 
 @runtime_checkable
 class Reader(Protocol):
-    """What `measure` needs of a probe."""
+    """The methods that `measure` needs."""
 
     def plan(self, prompts: Any, tokenizer: Tokenizer) -> Query:
-        """What to run. `prompts` is a suite, or whatever the probe says it takes."""
+        """The query to run. `prompts` is a suite, or other data that the probe accepts."""
 
     def read(self, captures: Captures, query: Query) -> pd.DataFrame:
         """One row per observation."""
@@ -34,7 +34,6 @@ def measure(
 
     Raises `InputError` without a tokenizer, and when an observation is not a number.
     """
-
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise InputError("this model has no tokenizer: load a run that has one, or pass tokenizer=")

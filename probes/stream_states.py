@@ -1,10 +1,10 @@
-"""The residual stream after every block, per prompt: of each stream, and of the readout.
+"""The residual stream after every block, per prompt, for each stream and for the readout.
 
     states = stream_states(model, rows, pool="mean")
     states.values                    [prompts, layers, streams, D], float64
     states.streams                   ("resid",), ("token", "context", "resid"), ("s0", …, "s3", "resid")
 
-"resid" is what the head would read there (`blocks.L.hook_resid_post`). With one stream it is the only one.
+"resid" is the input of the head at that point (`blocks.L.hook_resid_post`). A single stream has only "resid".
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ NAMED = ("token", "context")
 PARALLEL = "streams"
 RESID = "resid"
 CHUNK = 32
-"""Prompts whose activations are held at once."""
+"""Number of prompts whose activations are in memory at once."""
 
 Pool = Literal["mean", "last"]
 
@@ -40,7 +40,7 @@ class States:
         return self.streams[:-1]
 
     def of(self, stream: str) -> np.ndarray:
-        """[prompts, layers, D] of a stream; "joint" is [prompts, layers, N·D], the streams one after the other."""
+        """[prompts, layers, D] of a stream; "joint" is [prompts, layers, N·D], the streams concatenated."""
         if stream == "joint":
             joined = self.values[:, :, : len(self.parallel)]
             return joined.reshape(*joined.shape[:2], -1)
@@ -48,7 +48,7 @@ class States:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All streams that `of` knows: the parallel ones, joint where there are any, and resid."""
+        """All streams that `of` accepts: the parallel ones, joint if there are any, and resid."""
         return (*self.parallel, "joint", RESID) if self.parallel else (RESID,)
 
 
@@ -58,7 +58,7 @@ def stream_hooks(model: Any) -> tuple[str, ...]:
 
 
 def streams_of(model: Any, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """The parallel streams of a model by name, or its single one: `chosen`, checked, or all."""
+    """The parallel streams of a model by name, or its single one: `chosen` (checked), or all."""
     kinds = stream_hooks(model)
     parallel = tuple(f"s{i}" for i in range(model.config.residual.n)) if kinds == (PARALLEL,) else ()
     have = parallel or kinds or (RESID,)
@@ -71,9 +71,8 @@ def streams_of(model: Any, chosen: Sequence[str] = ()) -> tuple[str, ...]:
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:
     """Run token ids (BOS first) and pool the streams after every block over positions, in float64.
 
-    mean: over all positions but BOS, whose state no text can change, so that lengths do not count as a difference.
-    last: the last position. Memory: a `CHUNK` of prompts and what is returned. Raises `InputError` for a row without
-    a token after BOS and for activations that are not finite.
+    mean: over all positions except BOS, whose state no text can change. last: the last position. Memory: a `CHUNK` of
+    prompts and the result. Raises `InputError` for a row without a token after BOS, and for non-finite activations.
     """
     if not rows or min(map(len, rows)) < 2:
         raise InputError("every prompt needs a token after BOS")

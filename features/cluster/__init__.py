@@ -2,22 +2,21 @@
 
     python -m features.extract --tier topk --out features.parquet
     python -m features.cluster --features features.parquet --out modes.parquet
-    python -m features.cluster --features topk.parquet --raw topk-raw.parquet     beside clusters of raw activations
+    python -m features.cluster --features topk.parquet --raw topk-raw.parquet     and clusters of raw activations
     python -m features.cluster --features features.parquet --method kmeans        ten clusters of all columns (§4.1)
-    python -m features.cluster --features topk.parquet --parts 8 --against-samples 10       beside other parameters
+    python -m features.cluster --features topk.parquet --parts 8 --against-samples 10       and other parameters
     python -m features.cluster --features a.parquet b.parquet                     tokens of two corpora, together
     python -m features.cluster --features other.parquet --fitted modes.parquet    labels for new tokens, nothing fitted
 
-One row per cluster: size, distinct vectors, processing depth k*. Beside it `summary`; `depth`, shares of tokens by k*,
-in clusters and in none; `labels`, one row per token: cluster, −1 for noise, probability, k*, a UMAP position for
-display; with --raw `agreement`, how far the clusters are those of raw activations under the same pipeline, and
-`same_token`, how often one token lies in different ones; with --stability `stability`, how far they come back from
-other seeds and from a part of the documents; with --parts `parts`, how many clusters parts of the documents have by
-themselves, beside another way (`features.cluster.parts`). OUT.safetensors holds what --fitted reads.
+One row per cluster: size, distinct vectors, processing depth k*. Further tables: `summary`; `depth`, the share of
+tokens by k*; `labels`, a row per token with its cluster (−1 for noise), probability, k* and position on a UMAP map.
+--raw adds `agreement` with clusters of raw activations from the same pipeline, and `same_token`, how often one token
+lies in different clusters. --stability adds `stability`: agreement with other seeds and with a part of the documents.
+--parts adds `parts`: the number of clusters in disjoint parts of the documents (`features.cluster.parts`). --fitted
+reads OUT.safetensors.
 
-Labels of several tables have a column `file`, the place of the token's table among them; documents are numbered on.
-Columns that are zero by construction, and those with one value in all rows, are left out and counted. What the pipeline
-does, and which library does it, is said in `features.cluster.modes`.
+With several feature tables, `labels` has a column `file` with the number of the token's table. Columns that are zero by
+construction or constant are left out and counted. `features.cluster.modes` documents the pipeline and its libraries.
 """
 
 from pathlib import Path
@@ -33,43 +32,43 @@ from streamscope.instruments.figures import Curve, Histogram, Intervals
 
 @instrument("cluster", FeatureTables())
 class Cluster(Instrument):
-    """Group the tokens that a model processes alike, by density or into a given number of clusters.
+    """Group the tokens that the model processes in the same way.
 
     z-scored features → principal components → HDBSCAN* or k-means (PLS §4.1, App. C.4).
     """
 
     method: Literal["hdbscan", "kmeans"] = "hdbscan"
-    """hdbscan leaves tokens between clusters out (C.4), kmeans assigns every token (§4.1)."""
+    """hdbscan leaves tokens between clusters as noise (C.4); kmeans assigns every token (§4.1)."""
     components: Count | Literal["auto", "all"] = "auto"
-    """Principal components, at most as many as columns; auto: 30 for hdbscan, all columns as they are for kmeans."""
+    """Principal components. auto: 30 for hdbscan; for kmeans all columns without a projection."""
     min_cluster_size: Annotated[int, Bounds(low=2), Only("method", "hdbscan")] = 10
-    """Tokens of the smallest cluster (hdbscan)."""
+    """Smallest number of tokens in a cluster (hdbscan)."""
     min_samples: Annotated[Count, Only("method", "hdbscan")] = 1
-    """Neighbours that make a token dense (hdbscan)."""
+    """Number of neighbours that defines the density at a token (hdbscan)."""
     selection: Annotated[Literal["eom", "leaf"], Only("method", "hdbscan")] = "eom"
-    """Clusters of most excess of mass, or the smallest ones (hdbscan)."""
+    """eom selects clusters by excess of mass; leaf selects the smallest clusters (hdbscan)."""
     clusters: Annotated[int, Bounds(low=2), Only("method", "kmeans")] = 10
-    """Clusters of kmeans."""
+    """Number of clusters (kmeans)."""
     seed: Seed = 0
-    """Of kmeans, UMAP, resamples and subsamples."""
+    """Seed of kmeans, UMAP, bootstrap and subsamples."""
     umap: bool = True
-    """Place tokens on a map (15 neighbours, minimal distance 0.1) for display."""
+    """Draw the map of tokens (UMAP with 15 neighbours, minimal distance 0.1)."""
     raw: tuple[Path, ...] = ()
-    """Raw activations of the same tokens (`features.extract --raw`), to cluster alike and compare; one per table."""
+    """Raw activations of the same tokens (`features.extract --raw`), one file per table: cluster and compare them."""
     resamples: Annotated[int, Bounds(low=100), Only("raw")] = 1000
-    """Of the bootstrap over documents, for the agreement with raw activations."""
+    """Bootstrap samples of documents for the agreement with raw activations."""
     stability: Whole = 0
-    """Fits on other seeds (kmeans) and on random 80 % of the documents."""
+    """Number of further fits: on other seeds (kmeans) and on a random 80 % of the documents."""
     parts: Whole = 0
-    """Disjoint parts of the documents that are clustered by themselves: the number of clusters gets an interval."""
+    """Cluster this many disjoint parts of the documents: gives an interval for the number of clusters."""
     against: Path | None = None
-    """Other features of the same tokens, clustered alike in the same --parts."""
+    """Other features of the same tokens, clustered in the same --parts for comparison."""
     against_size: Annotated[Annotated[int, Bounds(low=2)] | None, Only("method", "hdbscan")] = None
-    """Another --min-cluster-size, in the same --parts."""
+    """Another --min-cluster-size to compare, in the same --parts."""
     against_samples: Annotated[Count | None, Only("method", "hdbscan")] = None
-    """Another --min-samples, in the same --parts."""
+    """Another --min-samples to compare, in the same --parts."""
     fitted: Path | None = None
-    """Clusters that were written before: the tokens get their labels, and nothing is fitted."""
+    """Result of an earlier run: its clusters label the tokens and nothing is fitted."""
 
     figures: ClassVar = (
         Intervals("share", "depth", label="depth", each=("group",), ranked=False,
@@ -83,12 +82,12 @@ class Cluster(Instrument):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fitted is not None and (self.raw or self.stability or self.parts):
-            raise InputError("--fitted fits nothing that --raw, --stability or --parts could be of; leave them out")
+            raise InputError("--fitted fits no clusters: leave out --raw, --stability and --parts")
         for name in ("method", "components", "min_cluster_size", "min_samples", "selection", "clusters"):
             if self.fitted is not None and getattr(self, name) != getattr(Cluster, name):
                 raise InputError(f"--{name.replace('_', '-')} has no effect with --fitted: leave it out")
         if self.parts == 1 or (not self.parts and (self.against or self.against_size or self.against_samples)):
-            raise InputError("--parts: two at least, also for --against, --against-size and --against-samples")
+            raise InputError("--against, --against-size and --against-samples need --parts; --parts is at least 2")
 
 
 main = main_of(Cluster, __doc__)

@@ -1,5 +1,3 @@
-"""`python -m features.cluster`."""
-
 from streamscope.cli.parse import command
 from streamscope.features.cluster import main
 

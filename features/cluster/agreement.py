@@ -5,9 +5,9 @@
     adjusted_mutual_information(a, b)             (I − E I) / (mean H − E I), in nats (Vinh, Epps & Bailey 2010)
     adjusted_mutual_information_interval(…)       jackknife, groups of documents left out
 
-A bootstrap draws some documents twice, and a token and its copy are always together, in both clusterings: counted as a
-pair they push the ARI up (from 0 to 0.09 with 2,000 tokens in clusters of ten). So copies of one document make no pairs
-with each other. Mutual information cannot be counted like that; hence the jackknife, which repeats nothing.
+A bootstrap draws some documents twice, and a token and its copy share a cluster in both clusterings. Counting them as a
+pair inflates the ARI (from 0 to 0.09 with 2,000 tokens in clusters of ten), so copies of one document form no pairs.
+Mutual information cannot exclude them this way; the jackknife repeats no document.
 """
 
 from collections.abc import Callable
@@ -19,25 +19,25 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, t_quantile
 
 GROUPS = 20
-"""Of documents, for the jackknife."""
+"""Groups of documents for the jackknife."""
 
 
 class _Cells(NamedTuple):
-    """Tokens by cluster and document: `n` of them in cell (`cluster`, `document`)."""
+    """Counts of tokens by cluster and document: `n` tokens in cell (`cluster`, `document`)."""
 
     cluster: np.ndarray
     document: np.ndarray
     n: np.ndarray
 
     def pairs(self, weight: np.ndarray) -> float:
-        """Pairs of tokens in one cluster, each document taken `weight` [documents] times, copies apart."""
+        """Pairs of tokens in one cluster, with each document counted `weight` [documents] times without its copies."""
         w = weight[self.document]
-        together = np.bincount(self.cluster, w * self.n)
-        return float(((together**2).sum() - (w * self.n) @ (w * self.n)) / 2 + w @ (self.n * (self.n - 1)) / 2)
+        per_cluster = np.bincount(self.cluster, w * self.n)
+        return float(((per_cluster**2).sum() - (w * self.n) @ (w * self.n)) / 2 + w @ (self.n * (self.n - 1)) / 2)
 
 
 def _codes(*columns: np.ndarray) -> np.ndarray:
-    """A number from 0 for each combination of values."""
+    """An integer from 0 for each distinct combination of values."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
@@ -56,19 +56,16 @@ def _rand(both: float, a: float, b: float, every: float) -> float:
 
 
 def adjusted_rand(a: np.ndarray, b: np.ndarray) -> float:
-    """ARI of labels a [n] and b [n]: 1 for equal partitions, 0 expected by chance. `sklearn.adjusted_rand_score`."""
+    """ARI of labels a [n] and b [n]: 1 for equal partitions, 0 expected by chance (`sklearn.adjusted_rand_score`)."""
     return _rand_of(a, b, np.zeros(len(a), np.int64))(np.ones(1))
 
 
 def adjusted_rand_interval(
     a: np.ndarray, b: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval (95 %) of the ARI, documents [n] drawn with replacement.
-
-    Raises `InputError` for fewer than eight documents.
-    """
+    """95 % percentile interval of the ARI; documents [n] are resampled. Raises `InputError` for under 8 documents."""
     document = _codes(documents)
-    count = _enough(document)
+    count = _document_count(document)
     statistic, rng = _rand_of(a, b, document), np.random.default_rng(seed)
     draws = [statistic(rng.multinomial(count, np.full(count, 1 / count)).astype(float)) for _ in range(resamples)]
     low, high = np.quantile(draws, [0.025, 0.975])
@@ -76,13 +73,13 @@ def adjusted_rand_interval(
 
 
 def _rand_of(a: np.ndarray, b: np.ndarray, document: np.ndarray) -> Callable[[np.ndarray], float]:
-    """The ARI as a function of how often each document is taken."""
+    """The ARI as a function of how often each document is drawn."""
     a, b = _codes(a), _codes(b)
     cells = [_cells(c, document) for c in (_codes(a, b), a, b, np.zeros_like(a))]
     return lambda weight: _rand(*(one.pairs(weight) for one in cells))
 
 
-def _enough(document: np.ndarray) -> int:
+def _document_count(document: np.ndarray) -> int:
     count = int(document.max()) + 1
     if count < BOOTSTRAP_CLUSTERS:
         raise InputError(f"an interval over documents needs at least {BOOTSTRAP_CLUSTERS} of them, got {count}")
@@ -90,9 +87,9 @@ def _enough(document: np.ndarray) -> int:
 
 
 def adjusted_mutual_information(a: np.ndarray, b: np.ndarray) -> float:
-    """AMI of labels a [n] and b [n], mean of the entropies as the largest value. `sklearn.adjusted_mutual_info_score`.
+    """AMI of labels a [n] and b [n], normalised by the mean entropy (`sklearn.adjusted_mutual_info_score`).
 
-    The expectation sums over pairs of sizes instead of pairs of clusters: seconds where there are 1,000 by 1,000.
+    The expectation sums over pairs of cluster sizes, not of clusters: fast with 1,000 clusters on each side.
     """
     a, b = _codes(a), _codes(b)
     n, sizes = len(a), (np.bincount(a), np.bincount(b))
@@ -105,7 +102,7 @@ def adjusted_mutual_information(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _expected_information(a: np.ndarray, b: np.ndarray, n: int) -> float:
-    """E I, in nats, of random tables with the margins a and b (Vinh et al. 2010, Eq. 24a)."""
+    """E I in nats over random tables with the margins a and b (Vinh et al. 2010, Eq. 24a)."""
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     (a, of_a), (b, of_b) = (np.unique(s, return_counts=True) for s in (a, b))
     total = 0.0
@@ -124,12 +121,12 @@ def _expected_information(a: np.ndarray, b: np.ndarray, n: int) -> float:
 def adjusted_mutual_information_interval(
     a: np.ndarray, b: np.ndarray, documents: np.ndarray, *, seed: int = 0
 ) -> tuple[float, float]:
-    """Interval (95 %) of the AMI: estimate ± t sd, variance by leaving out each of `GROUPS` random groups of documents.
+    """95 % interval of the AMI: estimate ± t · sd, from a jackknife over `GROUPS` random groups of documents.
 
-    (G − 1)/G Σ (θ_g − mean)², t with G − 1 degrees of freedom. Raises `InputError` for fewer than eight documents.
+    Variance (G − 1)/G Σ (θ_g − mean)², t with G − 1 degrees of freedom. Raises `InputError` for under 8 documents.
     """
     document = _codes(documents)
-    count = _enough(document)
+    count = _document_count(document)
     groups = min(GROUPS, count)
     group = np.random.default_rng(seed).permutation(count)[document] % groups
     left = np.array([adjusted_mutual_information(a[group != g], b[group != g]) for g in range(groups)])

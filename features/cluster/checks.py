@@ -1,8 +1,8 @@
-"""Whether clusters mean something: beside clusters of raw activations, and over seeds and subsamples.
+"""Checks of a clustering: agreement with clusters of raw activations, and stability over seeds and subsamples.
 
-PLS B.8 gives ARI = 0.008 against raw activations, without saying what became of noise. Both readings are reported: over
-all tokens, noise as one more cluster, and over the tokens that are in a cluster on both sides. The control is the same
-with the raw clusters dealt to the tokens at random.
+PLS B.8 reports ARI = 0.008 with raw activations and does not say how noise was counted. Both readings are reported: all
+tokens with noise as one more cluster, and only tokens that are in a cluster on both sides. As a control, the raw
+clusters are assigned to the tokens at random.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,40 +28,36 @@ from streamscope.instruments.undefined_cells import mark
 
 
 def raw_rows(raw: Raw, found: Features, path: Path | str = "raw activations") -> np.ndarray:
-    """Raw activations [n, D] of the tokens of a feature table, in its order; `path` is what errors call them.
+    """Raw activations [n, D] for the rows of a feature table, in its order; errors name them `path`.
 
-    Raises `InputError` for activations of another checkpoint, of other data, and for another set of tokens.
+    Raises `InputError` for another checkpoint, other data or another set of tokens.
     """
     if (theirs := raw.about["checkpoint"]) != found.about["checkpoint"]:
-        raise InputError(
-            f"{path} is of another checkpoint ({str(theirs)[:12]}) than the features; extract both at once"
-        )
+        raise InputError(f"{path} has another checkpoint ({str(theirs)[:12]}) than the features; extract both at once")
     if (raw.about.get("data") or {}).get("corpus") != (found.about.get("data") or {}).get("corpus"):
-        raise InputError(f"{path} is of other data than the features; extract both at once")
+        raise InputError(f"{path} comes from other data than the features; extract both at once")
     if raw.table.duplicated(KEY).any():
-        raise InputError(f"{path}: a document and position is there twice; extract it again")
+        raise InputError(f"{path}: a position of a document occurs twice; extract it again")
     index = pd.MultiIndex.from_frame(raw.table[KEY])
     at = index.get_indexer(pd.MultiIndex.from_frame(found.table[KEY]))
     if (missing := int((at < 0).sum())) or len(index) != len(at):
         more = len(index) - (len(at) - missing)
-        raise InputError(
-            f"{path}: {missing} tokens of the features are missing, {more} are others; extract both at once"
-        )
+        raise InputError(f"{path} lacks {missing} tokens of the features and has {more} others; extract both at once")
     ids = ["token_id", "target_id"]
     if differ := int((raw.table[ids].to_numpy()[at] != found.table[ids].to_numpy()).any(1).sum()):
-        raise InputError(f"{path}: {differ} of {len(at)} tokens or targets are others; extract both at once")
+        raise InputError(f"{path}: {differ} of {len(at)} tokens or targets differ; extract both at once")
     return raw.X[at]
 
 
 def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
-    """Raw activations [n, D] of the tokens of several feature tables, a file of `paths` for each, in their order.
+    """Raw activations [n, D] for the tokens of several feature tables, one file of `paths` per table.
 
-    Raises `InputError` as `raw_rows`, and for files of different hooks.
+    Raises `InputError` as `raw_rows` does, and for files with different hooks.
     """
     raw = [read_raw(path) for path in paths]
     for path, one in zip(paths, raw, strict=True):
         if one.hooks != raw[0].hooks:
-            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(one.hooks)}; extract both alike")
+            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(one.hooks)}; use one --raw for both")
     each = zip(raw, tables, paths, strict=True)
     return np.concatenate([raw_rows(one, read_features(table), path) for one, table, path in each])
 
@@ -69,24 +65,24 @@ def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
 def agreement_table(
     ours: np.ndarray, raw: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """ARI and AMI of labels `ours` [n] with `raw` [n], −1 for noise; a row per measure and set of tokens.
+    """ARI and AMI between labels `ours` [n] and `raw` [n], −1 for noise: one row per measure and set of tokens.
 
-    Columns: n, documents, clusters on either side, value, interval (ARI bootstrap, AMI jackknife; over documents),
-    control. Undefined for fewer than two tokens, intervals for fewer than eight documents.
+    Columns: n, documents, clusters of each side, value with interval over documents (ARI bootstrap, AMI jackknife) and
+    control. Values are undefined for fewer than two tokens, intervals for fewer than eight documents.
     """
     both = (ours >= 0) & (raw >= 0)
-    dealt = np.random.default_rng(seed).permutation(raw)
+    shuffled = np.random.default_rng(seed).permutation(raw)
     rows = []
     for tokens, inside in (("all, noise a cluster", np.full(len(ours), True)), ("in clusters of both", both)):
         a, b, d = ours[inside], raw[inside], documents[inside]
-        control = np.random.default_rng(seed).permutation(b) if tokens.startswith("in") else dealt
+        control = np.random.default_rng(seed).permutation(b) if tokens.startswith("in") else shuffled
         for measure in ("ARI", "AMI"):
             row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(set(d.tolist()))}
             row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
             row |= dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan)
             if len(a) > 1:
-                of = adjusted_rand if measure == "ARI" else adjusted_mutual_information
-                row |= {"value": of(a, b), "control": of(a, control)}
+                agreement = adjusted_rand if measure == "ARI" else adjusted_mutual_information
+                row |= {"value": agreement(a, b), "control": agreement(a, control)}
             if row["documents"] >= BOOTSTRAP_CLUSTERS:
                 interval = (
                     adjusted_rand_interval(a, b, d, resamples=resamples, seed=seed)
@@ -101,54 +97,48 @@ def agreement_table(
     return mark(table, ["value_low", "value_high"], few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
 
 
-def apart(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndarray) -> Observations | None:
-    """Does the same token lie in different clusters? Labels [n] of features and of raw activations, token ids [n].
+def same_token_split(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndarray) -> Observations | None:
+    """How often the same token id lies in different clusters, from labels [n] of features and of raw activations.
 
-    Of the tokens in clusters of both that occur in another document there as well: the share of the other documents'
-    tokens of the same id that lie in another cluster. Cells: features, raw, and features dealt to the tokens at random;
-    units: the tokens of an id in a document, clustered by both, for the pairs of an id cross documents. None where
-    there is no such token.
+    For each token in clusters of both whose id also occurs there in another document: the share of those other tokens
+    that lie in another cluster. Cells: features, raw, and features assigned at random. Units: tokens of one id in one
+    document, clustered two-way by document and id. None if there is no such token.
     """
     both = np.flatnonzero((ours >= 0) & (raw >= 0))
-    dealt = np.random.default_rng(0).permutation(ours[both])
-    token, of = (np.unique(one[both], return_inverse=True)[1] for one in (ids, documents))
-    others = _alike(token) - _alike(token, of)
-    if not (there := others > 0).any():
+    shuffled = np.random.default_rng(0).permutation(ours[both])
+    token, document = (np.unique(one[both], return_inverse=True)[1] for one in (ids, documents))
+    others = _same_label_counts(token) - _same_label_counts(token, document)
+    if not (repeated := others > 0).any():
         return None
-    names, unit = np.unique(np.stack([documents[both], ids[both]], 1)[there], axis=0, return_inverse=True)
+    names, unit = np.unique(np.stack([documents[both], ids[both]], 1)[repeated], axis=0, return_inverse=True)
     units = pd.DataFrame({"unit": [f"{d}, {i}" for d, i in names], "cluster": [tuple(one) for one in names.tolist()]})
     unit, total = unit.ravel(), []
-    for labels in (ours[both], raw[both], dealt):
-        same = _alike(token, labels) - _alike(token, labels, of)
-        share = 1 - same[there] / others[there]
+    for labels in (ours[both], raw[both], shuffled):
+        same = _same_label_counts(token, labels) - _same_label_counts(token, labels, document)
+        share = 1 - same[repeated] / others[repeated]
         total.append(np.bincount(unit, share, minlength=len(names)))
     return Observations(
-        measure=Measure(name="apart", unit="share of tokens", resolution=1e-9),
+        measure=Measure(name="different cluster", unit="share of tokens", resolution=1e-9),
         cells=pd.DataFrame({"clusters_of": ["features", "raw", "dealt"]}),
         units=units,
         total=np.stack(total), size=np.bincount(unit, minlength=len(names)).astype(float),
     )  # fmt: skip
 
 
-def _alike(*labels: np.ndarray) -> np.ndarray:
-    """[n] how many rows have the same labels, each row itself among them."""
-    _, of, n = np.unique(np.stack(labels, 1), axis=0, return_inverse=True, return_counts=True)
-    return n[of.ravel()]
+def _same_label_counts(*labels: np.ndarray) -> np.ndarray:
+    """[n] the number of rows with the same labels as each row, itself included."""
+    _, row, n = np.unique(np.stack(labels, 1), axis=0, return_inverse=True, return_counts=True)
+    return n[row.ravel()]
 
 
 def stability_table(
-    modes: ComputationalModes,
-    X: pd.DataFrame,
-    documents: np.ndarray,
-    runs: int,
-    *,
-    sample: float = 0.8,
+    modes: ComputationalModes, X: pd.DataFrame, documents: np.ndarray, runs: int, *, sample: float = 0.8,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> pd.DataFrame:
-    """ARI of fitted `modes` with fits on other seeds and on random documents, over the tokens in both.
+) -> pd.DataFrame:  # fmt: skip
+    """ARI between fitted `modes` and refits on other seeds or on random documents, over the tokens in both.
 
-    `runs` fits of each kind; HDBSCAN* draws no random numbers, so that other seeds are undefined by construction: one
-    row that says so. Columns: kind, run, n, clusters, coverage, ari (noise a cluster), ari_clustered.
+    `runs` refits of each kind. HDBSCAN* uses no random numbers: its seed row is undefined and says so.
+    Columns: kind, run, n, clusters, coverage, ari (noise counts as a cluster), ari_clustered.
     """
     kinds: Sequence[str] = ("seed", "documents") if modes.method == "kmeans" else ("documents",)
     names, of = np.unique(documents, return_inverse=True)

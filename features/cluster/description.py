@@ -1,9 +1,9 @@
-"""What clusters of tokens are like: sizes and processing depth (PLS Table 1, App. C.5).
+"""Sizes and processing depth of clusters of tokens (PLS Table 1, App. C.5).
 
 k* [tokens] is in 0 … L. Depth ranges for L layers: early k* < L/3, late k* ≥ 5L/6, middle between; for L = 6 these are
-the paper's, layers 0–1, 2–4 and 5–6. With --kstar strict k* ends at L−1, and late is k* ≥ min(5L/6, L−1). σ(k*) is the
-standard deviation of k* over the tokens of a cluster. Since k* is among the features, clusters are about depth by
-construction in part: the control is σ(k*) of clusters of the same sizes whose tokens are dealt at random.
+the paper's layers 0–1, 2–4 and 5–6. With --kstar strict, k* ends at L−1 and late is k* ≥ min(5L/6, L−1). σ(k*) is the
+standard deviation of k* over the tokens of a cluster. k* is one of the features, so clusters separate depths in part by
+construction. The control is σ(k*) of clusters of the same sizes with tokens assigned at random.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def depth_ranges(k_star: np.ndarray, n_layers: int, kstar: str = "author") -> np
 def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int, kstar: str = "author") -> pd.DataFrame:
     """One row per cluster: size, distinct feature vectors, documents, σ(k*), shares by depth range and by k*.
 
-    `labels`: columns document, k_star, cluster, probability. `vector` [tokens]: a number for each distinct vector.
+    `labels`: columns document, k_star, cluster, probability. `vector` [tokens]: the number of the distinct vector.
     """
     depth = pd.DataFrame(
         {name: depth_ranges(labels["k_star"].to_numpy(), n_layers, kstar) == i for i, name in enumerate(RANGES)}
@@ -38,7 +38,7 @@ def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int, kstar
 
 
 def depth_spread(labels: pd.DataFrame, *, draws: int = 20, seed: int = 0) -> dict[str, float]:
-    """σ(k*) within clusters, mean over the tokens in clusters; the same of tokens dealt at random; clusters without."""
+    """Mean σ(k*) over clustered tokens, the same for tokens assigned at random, share of clusters with σ(k*) = 0."""
     one = labels[labels["cluster"] >= 0]
     cluster, k_star = one["cluster"].to_numpy(), one["k_star"].to_numpy(float)
     size = np.bincount(cluster)

@@ -1,16 +1,16 @@
-"""Computational modes: tokens that a model processes alike (PLS §4.1, App. C.4), as a scikit-learn clusterer.
+"""Computational modes: tokens that the model processes in the same way (PLS §4.1, App. C.4), a scikit-learn clusterer.
 
     modes = ComputationalModes().fit(X)              labels_, probabilities_, explained_variance_ratio_
-    modes.predict(X_new)                             labels of tokens it has not seen
-    ComputationalModes.of(modes.get_params(), columns, modes.arrays())      the same, from what a file holds
+    modes.predict(X_new)                             labels of new tokens
+    ComputationalModes.of(modes.get_params(), columns, modes.arrays())      the same modes from a file
 
-Standardise each column, project on the leading principal components, then HDBSCAN* or k-means. HDBSCAN* is our own
-(`features.cluster.hdbscan`): scikit-learn's has no `predict`, it and the `hdbscan` package are several
-times slower on features (`results/speed.md`), and both cut groups of nearly equal rows by their rounding. With
-min_samples=1 labels and probabilities are those of both (tests, `benchmarks.clustering`).
+Columns are standardised, projected on the leading principal components, then clustered by HDBSCAN* or k-means. HDBSCAN*
+is our own (`features.cluster.hdbscan`): scikit-learn's has no `predict`, both it and the `hdbscan` package are several
+times slower on features (`results/speed.md`), and both split groups of nearly equal rows by rounding. With
+min_samples=1, labels and probabilities equal those of both (tests, `benchmarks.clustering`).
 
-Equal rows (beginnings that documents share) count as many tokens but are placed once, in an order of their own: labels
-depend neither on the order of the rows nor on ties. Labels are numbered by size, 0 the largest.
+Equal rows count as many tokens but are clustered once, in a canonical order: labels depend neither on the order of rows
+nor on ties. Clusters are numbered by size, 0 the largest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,27 +39,21 @@ _TREE = ("parent", "birth", "death", "stability", "last", "level")
 
 
 class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
-    """Clusters of feature vectors X [n, d]; errors are `ValueError`s, as scikit-learn's conventions ask.
+    """Clusters of feature vectors X [n, d]. Errors are `ValueError`s, by scikit-learn's conventions.
 
-    method: hdbscan or k-means. components: principal components, None for all columns as they are, "auto" for the
-    paper's: 30 for hdbscan (C.4), none for k-means (§4.1); never more than columns or rows. min_cluster_size,
-    min_samples, selection ("eom", "leaf"): of HDBSCAN*. n_clusters, seed: of k-means, ten starts.
+    method: hdbscan or k-means. components: principal components; None for all columns, "auto" for the paper's choice
+    (30 for hdbscan, C.4; none for k-means, §4.1), never more than columns or rows. min_cluster_size, min_samples,
+    selection ("eom", "leaf"): of HDBSCAN*. n_clusters, seed: of k-means with ten starts.
 
     labels_ [n]: cluster, −1 for noise. probabilities_ [n]: λ of the token over the largest λ of its cluster; 1 for
-    k-means. n_distinct_: distinct rows. explained_variance_ratio_: of the components, empty without.
+    k-means. n_distinct_: distinct rows. explained_variance_ratio_: of the components, empty if there are none.
     """
 
     def __init__(
-        self,
-        method: Literal["hdbscan", "kmeans"] = "hdbscan",
-        *,
-        components: int | Literal["auto"] | None = "auto",
-        min_cluster_size: int = 10,
-        min_samples: int = 1,
-        selection: Literal["eom", "leaf"] = "eom",
-        n_clusters: int = 10,
-        seed: int = 0,
-    ) -> None:
+        self, method: Literal["hdbscan", "kmeans"] = "hdbscan", *, components: int | Literal["auto"] | None = "auto",
+        min_cluster_size: int = 10, min_samples: int = 1, selection: Literal["eom", "leaf"] = "eom",
+        n_clusters: int = 10, seed: int = 0,
+    ) -> None:  # fmt: skip
         self.method = method
         self.components = components
         self.min_cluster_size = min_cluster_size
@@ -83,20 +77,20 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Standardised and projected rows [n, components] float64: the space of the clusters."""
+        """Standardised and projected rows [n, components] float64, in which tokens are clustered."""
         check_is_fitted(self)
         return self._project(validate_data(self, X, dtype=np.float64, reset=False))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Labels [n] of new tokens; the tree stays as it is. −1 for tokens in no cluster. See `predict_soft`."""
+        """Labels [n] of new tokens, −1 for noise; nothing is refitted. See `predict_soft`."""
         return self.predict_soft(X)[0]
 
     def predict_soft(self, X: Any, *, progress: Progress = iter) -> tuple[np.ndarray, np.ndarray]:
         """Labels [n] and probabilities [n] of new tokens.
 
-        hdbscan: the token joins its nearest fitted row in d_mr = max(core(x), core(row), |x − row|), at λ = 1/d_mr,
-        and belongs to the cluster of that row which holds λ; core(x) is the distance to the `min_samples`-th fitted
-        token. As `hdbscan.approximate_predict`, which asks for one token more in core(x) and one less in core(row).
+        hdbscan: the token joins its nearest fitted row in d_mr = max(core(x), core(row), |x − row|) at λ = 1/d_mr, and
+        takes the cluster that holds that row at λ. core(x) is the distance to the `min_samples`-th fitted token.
+        `hdbscan.approximate_predict` counts one token more in core(x) and one less in core(row).
         k-means: the nearest centre.
         """
         z = self.transform(X)
@@ -106,12 +100,10 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         own = _core_of_new(distance, self.weights_[index], self.min_samples)
         reach = np.maximum(np.maximum(distance, self.core_[index]), own[:, None])
         tied = reach <= reach.min(1, keepdims=True) + TIED
-        at = np.where(tied, index, len(self.rows_)).argmin(1)  # of equally near rows the first
+        at = np.where(tied, index, len(self.rows_)).argmin(1)  # first of the equally near rows
         level = 1 / np.maximum(reach[np.arange(len(z)), at], RESOLUTION)
         cluster = self.owner_[attach(self.tree_, index[np.arange(len(z)), at], level)]
         return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)
-
-    # ---- fitting ---------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self.method not in ("hdbscan", "kmeans") or self.selection not in ("eom", "leaf"):
@@ -122,10 +114,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
             raise ValueError(f"components = {self.components}: at least 1, None for all columns, or 'auto'")
 
     def _fit_projection(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Mean and standard deviation of each column (1 where it is constant), principal components of the quotient.
-
-        Returns the projected rows.
-        """
+        """Fit mean, standard deviation (1 for constant columns) and principal components; returns projected rows."""
         n = weights.sum()
         self.mean_ = weights @ x / n
         z = x - self.mean_
@@ -136,7 +125,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         z /= self.scale_
         self.components_, self.explained_variance_ratio_ = np.empty((0, d)), np.empty(0)
         if wanted is not None:
-            root = z * np.sqrt(weights)[:, None]  # one array twice in a product: BLAS computes half of it
+            root = z * np.sqrt(weights)[:, None]  # a symmetric product: BLAS computes half of it
             values, vectors = np.linalg.eigh(root.T @ root / n)
             keep = min(int(wanted), d, int(n))
             values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T[:keep]
@@ -168,10 +157,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         self.centers_ = means.cluster_centers_[np.argsort(numbers)]
         return numbers[means.labels_], np.ones(len(z))
 
-    # ---- arrays ----------------------------------------------------------------------------------
-
     def arrays(self) -> dict[str, np.ndarray]:
-        """What `predict` needs, beside the parameters and the names of the columns."""
+        """The arrays that `predict` needs; parameters and column names come from elsewhere."""
         check_is_fitted(self)
         names = _PCA + (_DENSITY if self.method == "hdbscan" else ("centers_",))
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
@@ -183,7 +170,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     def of(
         cls, parameters: Mapping[str, Any], columns: Sequence[str], arrays: Mapping[str, np.ndarray]
     ) -> "ComputationalModes":
-        """The fitted modes with these parameters, columns and `arrays`; without `labels_`."""
+        """The fitted modes from parameters, column names and `arrays`; `labels_` is not restored."""
         modes = cls(**parameters)
         modes.n_features_in_ = len(arrays["mean_"])
         modes.feature_names_in_ = np.array(columns, object)
@@ -196,12 +183,12 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
 
 def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct rows in the order of their hashes, the row of each token, and how many tokens each row stands for."""
+    """Distinct rows ordered by hash, the distinct row of each token, and the number of tokens per distinct row."""
     x = np.ascontiguousarray(x) + 0.0  # no −0
     keys = hashes(x)
     _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     again = np.flatnonzero(first[inverse] != np.arange(len(x)))
-    if not np.array_equal(x[first[inverse[again]]], x[again]):  # two rows of one hash of 64 bits
+    if not np.array_equal(x[first[inverse[again]]], x[again]):  # two rows share a 64-bit hash
         return np.unique(x, axis=0, return_inverse=True, return_counts=True)
     return x[first], inverse, counts
 
@@ -209,16 +196,16 @@ def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def hashes(x: np.ndarray) -> np.ndarray:
     """[n] uint64: Σ over the columns of odd random numbers times the bits of x [n, d], modulo 2⁶⁴.
 
-    The low bits of round numbers are all 0, so the high ones are folded into them first.
+    The low bits of round numbers are all 0, so the high bits are folded into them first.
     """
     bits = x.view(np.uint64)
     odd = np.random.default_rng(0).integers(0, 2**64, x.shape[1], np.uint64) | np.uint64(1)
-    parts = [bits[i : i + 1024] for i in range(0, len(bits), 1024)]  # in the cache
+    parts = [bits[i : i + 1024] for i in range(0, len(bits), 1024)]  # blocks that fit the cache
     return np.concatenate([(part ^ (part >> np.uint64(32))) @ odd for part in parts])
 
 
 def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
-    """[n] number of each cluster: 0 for the one with most tokens; equal sizes in the order of their first rows."""
+    """[n] rank of each cluster by tokens, 0 the largest; ties by their first rows."""
     held = cluster >= 0
     sizes = np.bincount(cluster[held], weights[held], n)
     first = np.full(n, len(cluster))
@@ -229,6 +216,6 @@ def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
 
 
 def _core_of_new(distance: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
-    """[n] distance to the `min_samples`-th fitted token."""
+    """[n] distance of new points to their `min_samples`-th fitted token."""
     at = (np.cumsum(weights, axis=1) >= min_samples).argmax(1)
     return distance[np.arange(len(at)), at]

@@ -1,10 +1,9 @@
-"""Clusters of disjoint parts of the documents: how many there are has an interval, and two ways can be compared.
+"""Clusters of disjoint parts of the documents: an interval for their number, and a comparison of two ways to cluster.
 
-The number of clusters of a table is one number, and fits on overlapping documents are not independent. So the documents
-are dealt into parts that share none, each is clustered by itself (`clusters`, `coverage`) and once more without a fifth
-of its documents: `ari` is the agreement of the two on the tokens of both, noise as one more cluster, `ari_clustered`
-that of the tokens in clusters of both. The same parts are clustered in another way, by other features of the same
-tokens or with other parameters, without the same documents; differences are over the parts.
+Fits on overlapping documents are not independent, so the documents are split into disjoint parts. Each part is
+clustered (`clusters`, `coverage`) and clustered again without a fifth of its documents. `ari` is the agreement of the
+two fits on the tokens of both with noise as a cluster, `ari_clustered` on the tokens in clusters of both. The same
+parts can be clustered in another way, by other features or parameters; differences are paired by part.
 """
 
 from collections.abc import Sequence
@@ -27,27 +26,24 @@ if TYPE_CHECKING:
     from streamscope.features.cluster import Cluster
 
 LEFT_OUT = 0.2
-"""Of a part's documents, for the second fit."""
-LIKENESS = "1: the same clusters, 0: as by chance"
+"""Share of a part's documents left out of the second fit."""
+LIKENESS = "1: same clusters, 0: chance level"
 QUANTITIES = {
     "clusters": "clusters", "coverage": "share of tokens", "ari": LIKENESS, "ari_clustered": LIKENESS,
 }  # fmt: skip
-"""Name -> unit."""
+"""Quantity -> unit."""
 
 
 def other_way(how: "Cluster", found: Features) -> tuple["Cluster", Features] | None:
-    """The options and features that the parts are compared with, if any.
-
-    Raises `InputError` for features of other weights or other tokens.
-    """
+    """The options and features to compare with, if any. Raises `InputError` for other weights or other tokens."""
     if how.against is None and how.against_size is None and how.against_samples is None:
         return None
     other = found if how.against is None else read_features(how.against)
     if other.about["checkpoint"] != found.about["checkpoint"]:
-        raise InputError(f"--against {how.against} is of another checkpoint than the features; extract both of one run")
+        raise InputError(f"--against {how.against} has another checkpoint than the features; extract both from one run")
     index = [*KEY, "token_id"]
     if not np.array_equal(other.table[index].to_numpy(), found.table[index].to_numpy()):
-        raise InputError(f"--against {how.against} holds other tokens than the features; extract both alike")
+        raise InputError(f"--against {how.against} holds other tokens than the features; extract both from one text")
     size, samples = how.against_size or how.min_cluster_size, how.against_samples or how.min_samples
     return replace(how, min_cluster_size=size, min_samples=samples), other
 
@@ -56,19 +52,19 @@ def parts_table(
     ways: Sequence[tuple[ComputationalModes, pd.DataFrame]], documents: np.ndarray, parts: int, seed: int,
     progress: Progress,
 ) -> Table:  # fmt: skip
-    """One row per quantity; `ways` are unfitted modes and features [tokens], the second what the first is beside.
+    """One row per quantity, from unfitted modes and features [tokens]; a second way is compared with the first.
 
-    Raises `InputError` for fewer than five documents a part.
+    Raises `InputError` for fewer than five documents per part.
     """
     names, of = np.unique(documents, return_inverse=True)
     if len(names) < 5 * parts:
-        raise InputError(f"--parts {parts}: {len(names)} documents, at least five a part are needed; extract more")
+        raise InputError(f"--parts {parts}: {len(names)} documents are too few, a part needs five; extract more")
     rng = np.random.default_rng(seed)
-    dealt = rng.permutation(np.arange(len(names)) % parts)[of]
+    assigned = rng.permutation(np.arange(len(names)) % parts)[of]
     left = rng.random(len(names))
     values = np.full((len(ways), len(QUANTITIES), parts), np.nan)
     for part in progress(list(range(parts))):
-        inside = np.flatnonzero(dealt == part)
+        inside = np.flatnonzero(assigned == part)
         own = np.unique(of[inside])
         out = own[np.argsort(left[own])[: max(1, round(LEFT_OUT * len(own)))]]
         again = ~np.isin(of[inside], out)
@@ -78,7 +74,7 @@ def parts_table(
 
 
 def _numbers(modes: ComputationalModes, x: pd.DataFrame, again: np.ndarray) -> list[float]:
-    """The quantities of one part; `again` [tokens] are those of the second fit."""
+    """The quantities of one part; `again` [tokens] marks the tokens of the second fit."""
     whole = clone(modes).fit(x).labels_
     a, b = whole[again], clone(modes).fit(x[again]).labels_
     both = (a >= 0) & (b >= 0)
@@ -87,7 +83,7 @@ def _numbers(modes: ComputationalModes, x: pd.DataFrame, again: np.ndarray) -> l
 
 
 def _table(values: np.ndarray) -> Table:
-    """Estimates over the parts, of [ways, quantities, parts]."""
+    """Estimates over the parts, from values [ways, quantities, parts]."""
     ways, blocks, contrasts = ("own", "against")[: len(values)], dict[str, Observations](), dict[str, list[Contrast]]()
     units = pd.DataFrame({"unit": [str(i) for i in range(values.shape[2])], "cluster": range(values.shape[2])})
     for i, (name, unit) in enumerate(QUANTITIES.items()):
@@ -95,25 +91,26 @@ def _table(values: np.ndarray) -> Table:
         cells = pd.DataFrame({"way": ways})
         blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values[:, i], size=1.0)
         labels: dict[str, Any] = {"of": name}
-        told = [Contrast(quantity=way, weights={w: 1.0}, labels=labels, null=None) for w, way in enumerate(ways)]
+        wanted = [Contrast(quantity=way, weights={w: 1.0}, labels=labels, null=None) for w, way in enumerate(ways)]
         if len(ways) > 1:
-            told.append(Contrast(quantity="difference", weights={0: 1.0, 1: -1.0}, labels=labels, family="parts"))
-        contrasts[name] = told
+            wanted.append(Contrast(quantity="difference", weights={0: 1.0, 1: -1.0}, labels=labels, family="parts"))
+        contrasts[name] = wanted
     parts = [joined([one], ["of"]) for one in estimate_all(blocks, contrasts).values()]
     frame = pd.concat([part for part, _ in parts], ignore_index=True)
     frame.insert(1, "unit", list(QUANTITIES.values()))
     frame = frame.drop(columns="clusters")
     missing = {(i, column): why for i, (_, some) in enumerate(parts) for (_, column), why in some.items()}
     columns = tuple(one for one in COLUMNS if one.name in frame)
-    return Table(frame, columns, missing, f"{values.shape[2]} parts that share no document, clustered by themselves")
+    return Table(frame, columns, missing, f"{values.shape[2]} disjoint parts of the documents, clustered separately")
 
 
-MIXED = "that of the row"
+ROW_UNIT = "unit of the row"
 COLUMNS = (
-    key("of", "of a part", "clusters, share of tokens in one, agreement with a fit without a fifth of the documents"),
-    Column(name="unit", title="unit", unit="name", doc="of the row", shown=False),
-    *described("own", "own", MIXED, "mean over the parts", format=".3f"),
-    *described("against", "against", MIXED, "the same of the other features or parameters", format=".3f"),
-    *quantity("difference", "own − against", MIXED, "part by part", format="+.3f", sd="parts"),
+    key("of", "quantity",
+        "number of clusters, share of tokens in clusters, or agreement with a fit on 80 % of the documents"),
+    Column(name="unit", title="unit", unit="name", doc="unit of the row", shown=False),
+    *described("own", "own", ROW_UNIT, "mean over the parts", format=".3f"),
+    *described("against", "compared with", ROW_UNIT, "the same with the other features or parameters", format=".3f"),
+    *quantity("difference", "difference", ROW_UNIT, "own − compared with, paired by part", format="+.3f", sd="parts"),
     counts("parts", "parts")[0],
 )  # fmt: skip

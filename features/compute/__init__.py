@@ -1,1 +1,1 @@
-"""Features of documents: the forward pass (`reader`), attention in numbers (`attention`), each feature (`formulas`)."""
+"""Features of documents: forward pass (`reader`), statistics of attention (`attention`), features (`formulas`)."""

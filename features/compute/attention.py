@@ -1,10 +1,10 @@
-"""What is kept of a layer's attention: numbers per query and head, never the pattern (PLS B.5.3–B.5.5, C.2).
+"""Statistics of a layer's attention per query and head; the pattern itself is not kept (PLS B.5.3–B.5.5, C.2).
 
     stats = attention_stats(pattern, k=5, window=5)         pattern [B, H, T, T]
-    gated(stats, gate, how)                             with Ã = ḡ A
+    apply_gate(stats, gate, how)                        with Ã = ḡ A
 
-B batch, T position, H heads. Sums and maxima run over the keys before the query; the query itself is left out, so that
-position 0 has no key: all its numbers are 0.
+B batch, T position, H heads. Sums and maxima run over the keys before the query, without the query itself. Position 0
+has no key, so its statistics are 0.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from streamscope.features.extract import Extract
 
 @dataclass(frozen=True)
 class AttentionStats:
-    """Of every query and head; `None` where not asked for."""
+    """Attention statistics of every query and head; `None` if not requested."""
 
     peak: Float[Tensor, "*B T H"]
     """max_k A[q, k]."""
@@ -27,7 +27,7 @@ class AttentionStats:
     entropy: Float[Tensor, "*B T H"]
     """−Σ_k a ln a, a = A / mass, in nats."""
     top: Float[Tensor, "*B T H k"] | None = None
-    """The k largest weights, descending; 0 where there are fewer keys."""
+    """The k largest weights, descending; 0 if there are fewer keys."""
     distance: Float[Tensor, "*B T H"] | None = None
     """Σ_k A[q, k] (q − k), in tokens."""
     local: Float[Tensor, "*B T H"] | None = None
@@ -38,10 +38,10 @@ class AttentionStats:
 def attention_stats(
     pattern: Float[Tensor, "B H T T"], *, k: int | None = None, window: int | None = None, distance: bool = False
 ) -> AttentionStats:
-    """The statistics of a pattern, in fp32 at least; `k`, `window` and `distance` ask for the optional ones."""
+    """The statistics of a pattern, in fp32 at least; `k`, `window` and `distance` request the optional ones."""
     n = pattern.shape[-1]
     a = pattern.to(torch.promote_types(pattern.dtype, torch.float32), copy=True)
-    a.diagonal(0, -2, -1).zero_()  # after the query weights are 0 already
+    a.diagonal(0, -2, -1).zero_()  # weights after the query are 0 already
     mass = a.sum(-1)
     entropy = torch.where(mass > 0, mass.log() + torch.special.entr(a).sum(-1) / mass, 0.0)
     found = {"peak": a.amax(-1), "mass": mass, "entropy": entropy}
@@ -59,11 +59,11 @@ def attention_stats(
     return AttentionStats(**stats)
 
 
-def gated(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, how: Extract) -> AttentionStats:
-    """The statistics of Ã = ḡ A, ḡ the gate's mean or root mean square over its width, 1 without a gate.
+def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, how: Extract) -> AttentionStats:
+    """The statistics of Ã = ḡ A; ḡ is the gate's mean or root mean square over its width, 1 without a gate.
 
-    Entropy does not depend on ḡ, but is 0 where the peak of Ã is below `theta_entropy`; the k largest weights are 0
-    where ḡ is below `theta_gate`.
+    Entropy does not depend on ḡ, but is 0 if the peak of Ã is below `theta_entropy`. The k largest weights are 0 if ḡ
+    is below `theta_gate`.
     """
     g = torch.ones_like(stats.peak)
     if gate is not None:

@@ -1,15 +1,15 @@
-"""Every feature of PLS: what it is, in words and as code, side by side (PLS App. B.7, C.3).
+"""Every feature of PLS, with its formula in words and as code (PLS App. B.7, C.3).
 
     columns(6, 6, Extract(tier="structural"))       163 features, 167 with position, 455 with the top 5
     compute(seen, columns(6, 6, …))                 [n, features], by the same definitions
 
-A family of features, as p of every layer, is one function of what a forward pass showed (`ForwardRecord`): its name,
-unit, formula and axes stand on top of it. Its values are [n, *axes], and each goes to the column that its place on the
-axes names; the order of columns is that of `TIERS`, whatever is computed first.
+A family of features, such as p of every layer, is one function of a forward pass (`ForwardRecord`), decorated with its
+name, unit, formula and axes. It returns [n, *axes]; each value goes to the column named by its place on the axes.
+Columns are ordered as in `TIERS`.
 
-Ã_h[q, k] = ḡ_h[q] A_h[q, k] is attention times the head's gate (1 where there is none), over keys k < q; L layers, H
-heads. "stable" features hold the values of layer s = min(k*, L−1) and 0 in all other layers, "final" ones those of
-layer L−1 and 0 in all others: the latter are `constant`.
+Ã_h[q, k] = ḡ_h[q] A_h[q, k] is attention times the head's gate (1 without a gate), over keys k < q; L layers, H heads.
+"stable" features hold the values of layer s = min(k*, L−1) and 0 in other layers; "final" ones those of layer L−1 and 0
+in other layers, which makes these columns `constant`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,17 +30,17 @@ WHERE = ("stable", "final")
 
 
 class Trajectory(NamedTuple):
-    """Predictions of L layers at n positions; `p` and `margin` are of the token that is followed."""
+    """Predictions of L layers at n positions; `p` and `margin` belong to the followed token."""
 
     predicted: Int[Tensor, "L n"]
     p: Float[Tensor, "L n"]
     margin: Float[Tensor, "L n"]
     confidence: Float[Tensor, " n"]
-    """p^(L−1) of the final prediction, whatever token is followed (PLS B.4.1)."""
+    """p^(L−1) of the final prediction, whichever token is followed (PLS B.4.1)."""
 
 
 class Shape(NamedTuple):
-    """What the columns depend on."""
+    """Sizes and options that determine the columns."""
 
     n_layers: int
     n_heads: int
@@ -49,18 +49,18 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class ForwardRecord:
-    """What a forward pass showed of n positions."""
+    """What a forward pass shows of n positions."""
 
     shape: Shape
     trajectory: Trajectory
     truth: Int[Tensor, " n"]
-    """The token that comes."""
+    """The next token."""
     stats: Sequence[AttentionStats]
-    """Of every layer, at the n queries."""
+    """Attention statistics of every layer, at the n queries."""
 
     @property
     def last(self) -> int:
-        """The final layer."""
+        """The index of the final layer."""
         return self.shape.n_layers - 1
 
     @cached_property
@@ -78,9 +78,10 @@ class ForwardRecord:
         return torch.stack([getattr(one, kind) for one in self.stats])
 
     def stable_and_final(self, kind: str) -> Float[Tensor, "n where L ..."]:
-        """A statistic at the stable layer, then at the final one, each in its place among the layers."""
+        """A statistic at the stable layer, then at the final one, each at its layer's place."""
         values = self.of_layers(kind)
-        return torch.stack([placed(values, self.stable), placed(values, torch.full_like(self.stable, self.last))], 1)
+        final = torch.full_like(self.stable, self.last)
+        return torch.stack([at_layers(values, self.stable), at_layers(values, final)], 1)
 
 
 Place = Mapping[str, Any]
@@ -89,7 +90,7 @@ Values = Callable[[ForwardRecord], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Features of one kind: a name with the axes in it, and the function that computes all of them."""
+    """Features of one kind: a name template with axes, and the function that computes all of them."""
 
     name: str
     component: str
@@ -101,22 +102,22 @@ class Family:
     layer: Callable[[Shape, Place], int | None]
 
     def places(self, shape: Shape) -> Iterator[Place]:
-        """Every combination of places on the axes, the last fastest."""
+        """Every combination of places on the axes, the last axis fastest."""
         axes = self.axes(shape)
         return (dict(zip(axes, place, strict=True)) for place in product(*axes.values()))
 
     def columns(self, shape: Shape) -> Iterator[Feature]:
         """The features of the family."""
         for place in self.places(shape):
-            below = place.get("where") == "final" and "head" in place and place["layer"] < shape.n_layers - 1
+            zero = place.get("where") == "final" and "head" in place and place["layer"] < shape.n_layers - 1
             yield Feature(
                 name=self.name.format(**place), component=self.component, layer=self.layer(shape, place),
                 head=place.get("head"), rank=place.get("rank"), unit=self.unit, formula=self.formula(shape, place),
-                source=self.source, constant=below,
+                source=self.source, constant=zero,
             )  # fmt: skip
 
-    def named(self, seen: ForwardRecord) -> dict[str, Tensor]:
-        """Name -> [n]."""
+    def by_name(self, seen: ForwardRecord) -> dict[str, Tensor]:
+        """Feature name -> values [n]."""
         axes, values = self.axes(seen.shape), self.values(seen)
         assert values.shape[1:] == tuple(map(len, axes.values())), f"{self.name}: {values.shape}"
         names = (self.name.format(**place) for place in self.places(seen.shape))
@@ -128,20 +129,20 @@ def family(
     axes: Callable[[Shape], Mapping[str, Sequence[Any]]] = lambda shape: {},
     layer: Callable[[Shape, Place], int | None] = lambda shape, place: place.get("layer"),
 ) -> Callable[[Values], Family]:  # fmt: skip
-    """Make a function the family of features that it computes; `formula` may depend on options and place."""
-    said = (lambda shape, place: formula) if isinstance(formula, str) else formula
+    """Decorate a function as a family of features; `formula` may depend on options and place."""
+    text = (lambda shape, place: formula) if isinstance(formula, str) else formula
 
-    def made(values: Values) -> Family:
-        return Family(name=name, component=component, unit=unit, source=source, formula=said, axes=axes, values=values,
+    def decorate(values: Values) -> Family:
+        return Family(name=name, component=component, unit=unit, source=source, formula=text, axes=axes, values=values,
                       layer=layer)  # fmt: skip
 
-    return made
+    return decorate
 
 
 def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
-    """The features of a tier in order: 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
+    """The features of a tier in order; their numbers are 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
 
-    Raises `InputError` for heads that the model does not have, also where the tier uses none.
+    Raises `InputError` for heads that the model does not have, even if the tier uses none.
     """
     for group in HEADS_OF:
         if getattr(how, f"{group}_heads"):
@@ -151,27 +152,24 @@ def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
 
 
 def compute(seen: ForwardRecord, features: Sequence[Feature]) -> Float[Tensor, "n features"]:
-    """The values at n positions of some features of the tier, in their order."""
+    """The values [n, features] of some features of the tier, in their order."""
     values: dict[str, Tensor] = {}
     for one in TIERS[seen.shape.how.tier]:
-        values |= one.named(seen)
+        values |= one.by_name(seen)
     return torch.stack([values[feature.name].to(seen.trajectory.p.dtype) for feature in features], -1)
 
 
-# ---- what layers predict (PLS B.5.1) -----------------------------------------------------------
-
-
-def _followed(shape: Shape) -> str:
+def _followed_token(shape: Shape) -> str:
     return "ŷ" if shape.how.target == "final" else "y"
 
 
 def _prob(shape: Shape, place: Place) -> str:
-    y = _followed(shape)
+    y = _followed_token(shape)
     return f"p^(ℓ)({y})" + (f" if argmax p^(ℓ) = {y} else 0" if shape.how.traj_prob == "zeroed" else "")
 
 
 def _margin(shape: Shape, place: Place) -> str:
-    other = f"max p^(ℓ) of tokens other than {_followed(shape)}"
+    other = f"max p^(ℓ) of tokens other than {_followed_token(shape)}"
     return f"traj_prob − {'second-highest p^(ℓ)' if shape.how.traj_prob == 'zeroed' else other}"
 
 
@@ -181,13 +179,13 @@ def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
 
 @family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
 def traj_prob(seen: ForwardRecord) -> Tensor:
-    """p of the token that is followed; `Trajectory` has it zeroed where asked for."""
+    """p of the followed token; `Trajectory` holds zeros under `traj_prob` "zeroed"."""
     return seen.trajectory.p.T
 
 
 @family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
 def traj_margin(seen: ForwardRecord) -> Tensor:
-    """How far it is before the next one."""
+    """The margin of the followed token over the best other one."""
     return seen.trajectory.margin.T
 
 
@@ -196,12 +194,9 @@ def traj_margin(seen: ForwardRecord) -> Tensor:
     lambda shape: {"layer": range(1, shape.n_layers)},
 )  # fmt: skip
 def traj_drop(seen: ForwardRecord) -> Tensor:
-    """What a layer takes back."""
+    """The probability that a layer takes back."""
     p = seen.trajectory.p
     return (p[:-1] - p[1:]).clamp(min=0).T
-
-
-# ---- when it settles (PLS B.5.2) ---------------------------------------------------------------
 
 
 def _k_star(shape: Shape, place: Place) -> str:
@@ -215,19 +210,19 @@ def _kappa(shape: Shape, place: Place) -> str:
 
 @family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
 def k_star(seen: ForwardRecord) -> Tensor:
-    """The layer from which on the prediction stays the same."""
+    """k*: the layer from which on the prediction stays the same."""
     return seen.k_star
 
 
 @family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
 def kappa(seen: ForwardRecord) -> Tensor:
-    """κ: how many layers in a row are right."""
+    """κ: the longest run of layers that predict the counted token."""
     predicted = seen.trajectory.predicted
     return longest_run(predicted == (seen.truth if seen.shape.how.kappa_target == "truth" else predicted[seen.last]))
 
 
 def stability(predicted: Int[Tensor, "L n"], kstar: str) -> Int[Tensor, " n"]:
-    """k*: the first layer from which on every layer predicts what the last one does; author: L where that is L−1."""
+    """k*: the first layer from which on all layers predict what the last one does; "author": L instead of L−1."""
     n_layers = predicted.shape[0]
     agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
     found = n_layers - agreed
@@ -243,16 +238,13 @@ def longest_run(hit: Bool[Tensor, "L n"]) -> Int[Tensor, " n"]:
     return best
 
 
-# ---- heads, at the stable layer and at the final one (PLS B.5.3, B.5.4, C.2) --------------------
-
-
 def _heads(shape: Shape) -> dict[str, Sequence[Any]]:
     return {"where": WHERE, "layer": range(shape.n_layers), "head": range(shape.n_heads)}
 
 
 @family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
 def head_act(seen: ForwardRecord) -> Tensor:
-    """The largest weight of every head."""
+    """The largest attention weight of every head."""
     return seen.stable_and_final("peak")
 
 
@@ -262,7 +254,7 @@ def head_act(seen: ForwardRecord) -> Tensor:
     lambda shape: {**_heads(shape), "rank": range(1, shape.how.k + 1)},
 )  # fmt: skip
 def topk(seen: ForwardRecord) -> Tensor:
-    """The k largest weights of every head."""
+    """The k largest attention weights of every head."""
     return seen.stable_and_final("top")
 
 
@@ -271,28 +263,26 @@ def topk(seen: ForwardRecord) -> Tensor:
     "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy", _heads,
 )  # fmt: skip
 def head_ent(seen: ForwardRecord) -> Tensor:
-    """How spread the attention of every head is."""
+    """The entropy of the attention of every head."""
     return seen.stable_and_final("entropy")
 
 
-def placed(values: Float[Tensor, "L n ..."], layer: Int[Tensor, " n"]) -> Float[Tensor, "n L ..."]:
-    """Each row's values of its own `layer`, 0 in all other layers."""
+def at_layers(values: Float[Tensor, "L n ..."], layer: Int[Tensor, " n"]) -> Float[Tensor, "n L ..."]:
+    """Each row's values at its own `layer`, 0 in all other layers."""
     block = values.new_zeros(values.shape[1], values.shape[0], *values.shape[2:])
     rows = torch.arange(len(block), device=block.device)
     block[rows, layer] = values[layer, rows]
     return block
 
 
-# ---- where heads look (PLS B.5.5) ---------------------------------------------------------------
-
-SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 where there is no key"
+SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 without a key"
 
 
 def _mass(shape: Shape, place: Place) -> str:
     return f"Σ_h Σ_k Ã_h[q, k], q−{shape.how.window} ≤ k < q"
 
 
-def _final(shape: Shape, place: Place) -> int | None:
+def _final_layer(shape: Shape, place: Place) -> int | None:
     return shape.n_layers - 1 if place.get("where", "final") == "final" else None
 
 
@@ -300,31 +290,28 @@ def _where(shape: Shape) -> dict[str, Sequence[Any]]:
     return {"where": WHERE}
 
 
-def _of_two(values: Float[Tensor, "L n"], seen: ForwardRecord) -> Float[Tensor, "n where"]:
-    """Of the stable layer and of the final one."""
+def _stable_and_final(values: Float[Tensor, "L n"], seen: ForwardRecord) -> Float[Tensor, "n where"]:
+    """The values at the stable layer and at the final one."""
     return torch.stack([values.gather(0, seen.stable[None])[0], values[seen.last]], 1)
 
 
-@family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final)
+@family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final_layer)
 def attn_span(seen: ForwardRecord) -> Tensor:
-    """How far back the layer looks."""
-    return _of_two(torch.stack([span(one) for one in seen.stats]), seen)
+    """Mean distance of the layer's attention."""
+    return _stable_and_final(torch.stack([span(one) for one in seen.stats]), seen)
 
 
-@family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final)
+@family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final_layer)
 def local_mass(seen: ForwardRecord) -> Tensor:
-    """How much it looks at the nearest keys."""
-    return _of_two(seen.of_layers("local").sum(-1), seen)
+    """The layer's attention to the nearest keys."""
+    return _stable_and_final(seen.of_layers("local").sum(-1), seen)
 
 
 def span(stats: AttentionStats) -> Float[Tensor, " n"]:
-    """Mean distance of attention over all heads, in tokens; 0 where there is no key."""
+    """Mean distance of attention over all heads, in tokens; 0 without a key."""
     assert stats.distance is not None
     mass = stats.mass.sum(-1)
     return stats.distance.sum(-1) / mass.clamp(min=torch.finfo(mass.dtype).tiny)
-
-
-# ---- the summaries (PLS B.4.1) -----------------------------------------------------------------
 
 
 def _group(shape: Shape, place: Place) -> str:
@@ -334,19 +321,19 @@ def _group(shape: Shape, place: Place) -> str:
 
 @family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
 def processing_depth(seen: ForwardRecord) -> Tensor:
-    """k*."""
+    """k*, under the paper's name."""
     return seen.k_star
 
 
-@family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final)
+@family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final_layer)
 def confidence(seen: ForwardRecord) -> Tensor:
-    """How sure the model is of what it says."""
+    """The probability of the final prediction."""
     return seen.trajectory.confidence
 
 
 @family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
 def group_mass(seen: ForwardRecord) -> Tensor:
-    """The largest weights of the paper's heads, summed."""
+    """The summed largest weights of the paper's heads."""
     found = []
     for group in HEADS_OF:
         heads = seen.shape.how.heads(group, seen.shape.n_layers, seen.shape.n_heads)
@@ -354,9 +341,9 @@ def group_mass(seen: ForwardRecord) -> Tensor:
     return torch.stack(found, 1)
 
 
-@family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final)
+@family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final_layer)
 def context_span(seen: ForwardRecord) -> Tensor:
-    """How far back the final layer looks."""
+    """Mean distance of the final layer's attention."""
     return span(seen.stats[seen.last])
 
 

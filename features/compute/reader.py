@@ -1,11 +1,11 @@
 """Features of documents: one forward pass, attention reduced layer by layer, one unembedding per layer (PLS App. B, C).
 
     reader = FeatureReader(model, Extract(tier="topk"))
-    found = reader.read([[0, 17, 5, …], …])           documents as token ids; a batch of like lengths is best
-    found.X [n, d], found.prediction [n]              documents one after the other, positions in order
+    found = reader.read([[0, 17, 5, …], …])           documents as token ids, ideally of similar lengths
+    found.X [n, d], found.prediction [n]              document by document, positions in order
 
-L layers, H heads, n rows: the positions of the documents that have a next token (two with `logits_row` next), within
-the context; `rows_of` counts them.
+L layers, H heads, n rows: the positions within the context that have a next token (two with `logits_row` next).
+`rows_of` counts them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.attention import AttentionStats, attention_stats, gated
+from streamscope.features.compute.attention import AttentionStats, apply_gate, attention_stats
 from streamscope.features.compute.formulas import ForwardRecord, Shape, Trajectory, columns, compute
 from streamscope.features.extract import Extract
 from streamscope.instruments.about_model import readable
@@ -32,17 +32,17 @@ class Rows(NamedTuple):
     X: np.ndarray
     """[n, d] float32, in the order of `formulas.columns`."""
     prediction: np.ndarray
-    """[n] the final layer's argmax."""
+    """[n] argmax of the final layer."""
     raw: dict[str, np.ndarray]
-    """Hook name -> [n, F] float32, all axes but the position one after the other."""
+    """Hook name -> [n, F] float32, all axes but the position flattened."""
 
 
 class FeatureReader:
-    """Reads the features of a tier, and raw activations of the hooks `raw`, from a model in evaluation mode."""
+    """Reads the features of a tier and raw activations at the hooks `raw`, from a model in evaluation mode."""
 
     def __init__(self, model: Any, how: Extract, raw: Sequence[str] = ()) -> None:
-        """Raises `InputError` for a model in training mode, a tier the model has no heads for, and hooks without one
-        vector per position."""
+        """Raises `InputError` for a model in training mode, heads that the model lacks, and hooks without one vector
+        per position."""
         model = readable(model)
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
@@ -62,23 +62,23 @@ class FeatureReader:
         }
 
     def rows_of(self, length: Any) -> Any:
-        """Rows of a document of `length` tokens (or of many)."""
+        """The number of rows of a document of `length` tokens (scalar or array)."""
         return np.maximum(np.minimum(np.asarray(length) - 1, self.model.config.n_ctx) - self.offset, 0)
 
     @torch.no_grad()
     def read(self, documents: Sequence[Sequence[int]], without: Sequence[int] | None = None) -> Rows:
-        """Features of every row of `documents`, `without` the first so many of each; what is beyond the context is cut.
+        """Features of every row of `documents`, except the first `without` rows of each; documents are cut at the
+        context.
 
-        Raises `InputError` for documents without a row, tokens outside the vocabulary and activations that are not
-        finite.
+        Raises `InputError` for documents without a row, tokens outside the vocabulary and non-finite activations.
         """
         model, n_ctx = self.model, self.model.config.n_ctx
         device = model.cfg.device
         stops = self.rows_of([len(ids) for ids in documents]).tolist()
         skipped = [0] * len(documents) if without is None else list(without)
         if not any(stop > skip for skip, stop in zip(skipped, stops, strict=True)):
-            beyond = " beyond those left out" if any(skipped) else ""
-            raise InputError(f"no document has the {2 + self.offset} tokens of a row{beyond}; give longer ones")
+            beyond = " after those left out" if any(skipped) else ""
+            raise InputError(f"no document has the {2 + self.offset} tokens that a row needs{beyond}; give longer ones")
         inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(device)
         model.check_tokens(inputs)
         places = torch.arange(inputs.shape[1])
@@ -97,19 +97,19 @@ class FeatureReader:
     def _forward(
         self, inputs: Int[Tensor, "B T"], at: Bool[Tensor, "B T"]
     ) -> tuple[list[Tensor], list[AttentionStats], dict[str, np.ndarray]]:
-        """Per layer the normed stream at the logits rows [n, D] and the gated statistics at the queries; raw."""
+        """Per layer the normed stream at the logits rows [n, D] and the gated statistics at the queries; raw hooks."""
         model = self.model
         logits_at = at.roll(self.offset, 1)
         seen: dict[str, Any] = {}
         hooks: list[tuple[str, Callable[..., Any]]] = []
         for layer in range(self.n_layers):
-            pattern, gate = (f"blocks.{layer}.attn.hook_{what}" for what in ("pattern", "gate"))
+            pattern, gate = (f"blocks.{layer}.attn.hook_{name}" for name in ("pattern", "gate"))
             hooks.append((pattern, lambda a, hook: seen.update(stats=attention_stats(a, **self._wanted))))
             if gate in model.hook_dict:
                 hooks.append((gate, lambda g, hook: seen.update(gate=g[at])))
         raw: dict[str, np.ndarray] = {}
         for name in self.raw:
-            hooks.append((name, lambda x, hook, name=name: raw.update({name: _flat(name, x[at])})))
+            hooks.append((name, lambda x, hook, name=name: raw.update({name: _flatten(name, x[at])})))
         streams, stats = [], []
         with attached(model, hooks):
             state = model.embed_tokens(inputs)
@@ -119,16 +119,16 @@ class FeatureReader:
                 streams.append(model.layer_norm(layer)(model.readout(state))[logits_at])  # hooks see all positions
                 rows = {f.name: getattr(seen["stats"], f.name) for f in fields(AttentionStats)}
                 rows = {name: None if x is None else x[at] for name, x in rows.items()}
-                stats.append(gated(AttentionStats(**rows), seen.get("gate"), self.how))
+                stats.append(apply_gate(AttentionStats(**rows), seen.get("gate"), self.how))
         if silent := [name for name in self.raw if name not in raw]:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
         return streams, stats, raw
 
     def _trajectory(self, streams: list[Tensor], truth: Tensor) -> Trajectory:
-        """What every layer predicts (PLS B.5.1)."""
+        """The predictions of every layer (PLS B.5.1)."""
         target, head = truth, self.model.head
         found = []
-        for layer in reversed(range(self.n_layers)):  # the final prediction comes first: it may be the target
+        for layer in reversed(range(self.n_layers)):  # last layer first, because its prediction may be the target
             found.append(top_two(streams[layer], head, target))
             if layer == self.n_layers - 1 and self.how.target == "final":
                 target = found[0].ids
@@ -141,7 +141,7 @@ class FeatureReader:
         return Trajectory(ids, p, p - torch.where(hit, second, first), first[-1])
 
 
-def _flat(name: str, x: Tensor) -> np.ndarray:
+def _flatten(name: str, x: Tensor) -> np.ndarray:
     """[n, F] float32; `InputError` unless finite."""
     if not x.isfinite().all():
         raise InputError(f"{name} is not finite: the weights of this run are damaged")

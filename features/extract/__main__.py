@@ -1,5 +1,3 @@
-"""`python -m features.extract`."""
-
 from streamscope.cli.parse import command
 from streamscope.features.extract import main
 

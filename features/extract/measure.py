@@ -1,4 +1,4 @@
-"""Extraction part by part: which documents are read together, their tables, and how deep tokens were processed."""
+"""Extraction part by part: which documents are read together, their tables, and the processing depth of tokens."""
 
 import hashlib
 import json
@@ -24,27 +24,37 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names
-from streamscope.instruments.table import Column, LongTable, Scratch, Table, counts, described, key, write_batches
+from streamscope.instruments.table import (
+    Column,
+    LongTable,
+    Scratch,
+    Table,
+    counts,
+    described,
+    key,
+    number,
+    write_batches,
+)
 from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
 from streamscope.text.shards import TokenShards
 from streamscope.text.strides import WindowedShards
 
 PART_ROWS = 8192
-"""Rows of a part: what is in memory at once, and a row group of the file."""
+"""Rows of a part: the rows held in memory, and one row group of the file."""
 BATCH_TOKENS = 1024
-"""Padded tokens of a forward pass: activations stay in the cache."""
+"""Padded tokens per forward pass, so that activations stay in the cache."""
 SHARE = Measure(name="share of tokens", unit="share", resolution=0.0)
 
 
 class Part(NamedTuple):
-    """Documents, or windows of them, that are read together: their places in the shards."""
+    """Documents, or windows of them, that are read together, by their places in the shards."""
 
     documents: np.ndarray
     rows: np.ndarray
-    """Of each document."""
+    """Rows of each document."""
     without: np.ndarray
-    """Leading positions of each that have their row in the window before."""
+    """Leading positions of each whose rows belong to the window before."""
 
 
 class Work:
@@ -55,7 +65,7 @@ class Work:
     """
 
     def __init__(self, how: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
-        """Raises `InputError` as `FeatureReader` and `plan`."""
+        """Raises `InputError` as `FeatureReader` and `plan` do."""
         raw = None if how.raw is None else how.raw or stream_names(model)
         self.reader, self.opened = FeatureReader(model, how, raw or ()), opened
         self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)
@@ -101,7 +111,7 @@ def share(how: Extract, model: Any, data: Opened, progress: Progress) -> None:
 
 
 def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: values of k*; units: documents. The rows stay in the files of their parts."""
+    """Cells: values of k*. Units: documents. The rows stay in the files of their parts."""
     scratch = Scratch()
     work = Work(how, model, data[Tokens], data.work or scratch.folder)
     for i in progress(range(len(work.plan))):
@@ -122,14 +132,14 @@ def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> Instr
         f"{counted['cut']:,} documents cut at {work.opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
     )  # fmt: skip
     seen.about["title"] = (
-        f"{name}: layers until the prediction is the final one; {counted['rows']:,} tokens of "
+        f"{name}: layers until the prediction is final; {counted['rows']:,} tokens of "
         f"{counted['documents']:,} documents; {cut}, {counted['short']:,} too short for a row"
     )
     return seen
 
 
 def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
-    """How many tokens of each document have which k*."""
+    """The number of tokens of each document with each k*."""
     name = "processing_depth" if work.reader.how.tier == "core" else "k_star"
     places, rows, without = (np.concatenate(arrays) for arrays in zip(*work.plan, strict=True))
     shards, offset = work.opened.shards, work.reader.offset
@@ -150,23 +160,20 @@ def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
 
 
 def tables(how: Extract, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """The features of every token, raw activations where they were asked for, and the shares of k*."""
+    """The features of every token, raw activations if requested, and the shares of k*."""
     frame, missing = estimates["depth"].wide(["k_star"], describe=("low", "high"))
     frame = frame.assign(tokens=seen.blocks["depth"].total.sum(1).astype(int))
     return {**seen.extra, "depth": Table(frame, DEPTH, missing, seen.about["title"])}
 
 
 def stream_names(model: Any) -> tuple[str, ...]:
-    """The streams that leave the last layer: x_t and x_e, the parallel ones, or the single one."""
+    """Hooks of the streams that leave the last layer: x_t and x_e, the parallel ones, or the single one."""
     return tuple(f"blocks.{model.config.n_layers - 1}.hook_{kind}_post" for kind in stream_hooks(model) or ("resid",))
 
 
-# ---- parts -------------------------------------------------------------------------------------
-
-
 def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> tuple[list[Part], dict[str, int]]:
-    """The parts, of about `PART_ROWS` rows, in the order of the documents, and counts; of the last document only the
-    beginning may be wanted. Raises `InputError` where no document has a row."""
+    """The parts, of about `PART_ROWS` rows each in document order, and counts; the last document may be cut by
+    `max_tokens`. Raises `InputError` if no document has a row."""
     lengths = shards.lengths
     without = np.maximum(shards.unscored - reader.offset, 0)
     rows = np.maximum(reader.rows_of(lengths) - without, 0)
@@ -190,7 +197,7 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
 
 
 def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np.ndarray) -> list[pa.Table]:
-    """The table of a part's features and, if any are wanted, that of its raw activations; documents in order."""
+    """Tables of a part's features and, if requested, of its raw activations; documents in order."""
     offset = reader.offset
     without = part.without.tolist()
     wanted = zip(part.documents.tolist(), part.rows.tolist(), without, strict=True)
@@ -228,51 +235,49 @@ def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np
 
 
 def pieces_of(model: Any) -> np.ndarray:
-    """The text of every id; its number for a model without tokenizer."""
+    """The text of every token id, or its number without a tokenizer."""
     n, tokenizer = model.config.d_vocab, model.tokenizer
     known = [] if tokenizer is None else tokenizer.pieces(range(tokenizer.d_vocab))
     return np.array([*known, *(str(i) for i in range(len(known), n))], dtype=object)
 
 
-# ---- columns -----------------------------------------------------------------------------------
-
 TOKEN = (
-    key("document", "document", "from 0, in the order of the data", "document", "d"),
-    key("position", "position", "of the query, from the start of the document", "tokens", "d"),
-    Column(name="token_id", title="id", unit="token id", format="d", shown=False, doc="token at the position"),
-    key("token", "token", "token at the position", "text"),
-    Column(name="target_id", title="target's id", unit="token id", format="d", shown=False, doc="the next token"),
-    key("target", "target", "the token that follows what is predicted from", "text"),
-    Column(name="prediction_id", title="prediction's id", unit="token id", format="d", shown=False,
-           doc="the final layer's argmax"),
-    key("prediction", "prediction", "the final layer's argmax", "text"),
+    key("document", "document", "number of the document in the data, from 0", "document", "d"),
+    key("position", "position", "position of the query in the document, from 0", "tokens", "d"),
+    number("token_id", "token id", "token id", "token at the position", "d", False),
+    key("token", "token", "token at the query position", "text"),
+    number("target_id", "target's id", "token id", "the next token", "d", False),
+    key("target", "target", "the next token", "text"),
+    number("prediction_id", "prediction's id", "token id", "argmax of the final layer", "d", False),
+    key("prediction", "prediction", "argmax of the final layer", "text"),
 )  # fmt: skip
-SHOWN = ("k_star", "kappa", "processing_depth", "confidence")
-"""Features that are shown on the screen."""
+SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")
+"""Features shown on the screen."""
 
 
 def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
-    """Those of the token and its window, then the features."""
+    """Columns of the token and its window, then the features."""
     return (
         *TOKEN, *windows,
         *(
             Column(name=one.name, title=one.name, unit=one.unit, doc=one.formula, source=one.source, format=".4g",
-                   shown=one.name in SHOWN)
+                   shown=one.name in SCREEN_FEATURES)
             for one in features
         ),
     )  # fmt: skip
 
 
 def raw_columns(hooks: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
-    """Those of the token and its window, then the hooks, a vector each."""
-    doc = "at the position, all its axes one after the other"
+    """Columns of the token and its window, then one vector per hook."""
+    doc = "at the position, flattened"
     of_hooks = (Column(name=one, title=one, unit="activation", doc=f"{one} {doc}", shown=False) for one in hooks)
     return (*TOKEN, *windows, *of_hooks)
 
 
 DEPTH = (
-    key("k_star", "k*", "layers until the prediction is the final one", "layers", "d"),
-    *described("share", "share", "share of tokens", "tokens with this k*", format=".3f", source="PLS Table 1"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", doc="with this k*"),
+    key("k_star", "k*", "layers until the prediction is final", "layers", "d"),
+    *described("share", "share of tokens", "share of tokens", "tokens with this k*", format=".3f",
+               source="PLS Table 1"),
+    number("tokens", "tokens", "tokens", "tokens with this k*", "d"),
     *counts("documents", "documents"),
-)
+)  # fmt: skip

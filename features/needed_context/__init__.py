@@ -4,15 +4,14 @@
     python -m features.needed_context runs/pls --windows 2 8 32 --depths 0 1-2 3-5 6 --out needed.parquet
     python -m features.needed_context runs/pls --control runs/c2
 
-Attention says where a layer looks, not whether what it sees there matters. So the text is taken away: a token is kept
-under a window of w tokens where the model, shown the document's first token and the last w tokens up to the query and
-nothing else, says what it says of the whole context. Tokens are told apart by k*, the layer from which on their
-prediction stays the same. A token of which the model is sure keeps its prediction under any disturbance, and sure ones
-settle early; therefore `beyond` is the same over what all tokens of about as much confidence keep (ten bins of equal
-size, the group's own tokens among them). Beside it `pairs`: one group of depths minus another. Which word is predicted
-is not held equal; intervals take documents and predicted words as units, two-way, for both are drawn. Windows move a
-token towards the beginning of its text, in all groups alike; tokens before --least are left out, so that all have far
-more before them than a window holds.
+Attention shows where a layer looks, not whether the prediction depends on it. Here the text itself is removed: a token
+counts as kept under a window of w tokens if the model predicts the same from the document's first token and the last w
+tokens as from the whole context. Tokens are grouped by k*, the layer from which on their prediction stays the same.
+Confident predictions survive any disturbance and settle early, so `beyond` subtracts what tokens of similar confidence
+keep (ten bins of equal size, including the group's own tokens). A second table, `pairs`, holds differences between
+groups. The predicted word is not controlled for; intervals are two-way over documents and predicted words. Windows move
+a token towards the start of its text, in all groups alike. Tokens before position --least are left out, so the context
+is always longer than the window.
 """
 
 from typing import Any, ClassVar
@@ -28,17 +27,17 @@ from streamscope.instruments.figures import Curve
 
 @instrument("needed_context", Tokens(max_tokens=2000))
 class NeededContext(Instrument):
-    """Take the text away but for its last tokens, and see which predictions stay: early ones, or late ones.
+    """Keep only the last tokens of the text and count which predictions stay the same, by processing depth.
 
     kept_w = share of tokens with argmax p(· | first, last w tokens) = argmax p(· | whole context), by k* (PLS §4.2).
     """
 
     windows: tuple[Count, ...] = (1, 4, 16)
-    """Tokens that are left, the query among them."""
+    """Number of tokens that are kept, including the query."""
     depths: Names = ()
-    """Groups of k* as 0, 1-2, 6; they may overlap. Default: early, middle and late as in PLS Table 1."""
+    """Groups of k*, as 0, 1-2 or 6; they may overlap. Default: early, middle and late as in PLS Table 1."""
     least: Count = 32
-    """Tokens at earlier positions are left out; more than the largest window."""
+    """First position that counts; must be at least the largest window."""
 
     figures: ClassVar = (
         Curve("kept", x="window", by="depths", log=True, title="Share of predictions that the last tokens alone give"),
@@ -50,13 +49,13 @@ class NeededContext(Instrument):
         if not self.windows:
             raise InputError("give at least one of --windows")
         if max(self.windows) > self.least:
-            raise InputError(f"--windows {max(self.windows)}: at most --least {self.least}, so that it leaves text out")
+            raise InputError(f"--windows {max(self.windows)}: at most --least {self.least}, so that it removes text")
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model in a bridge, and for one that no token is far enough in."""
+        """Raise `InputError` for a model in a bridge, and if --least exceeds the context."""
         need_parts(model, self.name)
         if self.least >= model.config.n_ctx:
-            raise InputError(f"--least {self.least}: less than the context, {model.config.n_ctx}")
+            raise InputError(f"--least {self.least}: must be less than the context of {model.config.n_ctx} tokens")
 
 
 main = main_of(NeededContext, __doc__)

@@ -1,5 +1,3 @@
-"""`python -m features.needed_context`."""
-
 from streamscope.cli.parse import command
 from streamscope.features.needed_context import main
 

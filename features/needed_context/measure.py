@@ -1,4 +1,4 @@
-"""Which predictions stay when only the last tokens are left, by the layer at which they settle."""
+"""Which predictions stay when only the last tokens are kept, by the layer at which they settle."""
 
 from collections.abc import Mapping
 from itertools import combinations
@@ -17,18 +17,18 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, Reasons, each
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 
 BINS = 10
-"""Of confidence, as many tokens in each."""
+"""Bins of confidence, with equal numbers of tokens."""
 AT_ONCE = 512
-"""Windows in a forward pass."""
+"""Windows per forward pass."""
 NAMES = {"kept": "share of tokens", "beyond": "share of tokens"}
 
 
 def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: groups of k* × windows, and pairs of groups × windows; units: the tokens of a document that are predicted
-    to be followed by one word, clustered by the document and by the word."""
+    """Cells: groups of k* × windows, and pairs of groups × windows. Units: tokens of a document with one predicted
+    word, clustered by document and by word."""
     tokens = rows_of(how, model, data, progress)
     groups = groups_of(how, tokens["k_star"].to_numpy(), model.config.n_layers)
     names, of = np.unique(tokens[["document", "word"]].to_numpy(), axis=0, return_inverse=True)
@@ -45,8 +45,8 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
     blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
     for name, values in measured.items():
         for suffix, made in (
-            ("", alone(values, groups, how.windows, of)),
-            ("-pairs", pairs(values, groups, how.windows, of)),
+            ("", group_cells(values, groups, how.windows, of)),
+            ("-pairs", pair_cells(values, groups, how.windows, of)),
         ):
             cells, total, size = (list(part) for part in zip(*made, strict=True)) if made else ([], [], [])
             if not cells:
@@ -57,18 +57,17 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
             )  # fmt: skip
             more = {} if suffix else {"null": None}
             contrasts[name + suffix] = each(name, blocks[name + suffix].cells, **more)
-    title = f"{title_of(model)}: predictions that stay with the last tokens alone; {len(tokens):,} tokens of "
+    title = f"{title_of(model)}: predictions kept with only the last tokens; {len(tokens):,} tokens of "
     title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}
     return InstrumentData(blocks, contrasts, {"title": title}, extra=counted)
 
 
+Groups = Mapping[str, np.ndarray]
 Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
 
 
-def alone(
-    values: list[np.ndarray], groups: Mapping[str, np.ndarray], windows: tuple[int, ...], of: np.ndarray
-) -> Cells:
+def group_cells(values: list[np.ndarray], groups: Groups, windows: tuple[int, ...], of: np.ndarray) -> Cells:
     """(keys, totals, sizes) [units] of every group under every window."""
     found: Cells = []
     for window, value in zip(windows, values, strict=True):
@@ -78,14 +77,12 @@ def alone(
     return found
 
 
-def pairs(
-    values: list[np.ndarray], groups: Mapping[str, np.ndarray], windows: tuple[int, ...], of: np.ndarray
-) -> Cells:
-    """Each group minus each that is named after it, under every window; Holm's family are all of them.
+def pair_cells(values: list[np.ndarray], groups: Groups, windows: tuple[int, ...], of: np.ndarray) -> Cells:
+    """Each group minus each later group, under every window; Holm's family is all of them.
 
-    A unit need not hold tokens of both groups, so that the difference R₁ − R₂ of their means is one cell, whose totals
-    are linearised: N (Σ₁ (y − R₁) / n₁ − Σ₂ (y − R₂) / n₂) + (R₁ − R₂) n, of n tokens of N in the unit. Their sum over
-    N is the difference, and what a unit moves it by is that of the two means.
+    A unit need not hold tokens of both groups, so the difference R₁ − R₂ of means is one cell with linearised totals
+    N (Σ₁ (y − R₁) / n₁ − Σ₂ (y − R₂) / n₂) + (R₁ − R₂) n, for n of N tokens in the unit. Their sum over N is the
+    difference, and each unit contributes to the error what it contributes to the two means.
     """
     found: Cells = []
     for window, y in zip(windows, values, strict=True):
@@ -99,9 +96,9 @@ def pairs(
 
 
 def rows_of(how: NeededContext, model: Any, data: Opened, progress: Progress) -> pd.DataFrame:
-    """One row per token from `least` on: document, k_star, confidence, predicted word, and kept_W of every window.
+    """One row per token from `least` on: document, k_star, confidence, predicted word, and kept_W per window.
 
-    Raises `InputError` where no document is long enough.
+    Raises `InputError` if no document is long enough.
     """
     reader = FeatureReader(model, Extract(tier="core", anchor_heads=("all",), entity_heads=("all",)))
     place = {column.name: i for i, column in enumerate(reader.columns)}
@@ -116,17 +113,16 @@ def rows_of(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
         row |= {"confidence": found.X[at, place["confidence"]], "word": whole}
         for window in how.windows:
             last = ids[at[:, None] + np.arange(1 - window, 1)]
-            said = predictions(model, np.column_stack([np.full(len(at), ids[0]), last]))
-            row[f"kept_{window}"] = said == whole
+            row[f"kept_{window}"] = predictions(model, np.column_stack([np.full(len(at), ids[0]), last])) == whole
         parts.append(pd.DataFrame(row))
     if not parts:
-        raise InputError(f"no document has {how.least + 2} tokens; give longer ones, or a smaller --least")
+        raise InputError(f"no document has {how.least + 2} tokens; give longer documents or a smaller --least")
     return pd.concat(parts, ignore_index=True)
 
 
 @torch.no_grad()
 def predictions(model: Any, rows: np.ndarray) -> np.ndarray:
-    """[n] argmax of the next token behind each of the rows [n, T] of token ids."""
+    """[n] argmax of the next token after each of the rows [n, T] of token ids."""
     found = []
     for some in np.array_split(rows, -(-len(rows) // AT_ONCE)):
         tokens = torch.tensor(some, device=model.cfg.device)
@@ -136,9 +132,9 @@ def predictions(model: Any, rows: np.ndarray) -> np.ndarray:
 
 
 def groups_of(how: NeededContext, k_star: np.ndarray, n_layers: int) -> dict[str, np.ndarray]:
-    """Name -> [tokens] whether k* is of the group, as far as there are such tokens.
+    """Group name -> [tokens] whether k* is in the group, for groups with tokens.
 
-    Raises `InputError` for what is no number or range of numbers within 0 … L.
+    Raises `InputError` for text that is not a number or a range within 0 … L.
     """
     if not how.depths:
         ranges = depth_ranges(k_star, n_layers)
@@ -149,22 +145,22 @@ def groups_of(how: NeededContext, k_star: np.ndarray, n_layers: int) -> dict[str
             first, _, last = text.partition("-")
             ends = (first, last or first)
             if not all(end.isdecimal() for end in ends) or not int(ends[0]) <= int(ends[1]) <= n_layers:
-                raise InputError(f"--depths {text}: give K or K-K, layers from 0 to {n_layers}")
+                raise InputError(f"--depths {text}: give K or K-K, with layers from 0 to {n_layers}")
             named[text] = (k_star >= int(ends[0])) & (k_star <= int(ends[1]))
     return {name: inside for name, inside in named.items() if inside.any()}
 
 
 def bins_of(confidence: np.ndarray) -> np.ndarray:
-    """[tokens] one of `BINS` bins of as many tokens each, by confidence; equal values in the same bin."""
+    """[tokens] one of `BINS` bins of equal size by confidence; equal values share a bin."""
     edges = np.quantile(confidence, np.linspace(0, 1, BINS + 1)[1:-1])
     return np.unique(np.searchsorted(edges, confidence, side="right"), return_inverse=True)[1]
 
 
 def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """A row per group and window; and one per pair of groups."""
+    """One row per group and window, and one per pair of groups."""
     made = dict[str, Table]()
     for suffix, keys in (("", ["depths", "window"]), ("-pairs", ["depths", "other", "window"])):
-        if f"kept{suffix}" not in estimates:  # one group has no other
+        if f"kept{suffix}" not in estimates:  # a single group has no pair
             continue
         parts = [estimates[f"{name}{suffix}"].wide(keys, describe=NUMBERS[2:4]) for name in NAMES]
         frame = pd.concat([part for part, _ in parts], axis=1)
@@ -179,25 +175,22 @@ def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Est
     return made
 
 
-DEPTHS = key("depths", "k*", "layers until the prediction is the final one", "layers")
-WINDOW = key("window", "window", "tokens that are left, the query among them", "tokens", "d")
+DEPTHS = key("depths", "k*", "layers until the prediction is final", "layers")
+WINDOW = key("window", "window", "tokens that are kept, including the query", "tokens", "d")
 SHARE = "share of tokens"
-STAY, OVER = (
-    "whose prediction stays",
-    "kept − what all tokens of about as much confidence keep, the group's own among them",
-)
+STAY, OVER = "tokens whose prediction stays", "kept − what all tokens of similar confidence keep"
 BOTH = "documents and predicted words"
-COUNTS = counts("documents × predicted words", "documents, or predicted words where these are fewer")
+COUNTS = counts("documents × predicted words", "documents, or predicted words if there are fewer")
 GROUPS = (
     DEPTHS, WINDOW,
-    Column(name="tokens", title="tokens", unit="tokens", format=",d", doc="of the group"),
-    *described("kept", "kept", SHARE, STAY, format=".3f", source="PLS §4.2, C.5"),
-    *described("beyond", "beyond", SHARE, OVER, format="+.3f"),
+    number("tokens", "tokens", "tokens", "tokens of the group", ",d"),
+    *described("kept", "predictions kept", SHARE, STAY, format=".3f", source="PLS §4.2, C.5"),
+    *described("beyond", "kept beyond confidence", SHARE, OVER, format="+.3f"),
     *COUNTS,
 )  # fmt: skip
 PAIRS = (
-    DEPTHS, key("other", "minus k*", "of the tokens that are compared with", "layers"), WINDOW,
-    *quantity("kept", "kept", SHARE, f"difference of tokens {STAY}", format="+.3f", sd=BOTH),
-    *quantity("beyond", "beyond", SHARE, f"difference of {OVER}", format="+.3f", sd=BOTH),
+    DEPTHS, key("other", "minus k*", "k* of the group that is subtracted", "layers"), WINDOW,
+    *quantity("kept", "predictions kept", SHARE, f"difference: {STAY}", format="+.3f", sd=BOTH),
+    *quantity("beyond", "kept beyond confidence", SHARE, f"difference: {OVER}", format="+.3f", sd=BOTH),
     *COUNTS,
 )  # fmt: skip

@@ -5,13 +5,13 @@
     python -m features.predict_effects --features features.parquet --effects effects.parquet --out predicted.parquet
     python -m features.predict_effects runs/pls --edits L5H4 L5H5 --model boosting        both measured now
 
-Rows of the two tables are joined by document and position. Every effect (of each edit: change of the loss, change of
-the prediction's log-probability; as they are, and their size |Δ|) is regressed on the features: R² on documents the
-regression has not seen, with a 95 % interval over documents, beside what position, unedited loss and confidence say,
-what features add to all these (`gain`), and features against shuffled effects. Definitions: `explained`.
+Rows of the two tables are joined by document and position. Every effect (per edit: change of the loss and of the
+prediction's log-probability, signed and absolute) is regressed on the features. The table holds R² on held-out
+documents with a 95 % interval over documents, R² from position, unedited loss and confidence alone, what features add
+to these (`gain`), and R² with shuffled effects. Definitions: `features.predict_effects.explained_variance`.
 
-Documents that begin alike, with the same token at least, have rows of equal features and effects, also in different
-folds: such rows are not unseen. Their number is printed and kept with the table (`repeated`).
+Documents that begin with the same text have rows with equal features and effects, possibly in different folds. Such
+rows are not held out. Their number is printed and kept with the table (`repeated`).
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -26,25 +26,25 @@ from streamscope.instruments.figures import Intervals
 
 @instrument("predict_effects", FeatureTables(), EffectTable())
 class PredictEffects(Instrument):
-    """Predict from the features of a token what an intervention does to it, on documents that were not seen.
+    """Predict from a token's features how an intervention changes its prediction, on held-out documents.
 
     R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ cross-validated over documents (PLS §5.4).
     """
 
     edits: Names = ()
-    """Edits to explain, by name; default: all."""
+    """Names of the edits to explain; default: all."""
     of: tuple[Literal["signed", "absolute"], ...] = ("signed", "absolute")
     """The effects Δ, their sizes |Δ|, or both."""
     model: Literal["ridge", "boosting"] = "ridge"
-    """Ridge with nested choice of the penalty, or boosted trees (slow: choose --edits)."""
+    """Ridge regression with a nested choice of the penalty, or boosted trees (slow: choose --edits)."""
     folds: Annotated[int, Bounds(low=2)] = 5
-    """Folds of documents."""
+    """Number of folds of documents."""
     shuffles: Count = 5
-    """Controls with shuffled effects."""
+    """Number of controls with shuffled effects."""
     resamples: Count = 2000
-    """Resamples of documents for the intervals."""
+    """Bootstrap samples of documents for the intervals."""
     seed: Seed = 0
-    """Of folds, shuffles, resamples and trees."""
+    """Seed of folds, shuffles, bootstrap and trees."""
 
     figures: ClassVar = (
         Intervals("r2", label="edit", beside="baselines", each=("measure", "of"),

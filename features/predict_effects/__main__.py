@@ -1,5 +1,3 @@
-"""`python -m features.predict_effects`."""
-
 from streamscope.cli.parse import command
 from streamscope.features.predict_effects import main
 

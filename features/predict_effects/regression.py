@@ -1,17 +1,18 @@
-"""Grouped cross-validation of ridge regression and boosted trees, with the penalty chosen inside.
+"""Grouped cross-validation of ridge regression and boosted trees, with a nested choice of the penalty.
 
     folds = folds_of(documents, 5, seed=0)
-    said = ridge(X, Y, folds)
-    said.predicted [n, m], said.mean [n, m], said.chosen [5, m]
+    found = ridge(X, Y, folds)
+    found.predicted [n, m], found.mean [n, m], found.chosen [5, m]
 
-Rows of a group are in one fold, so no row is predicted by a model that saw its document. Features are standardised and
-effects centred by the training rows of each fold; `mean` is what a model without features says there.
+Rows of a group share a fold, so no row is predicted by a model that saw its document. Features are standardised and
+effects centred by the training rows of each fold; `mean` is the prediction without features.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
+from operator import add
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -22,39 +23,34 @@ from streamscope.cli.errors import InputError
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
 """λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""
 SMALLEST = 1e-9
-"""A feature whose sd in training is below this share of its sd in all rows is constant there."""
+"""A feature whose training sd is below this share of its overall sd counts as constant."""
 
 Progress = Callable[[Iterable], Iterable]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of each row by the model of the other folds: `predicted`, `mean` [n, m]; what was chosen [folds, m]."""
+    """Predictions for each row from the other folds: `predicted`, `mean` [n, m]; `chosen` λ or trees [folds, m]."""
 
     predicted: np.ndarray
     mean: np.ndarray
     chosen: np.ndarray
-    """λ of ridge; trees of boosting."""
 
 
 def folds_of(groups: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """Fold 0..k−1 of each row [n]; groups are dealt at random, none is in two. `InputError` for fewer than k groups."""
-
+    """Fold 0..k−1 of each row [n]; a group is in one fold, at random. `InputError` for fewer than k groups."""
     found = len(np.unique(groups))
     if k < 3 or found < k:
-        raise InputError(f"{k} folds of {found} documents: at least 3 folds and a document in each")
+        raise InputError(f"{k} folds of {found} documents: use at least 3 folds, and at least one document per fold")
     folds = np.zeros(len(groups), int)
     for i, (_, test) in enumerate(GroupKFold(k, shuffle=True, random_state=seed).split(groups, groups=groups)):
         folds[test] = i
     return folds
 
 
-# ---- ridge -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Moments:
-    """Σ of rows: count, x [d], y [m], x xᵀ [d, d], x yᵀ [d, m], y² [m]."""
+    """Sums over rows: count, x [d], y [m], x xᵀ [d, d], x yᵀ [d, m], y² [m]."""
 
     n: float
     x: np.ndarray
@@ -67,18 +63,15 @@ class _Moments:
     def of(cls, x: np.ndarray, y: np.ndarray) -> "_Moments":
         return cls(float(len(x)), x.sum(0), y.sum(0), x.T @ x, x.T @ y, np.square(y).sum(0))
 
-    def plus(self, o: "_Moments", sign: float = 1.0) -> "_Moments":
-        """These rows and those, or without those."""
-        pairs = ((getattr(self, name), getattr(o, name)) for name in _Moments.__dataclass_fields__)
-        return _Moments(*(a + sign * b for a, b in pairs))
+    def __add__(self, o: "_Moments") -> "_Moments":
+        return _Moments(*(getattr(self, name) + getattr(o, name) for name in _Moments.__dataclass_fields__))
 
-    def without(self, *others: "_Moments") -> "_Moments":
-        """These rows but those."""
-        return reduce(lambda rest, o: rest.plus(o, -1.0), others, self)
+    def __sub__(self, o: "_Moments") -> "_Moments":
+        return _Moments(*(getattr(self, name) - getattr(o, name) for name in _Moments.__dataclass_fields__))
 
 
 class _Ridge:
-    """Ridge regressions of one training set for every penalty, from its moments: ŷ = ȳ + (x − x̄) w."""
+    """Ridge regressions on one training set for every penalty, from its moments: ŷ = ȳ + (x − x̄) w."""
 
     def __init__(self, train: _Moments) -> None:
         self.x, self.y = train.x / train.n, train.y / train.n
@@ -90,7 +83,7 @@ class _Ridge:
         self.projected = self.vectors.T @ (self.scale[:, None] * xy)
 
     def weights(self, penalty: float) -> np.ndarray:
-        """w [d, m]."""
+        """w [d, m] for a penalty."""
         shrunk = self.projected / (np.clip(self.values, 0, None) + penalty)[:, None]
         return self.scale[:, None] * (self.vectors @ shrunk)
 
@@ -106,24 +99,24 @@ class _Ridge:
 def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Predictions:
     """Cross-validated ridge regression of every column of y [n, m] on x [n, d].
 
-    For each fold and column, λ of `PENALTIES` with the least error over the other folds, each predicted by those that
-    remain (nested); then one fit on all of them. One pass over the rows: everything else is done on sums.
+    λ of `PENALTIES` is chosen for each fold and column by nested cross-validation over the other folds; then one fit on
+    all of them. One pass over the rows: the rest works on moments.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
     centre, sd = x.mean(0), x.std(0)
     x = (x - centre) / np.where(sd > 0, sd, 1)  # conditioning only: each fit standardises by its own rows
     k = folds.max() + 1
     parts = [_Moments.of(x[folds == f], y[folds == f]) for f in range(k)]
-    total = reduce(_Moments.plus, parts)
+    total = reduce(add, parts)
     inner = np.zeros((k, len(PENALTIES), y.shape[1]))
     for a, b in combinations(range(k), 2):
-        fitted = _Ridge(total.without(parts[a], parts[b]))
+        fitted = _Ridge(total - parts[a] - parts[b])
         inner[a] += fitted.errors(parts[b])
         inner[b] += fitted.errors(parts[a])
     best = inner.argmin(1)
     predicted, mean = np.zeros(y.shape), np.zeros(y.shape)
     for f in range(k):
-        fitted, rows = _Ridge(total.without(parts[f])), folds == f
+        fitted, rows = _Ridge(total - parts[f]), folds == f
         weights = np.zeros((x.shape[1], y.shape[1]))
         for i in np.unique(best[f]):
             weights[:, best[f] == i] = fitted.weights(PENALTIES[i])[:, best[f] == i]
@@ -131,16 +124,13 @@ def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Predictions:
     return Predictions(predicted, mean, np.array(PENALTIES)[best])
 
 
-# ---- trees -------------------------------------------------------------------------------------
-
-
 def boosting(
     x: np.ndarray, y: np.ndarray, folds: np.ndarray, *, steps: int = 200, seed: int = 0, progress: Progress = iter
 ) -> Predictions:
     """Cross-validated gradient boosting (`HistGradientBoostingRegressor`), column by column.
 
-    The number of trees, up to `steps`, is the best on the next fold, for a model of the folds that remain; then one
-    fit of that many on all but the fold.
+    The number of trees, up to `steps`, minimises the error on the next fold with a model of the remaining folds; then
+    one fit with that number on all other folds.
     """
 
     def trees(n: int) -> HistGradientBoostingRegressor:
@@ -151,7 +141,7 @@ def boosting(
     for j, f in progress([(j, f) for j in range(y.shape[1]) for f in range(k)]):
         rows, judge = folds == f, folds == (f + 1) % k
         tried = trees(steps).fit(x[~rows & ~judge], y[~rows & ~judge, j])
-        errors = [np.square(y[judge, j] - said).sum() for said in tried.staged_predict(x[judge])]
+        errors = [np.square(y[judge, j] - guess).sum() for guess in tried.staged_predict(x[judge])]
         chosen[f, j] = 1 + int(np.argmin(errors))
         predicted[rows, j] = trees(int(chosen[f, j])).fit(x[~rows], y[~rows, j]).predict(x[rows])
         mean[rows, j] = y[~rows, j].mean()

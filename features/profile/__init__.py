@@ -6,15 +6,14 @@
     python -m features.profile --features a.parquet b.parquet --clusters modes.parquet     as they were clustered
     python -m features.profile --features features.parquet --labels mine.parquet --figure map.html     your own
 
-One row per cluster: size, depth, tokens, predictions, kinds of tokens, heads; on disk also means of head activations,
-probabilities by layer and core features. Beside it `distances`, how far tokens are from the centre of their cluster,
-and whether farther than those of the others; `kinds`, which kinds of tokens a cluster holds more or less often;
-`samples`, tokens nearest to its centre, and diverse ones by farthest point, in their texts; `tokens`, all of them. On
-the map (where clusters have coordinates) the pointer shows each token in its text. Texts come from the feature table
-itself; of several tables profiles and samples say which one tokens are from.
+One row per cluster: size, depth, tokens, predictions, kinds of tokens, heads; on disk also mean head activations,
+probabilities by layer and core features. Further tables: `distances` of tokens to the centre of their cluster, compared
+with the other clusters; `kinds`, which kinds of tokens a cluster holds more or less often; `samples`, the tokens
+nearest to the centre and diverse ones by farthest point, in their texts; `tokens`, all of them. On the map (if clusters
+have coordinates) the pointer shows each token in its text. Texts come from the feature table.
 
-Labels of your own are parquet with the columns document, position (as in the table of features) and label (text, or a
-whole number; null and −1 mean none). Tokens without one, and labels without a token, are counted in every title.
+Your own labels are parquet with the columns document, position (as in the feature table) and label (text or a whole
+number; null and −1 mean none). Titles count tokens without a label and labels without a token.
 """
 
 from pathlib import Path
@@ -29,21 +28,21 @@ from streamscope.instruments.figures import HeadMap, Intervals, Points
 
 @instrument("profile", FeatureTables())
 class Profile(Instrument):
-    """Say what each computational mode is: which tokens it holds, how deep they are, which heads are at work.
+    """Describe each cluster of tokens: which tokens it holds, how deep they are processed, which heads attend.
 
-    Kinds of tokens: log-odds inside over outside, hypergeometric, Holm (PLS §4.3, App. C.5).
+    Kinds of tokens: log-odds inside over outside, hypergeometric test, Holm correction (PLS §4.3, App. C.5).
     """
 
     clusters: Path | None = None
-    """Result of `features.cluster` of the same features; default: clustered now, by density."""
+    """Result of `features.cluster` on the same features; default: cluster them now by density."""
     labels: Path | None = None
-    """Clusters of your own, instead: parquet with document, position, label. With --clusters the map is that one's."""
+    """Your own clusters instead: parquet with document, position, label. With --clusters, its map is used."""
     umap: bool = True
     """Draw the map of tokens where --clusters brings none."""
     representative: Count = 8
-    """Tokens nearest to the centre, per cluster."""
+    """Number of tokens nearest to the centre, per cluster."""
     diverse: Count = 15
-    """Tokens by farthest point, per cluster; 15 in the paper."""
+    """Number of diverse tokens by farthest point, per cluster; 15 in the paper."""
 
     figures: ClassVar = (
         Points("y", "tokens", color="label", text=("text", "prediction"), none="", typical="text",

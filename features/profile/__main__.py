@@ -1,5 +1,3 @@
-"""`python -m features.profile`."""
-
 from streamscope.cli.parse import command
 from streamscope.features.profile import main
 

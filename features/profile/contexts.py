@@ -1,9 +1,9 @@
-"""Tokens in their texts, put together from the rows of a feature table: no corpus and no tokenizer are needed.
+"""Tokens in their texts, reconstructed from a feature table without corpus or tokenizer.
 
     contexts = Contexts(found.table)
     contexts.at(57)              Context(left="… Lily had a", token=" red", right=" ball. She …")
 
-Rows of one document at consecutive positions are consecutive tokens; where rows are missing the text breaks off.
+Rows of one document at consecutive positions are consecutive tokens; the text breaks off at missing rows.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Context(NamedTuple):
     right: str
 
     def marked(self) -> str:
-        """One line with the token in brackets ⟦ ⟧, its leading space before them, and line breaks as ⏎."""
+        """One line: the token in brackets ⟦ ⟧ with its leading space outside, line breaks as ⏎."""
         word = self.token.lstrip(" ") or self.token
         return visible(f"{self.left}{self.token.removesuffix(word)}⟦{word}⟧{self.right}")
 
@@ -33,33 +33,29 @@ def visible(text: str) -> str:
 
 
 class Contexts:
-    """The texts of the rows of a table with columns document, position, token, target."""
+    """The texts around the rows of a table with columns document, position, token, target."""
 
     def __init__(self, table: pd.DataFrame) -> None:
         document, position = table["document"].to_numpy(), table["position"].to_numpy()
-        self.order = np.lexsort((position, document))
-        """Rows by document and position."""
-        self.place = np.empty_like(self.order)
-        """Of each row in `order`."""
+        self.order = np.lexsort((position, document))  # rows by document and position
+        self.place = np.empty_like(self.order)  # the place of each row in `order`
         self.place[self.order] = np.arange(len(self.order))
         d, p = document[self.order], position[self.order]
         joined = np.append(False, (np.diff(d) == 0) & (np.diff(p) == 1))
-        self.run = np.cumsum(~joined)
-        """Per place, the stretch of consecutive tokens it is in."""
+        self.run = np.cumsum(~joined)  # per place, its stretch of consecutive tokens
         self.tokens = table["token"].to_numpy()[self.order]
         self.targets = table["target"].to_numpy()[self.order]
-        self.first = p == 0
-        """Whether a place is the first token of its document."""
+        self.first = p == 0  # per place, whether it starts its document
 
     def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens before and after each row, "" where they are not known or special."""
+        """The tokens before and after each row; "" for unknown or special ones."""
         same = np.append(False, self.run[1:] == self.run[:-1])
         before = np.where(same, np.append("", self.tokens[:-1]), "")
         before[np.append(False, self.first[:-1]) & same] = ""
         return before[self.place], self.targets[self.place]
 
     def at(self, row: int, before: int = 12, after: int = 6) -> Context:
-        """Up to `before` tokens before a row and `after` behind it, with … where the text goes on."""
+        """Up to `before` tokens before a row and `after` after it, with … if the text continues."""
         i = int(self.place[row])
         run = self.run[i]
         start, stop = np.searchsorted(self.run, run), np.searchsorted(self.run, run, side="right")

@@ -1,11 +1,11 @@
-"""Which kinds of tokens a cluster holds more or less often than the other tokens do.
+"""Which kinds of tokens are over- or under-represented in a cluster.
 
-Of N tokens K are of a kind, of the n tokens of a cluster k. The odds of the kind inside over those outside:
+K of N tokens are of a kind, k of the n tokens in a cluster. The odds of the kind inside over those outside:
 
     log-odds = ln (k + ½)(N − K − n + k + ½) / ((n − k + ½)(K − k + ½))
 
-p: hypergeometric, two-sided, min(1, 2 min(P(X ≤ k), P(X ≥ k))), Holm over all clusters and kinds. The test takes tokens
-as independent; those of one document are not, so look at `documents` of the profile as well.
+p: hypergeometric, two-sided, min(1, 2 min(P(X ≤ k), P(X ≥ k))), Holm over all clusters and kinds. The test assumes
+independent tokens; tokens of one document are not, so check `documents` in the profile as well.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", 
 
 
 def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """One row per cluster and kind that occurs among the tokens but is not all of them.
+    """One row per cluster and kind, for kinds of some but not all tokens; no rows for a single cluster.
 
-    clusters [N]; kind -> [N] booleans. Columns: `COLUMNS`; no rows for a single cluster.
+    clusters [N]; kind -> [N] booleans. Columns: `COLUMNS`.
     """
     names, codes, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     total, tables = len(clusters), []

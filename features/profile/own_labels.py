@@ -1,10 +1,10 @@
-"""Labels of a user's own for the tokens of a feature table: any clustering, annotation or tagging, as parquet.
+"""A user's own labels for the tokens of a feature table, as parquet: any clustering, annotation or tagging.
 
-    document, position, label         numbered as in the table (of several tables as `features.cluster` numbers them)
-    token or token_id                 if there, held against the table's: labels of other data are not taken for these
+    document, position, label         numbered as in the table (or by `features.cluster` for several tables)
+    token or token_id                 optional; must equal the table's, so that labels of other data are refused
 
 A label is text or a whole number; null and −1 mean none. Clusters are numbered by size, 0 the largest. Tokens without a
-label are noise, and labels without a token are left out; both are counted.
+label count as noise, labels without a token are left out; both are counted.
 """
 
 from collections.abc import Sequence
@@ -25,82 +25,78 @@ TOKEN = ("token_id", "token")
 
 
 class OwnLabels(NamedTuple):
-    """Labels of the tokens of a feature table."""
+    """Labels for the tokens of a feature table."""
 
     cluster: np.ndarray
-    """[n] of each token, by size; −1 for none."""
+    """[n] cluster of each token, numbered by size; −1 for none."""
     names: tuple[str, ...]
     """The label of each cluster."""
     title: str
-    """Where they come from, and how many tokens and labels did not match."""
+    """The labels' source, and how many tokens and labels did not match."""
 
 
 def read_labels(path: Path, found: Features) -> OwnLabels:
     """The labels at `path` for the tokens of `found`.
 
-    Raises `InputError` for a file that is no parquet or lacks a column, for a token that is labelled twice, for labels
-    of which none matches, and where they say other tokens than the table.
+    Raises `InputError` for a file that is not parquet or lacks a column, a token with two labels, labels that match no
+    token, and labels whose tokens differ from the table's.
     """
     given = _read(path)
     wanted = pd.MultiIndex.from_frame(given[KEY])
     if (twice := wanted[wanted.duplicated()]).size:
-        raise InputError(
-            f"{path}: document {twice[0][0]}, position {twice[0][1]} is labelled twice; give each token once"
-        )
+        document, position = twice[0]
+        raise InputError(f"{path}: document {document}, position {position} has two labels; give each token one")
     at = wanted.get_indexer(pd.MultiIndex.from_frame(found.table[KEY]))
     there = at >= 0
     if not there.any():
         raise InputError(
-            f"{path}: no label is of a token of these features (documents {_range(given, 'document')} there, "
-            f"{_range(found.table, 'document')} here); number documents and positions as in the table of features"
+            f"{path}: no label matches a token of these features (documents {_range(given, 'document')} there, "
+            f"{_range(found.table, 'document')} here); number documents and positions as in the feature table"
         )
     for name in (name for name in TOKEN if name in given):
-        theirs, ours = (
-            given[name].astype(object).to_numpy()[at[there]],
-            found.table[name].astype(object).to_numpy()[there],
-        )
+        theirs, ours = (one[name].astype(object).to_numpy() for one in (given.iloc[at[there]], found.table[there]))
         if (other := np.flatnonzero(theirs != ours)).size:
             row = found.table[there].iloc[other[0]]
             raise InputError(
-                f"{path} is of other data: {name} of document {row['document']}, position {row['position']} is "
+                f"{path} belongs to other data: {name} of document {row['document']}, position {row['position']} is "
                 f"{theirs[other[0]]!r} there, {ours[other[0]]!r} in the features"
             )
     labels = _texts(given["label"], path)
     of = pd.Series(labels, dtype=object).reindex(at).reset_index(drop=True)
     if of.isna().all():
-        raise InputError(f"{path}: every label is null or −1; nothing is labelled")
+        raise InputError(f"{path}: every label is null or −1; give at least one")
     counts = of.value_counts()
     names = sorted(counts.index, key=lambda name: (-counts[name], name))
     cluster = of.map({name: i for i, name in enumerate(names)}).fillna(NOISE).astype("int32").to_numpy()
     lost = len(given) - int(there.sum())
-    title = f"labels of {path.name}: {int((cluster < 0).sum()):,} of {len(of):,} tokens have none, "
-    return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(given):,} labels are of no token")
+    title = f"labels of {path.name}: {int((cluster < 0).sum()):,} of {len(of):,} tokens have no label, "
+    return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(given):,} labels have no token")
 
 
 def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
-        raise InputError(f"there is no file {path}; --labels is parquet with the columns document, position, label")
+        raise InputError(f"{path} does not exist; --labels is parquet with the columns document, position, label")
     try:
         names = pq.read_schema(path).names
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is no parquet file: {str(error).splitlines()[0][:200]}") from None
+        raise InputError(f"{path} is not a parquet file: {str(error).splitlines()[0][:200]}") from None
     if lacks := [name for name in (*KEY, "label") if name not in names]:
         raise InputError(
-            f"{path} has no column {lacks[0]!r}, but {', '.join(names)}; it needs document, position, label"
+            f"{path} lacks the column {lacks[0]!r}, it has {', '.join(names)}; it needs {', '.join(KEY)}, label"
         )
     given = read_parquet(path, [*KEY, "label", *(name for name in TOKEN if name in names)]).to_pandas()
     for name in KEY:
         if given[name].isna().any() or not pd.api.types.is_integer_dtype(given[name]):
-            raise InputError(f"{path}: {name} must be whole numbers, as in the table of features")
+            raise InputError(f"{path}: {name} must be whole numbers, as in the feature table")
     return given
 
 
 def _texts(labels: pd.Series, path: Path) -> list[str | None]:
     """Labels as text; None for null and −1."""
-    if pd.api.types.is_float_dtype(labels) and (labels.dropna() % 1 == 0).all():  # whole numbers with nulls among them
+    if pd.api.types.is_float_dtype(labels) and (labels.dropna() % 1 == 0).all():  # whole numbers with nulls
         labels = labels.astype("Int64")
     elif not (pd.api.types.is_integer_dtype(labels) or all(isinstance(x, str) for x in labels.dropna())):
-        raise InputError(f"{path}: a label is text or a whole number, these are {labels.dtype}")
+        raise InputError(f"{path}: labels must be text or whole numbers, not {labels.dtype}")
     return [None if pd.isna(x) or str(x) == str(NOISE) else str(x) for x in labels]
 
 
@@ -108,8 +104,8 @@ def _range(table: pd.DataFrame, name: str) -> str:
     return f"{table[name].min()} to {table[name].max()}"
 
 
-def named(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The table with the label of each cluster beside its number."""
+def with_labels(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The table with a column for the label of each cluster."""
     label = [names[cluster] if cluster >= 0 else "" for cluster in table["cluster"]]
     made = table.copy()
     made.insert(made.columns.get_loc("cluster") + 1, "label", label)

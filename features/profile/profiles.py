@@ -1,6 +1,6 @@
 """Profiles of clusters: size, depth, tokens and their kinds, attention, confidence, samples in texts (PLS §4.3).
 
-Labels are the rows of `features.cluster`'s table `labels`, in the order of the features.
+Labels are the rows of the table `labels` of `features.cluster`, in the order of the features.
 """
 
 import json
@@ -13,28 +13,28 @@ import pandas as pd
 
 from streamscope.features.profile.contexts import Contexts, visible
 from streamscope.features.profile.enrichment import enrichment
-from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
+from streamscope.features.profile.samples import Scale, centre_distance, farthest_points, nearest
 from streamscope.features.profile.token_kinds import kinds
 from streamscope.features.schema import Feature
 from streamscope.features.store import KEY, Features
 
 NOISE = -1
 TOP = 8
-"""Tokens and predictions listed per cluster."""
+"""Number of tokens and predictions listed per cluster."""
 MEANS = {"head activation": "head_act", "head top-k": "topk", "trajectory": "traj_prob", "core": ""}
-"""Component -> how the names of the features begin whose means are in the profile; top-k only of rank 1."""
+"""Component -> prefix of the features whose means are in the profile; top-k features only at rank 1."""
 
 
 def profiles(found: Features, labels: pd.DataFrame, files: Sequence[str] = ()) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per cluster, largest first, noise (−1) last; and the kinds of tokens of each (`enrichment`).
 
     Columns cluster, n, share, documents, depth_sd, radius (rms distance to the centre, sds), probability, `tokens` and
-    `predictions` (the most frequent, with shares, JSON), `files` (which of several tables, alike), `mean_NAME` of head
-    activations, layer probabilities and core features.
+    `predictions` (the most frequent with shares, JSON), `files` (shares of several tables, JSON), and `mean_NAME` of
+    head activations, layer probabilities and core features.
     """
     table, clusters = found.table, labels["cluster"].to_numpy()
     depth, probability = labels["k_star"].to_numpy(float), labels["probability"].to_numpy(float)
-    columns, x = profiled(found.columns), found.X
+    columns, x = profile_features(found.columns), found.X
     values, scale = table[[column.name for column in columns]].to_numpy(float), Scale.of(x)
     rows = []
     for cluster, index in _members(clusters):
@@ -42,7 +42,7 @@ def profiles(found: Features, labels: pd.DataFrame, files: Sequence[str] = ()) -
         row: dict[str, Any] = {"cluster": cluster, "n": len(index), "share": len(index) / len(labels)}
         row["documents"] = mine["document"].nunique()
         row |= {"depth_sd": depth[index].std(), "probability": probability[index].mean()}
-        row["radius"] = float(np.sqrt(np.square(from_centre(scale.standardised(x[index]))).mean()))
+        row["radius"] = float(np.sqrt(np.square(centre_distance(scale.standardised(x[index]))).mean()))
         for name in ("token", "prediction"):
             row[f"{name}s"] = json.dumps(most_common(mine[name]), ensure_ascii=False)
         if files:
@@ -56,18 +56,18 @@ def profiles(found: Features, labels: pd.DataFrame, files: Sequence[str] = ()) -
 def samples(
     found: Features, labels: pd.DataFrame, files: Sequence[str] = (), *, representative: int = 8, diverse: int = 15
 ) -> pd.DataFrame:
-    """Tokens that stand for each cluster, in their texts: nearest to the centre, and by farthest point.
+    """Representative tokens of each cluster in their texts: nearest to the centre, and by farthest point.
 
     Columns cluster, kind (representative or diverse), rank from 1, distance to the centre (sds of the features),
     k_star, document, position, token, prediction, target, left and right (the text around the token), text (the token
-    in it), said (the prediction on one line), and `file` where there are several tables.
+    in it), prediction_text (on one line), and `file` for several tables.
     """
     x = found.X
     scale, contexts = Scale.of(x), Contexts(found.table)
     rows, chosen = [], []
     for cluster, index in _members(labels["cluster"].to_numpy()):
         z = scale.standardised(x[index])
-        distance = from_centre(z)
+        distance = centre_distance(z)
         for kind, some in (("representative", nearest(z, representative)), ("diverse", farthest_points(z, diverse))):
             chosen += index[some].tolist()
             rows += [(cluster, kind, rank, distance[i]) for rank, i in enumerate(some, 1)]
@@ -78,10 +78,10 @@ def samples(
         table["file"] = np.array(files)[found.table["file"].to_numpy()[chosen]]
     texts = [contexts.at(row) for row in chosen]
     table = table.assign(left=[text.left for text in texts], right=[text.right for text in texts])
-    return table.assign(text=[text.marked() for text in texts], said=table["prediction"].map(visible))
+    return table.assign(text=[text.marked() for text in texts], prediction_text=table["prediction"].map(visible))
 
 
-def profiled(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
+def profile_features(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
     """The features whose means are in a profile."""
     return tuple(
         c for c in columns
@@ -90,7 +90,7 @@ def profiled(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
 
 
 def most_common(texts: pd.Series, top: int = TOP) -> dict[str, float]:
-    """The most frequent texts, as they are shown, with their shares; ties in the order of the alphabet."""
+    """The most frequent texts (visible form) with their shares; ties in alphabetical order."""
     counts = Counter(map(visible, texts))
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top]
     return {text: round(n / len(texts), 4) for text, n in ordered}

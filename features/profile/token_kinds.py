@@ -1,4 +1,4 @@
-"""What kind of token a token is, by its form: the classes whose share clusters are compared by.
+"""Kinds of tokens by their form, for comparing the tokens of clusters.
 
     kinds(["The", " cat", " sat", ".", "\n"], before, after)          kind -> bool [n]
 
@@ -27,9 +27,9 @@ NAMES = {
 def kinds(
     tokens: Sequence[str], before: Sequence[str], after: Sequence[str], start: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Kind -> [n], of tokens with their leading spaces and the tokens beside them ("" where there is none).
+    """Kind -> [n], from tokens with leading spaces and their neighbours ("" for none).
 
-    `start` marks the first tokens of documents, which are of no other kind.
+    `start` marks the first tokens of documents, which have no other kind.
     """
     found: dict[tuple[str, str, str], tuple[bool, ...]] = {}
     rows = []
@@ -43,10 +43,10 @@ def kinds(
 
 
 def _kinds(token: str, before: str, after: str) -> tuple[bool, ...]:
-    """Of one token, in the order of `KINDS` without the first."""
+    """The kinds of one token, in the order of `KINDS` without the first."""
     word = token.strip()
     letters = any(c.isalnum() for c in word)
-    piece = letters and (_goes_on(before, token) or _goes_on(token, after))
+    piece = letters and (_same_word(before, token) or _same_word(token, after))
     whole = letters and not piece and not any(c.isdigit() for c in word)
     name = word.lower()
     return (
@@ -61,6 +61,6 @@ def _kinds(token: str, before: str, after: str) -> tuple[bool, ...]:
     )
 
 
-def _goes_on(one: str, other: str) -> bool:
-    """Whether a word goes on from one token to the next."""
+def _same_word(one: str, other: str) -> bool:
+    """Whether a word continues from one token to the next."""
     return one[-1:].isalnum() and other[:1].isalnum()

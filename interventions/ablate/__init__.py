@@ -6,18 +6,18 @@
     python -m interventions.ablate runs/lfa --heads L5.H0-2 top3:pds --together --method mean
     python -m interventions.ablate runs/lfa --heads --size 2        every pair: do heads stand in for each other?
     python -m interventions.ablate runs/lfa --heads --size 5 --sets 100 --measures sps coherence --suite competing
-    python -m interventions.ablate stories/pls --control stories/c2  beside a control: differences, paired by document
+    python -m interventions.ablate stories/pls --control stories/c2  and a control: differences, paired by document
     python -m interventions.ablate runs/a runs/b runs/c --heads     several runs: one table, and their mean
 
-Each row is one head (or a set of them: with --together all given, with --size K every K of them, or --sets N random
-ones) at one scale g: its output z is multiplied by g, and `delta` is the change of the loss in nats per token, with a
+Each row is one head or a set of heads (--together: all given ones; --size K: every K of them, or --sets N random ones)
+at one scale: the output z is multiplied by the scale, and `delta` is the change of the loss in nats per token, with a
 95 % interval over documents. The control of a head is the mean delta of all other heads, one at a time (of a set: of
-random sets as large, LFA App. D), and `above` is the difference. `interaction` is what a set changes beyond the
-sum of its heads, one at a time: of the loss, above 0 they stand in for one another (of coherence, below 0). With
---method mean or resample, z moves to its mean or to another row's z instead of 0: g z + (1−g) z'. SPS and coherence
+random sets of the same size, LFA App. D), and `above` is the difference. `interaction` is the change from a set minus
+the sum over its heads alone; for the loss, a positive interaction means that the heads back each other up. With
+--method mean or resample, z moves towards its mean or another row's z instead of 0: g z + (1−g) z'. SPS and coherence
 (LFA Eq. 8, `probes.coherence`) are compared prompt by prompt, with minimal pairs as units. Holm's p corrects over the
-heads or sets of one scale; p_rank is the rank of delta among the random sets'. d is Cohen's with pooled standard
-deviations, d_z with that of the differences.
+heads or sets of one scale; p_rank is the rank of delta among the random sets. d is Cohen's d with pooled standard
+deviations, d_z with the standard deviation of the differences.
 """
 
 from collections.abc import Mapping
@@ -34,30 +34,30 @@ from streamscope.models.head_spec import score_names
 
 @instrument("ablate", Documents(max_documents=200), Prompts())
 class Ablate(Instrument):
-    """Scale heads, one at a time or in sets, and measure what the model loses, beside what other heads cost.
+    """Scale heads, one at a time or in sets, and measure the change compared with scaling random other heads.
 
-    Δ = R(heads × g) − R(unedited), R the loss per token, SPS or coherence; above = Δ − mean Δ of other heads as many;
+    Δ = R(heads × g) − R(unedited), R the loss per token, SPS or coherence; above = Δ − mean Δ of as many other heads;
     interaction = Δ(S) − Σ_{h ∈ S} Δ(h) (LFA App. D).
     """
 
     heads: Names = ("all",)
-    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads alone means all."""
+    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads without values means all."""
     scale: tuple[AnyNumber, ...] = (0.0,)
-    """Factors g on the heads' outputs."""
+    """Factors g for the heads' outputs."""
     together: bool = False
-    """Scale all the heads at once instead of one at a time."""
+    """Scale all heads at once instead of one at a time."""
     size: Count = 1
-    """How many of the heads to scale at once: 1 each alone, 2 every pair."""
+    """Number of heads to scale at once: 1 for each head alone, 2 for every pair."""
     sets: Count | None = None
-    """With --size: as many random sets of that size; default: all."""
+    """With --size: number of random sets of that size; default: all sets."""
     method: Literal["zero", "mean", "resample"] = "zero"
-    """What the heads are scaled towards: 0, their mean over the measured data, or what they wrote in another row."""
+    """What the heads are scaled towards: 0, their mean over the data, or their output in another row."""
     measures: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
-    """What to measure."""
+    """Quantities to measure."""
     draws: Whole = 39
-    """Controls: other random sets of as many heads to compare each row with, all where fewer exist; 0: none."""
+    """Number of control sets per row: random other sets of as many heads (all, if there are fewer); 0: none."""
     seed: Seed = 0
-    """Which random sets are drawn, and which rows trade places under --method resample."""
+    """Seed of the random sets, and of the row exchange for --method resample."""
 
     figures: ClassVar = (
         HeadMap("delta", by="scale", title="Loss increase from ablating each head"),
@@ -78,18 +78,18 @@ class Ablate(Instrument):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.together and (self.size != 1 or self.sets is not None):
-            raise InputError(
-                "--together scales all heads at once, --size and --sets some of them; give one or the other"
-            )
+            raise InputError("--together scales all heads at once: leave out --size and --sets, or --together")
         if not self.scale:
             raise InputError("--scale: give at least one factor")
         if not self.measures:
             raise InputError("--measures: give at least one of loss, sps, coherence")
         if self.sets is not None and self.size == 1:
-            raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
+            raise InputError(
+                "--sets draws sets of --size heads; give a --size of 2 or more (for single heads: random3:7)"
+            )
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents where no loss is measured, prompts where nothing is measured or ranked on them."""
+        """Documents if no loss is measured; prompts if nothing is measured or ranked on them."""
         prompts = {"sps", "coherence"} & {*self.measures} or score_names(self.heads)
         unread: dict[type[Data], str] = {}
         if "loss" not in self.measures:
@@ -99,7 +99,7 @@ class Ablate(Instrument):
         return unread
 
     def with_resolved_heads(self, data: Opened) -> "Ablate":
-        """With the heads that the model ranks (top3:pds) by name."""
+        """This instrument with heads that the model ranks (top3:pds) given by name."""
         return self._body().with_resolved_heads(self, data)
 
 

@@ -1,5 +1,3 @@
-"""`python -m interventions.ablate`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.ablate import main
 

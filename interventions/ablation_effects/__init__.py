@@ -5,13 +5,13 @@
     python -m interventions.ablation_effects runs/pls --control runs/c2 --groups found --tasks capitalization gender
     python -m interventions.ablation_effects runs/pls --groups L5.H4+L5.H5 early=L0.* --tasks winograd mine.jsonl
 
-Δ = P(answer) with the group's outputs z at 0 minus P(answer) as it is, case by case; negative: the heads contributed;
-also for the log-odds of answer against foil (`instruments.prompts.tasks` says how answers are scored). What the
-unedited model does stands beside every effect: of a task that it cannot do, no head can be missed. Intervals, p and
-Holm over task × group take the independent cases of a task as units; `control` is the mean effect of other random
-groups of as many heads and p_rank the group's rank among them. --control adds the differences to another model of one
-shape, case by case, and the ratios of spreads and means to its own; `found` groups are looked for in each model.
-Diagonality: `interventions.ablation_effects.diagonality`.
+Δ = P(answer) with the group's outputs z set to 0, minus P(answer) unedited, case by case; negative: the heads
+contributed. The same is measured for the log-odds of answer against foil (`instruments.prompts.tasks` defines the
+scores). Check the unedited value next to every effect: a task that the model cannot do has nothing to lose. Intervals,
+p and Holm's correction over tasks × groups use the independent cases of a task as units. `control` is the mean effect
+of random other groups of as many heads, and p_rank the group's rank among them. --control adds the case-by-case
+differences to a second model of the same shape, and the ratios of spreads and means; `found` groups are searched for in
+each model. Diagonality: `interventions.ablation_effects.diagonality`.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -27,26 +27,26 @@ OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semant
 
 @instrument("ablation_effects", Tasks())
 class AblationEffects(Instrument):
-    """Remove groups of heads and measure how probable the answers of tasks still are.
+    """Ablate groups of heads and measure how probable the answers of tasks remain.
 
-    Δ = P_ablated(answer) − P(answer), and of the log-odds of answer against foil; beside what other random groups of
-    as many heads cost (PLS §5.1, Table 2). Do tasks lean on heads of their own (§5.3)?
+    Δ = P_ablated(answer) − P(answer), and Δ of the log-odds of answer against foil, compared with random other groups
+    of as many heads (PLS §5.1, Table 2); also tests whether tasks rely on their own heads (§5.3).
     """
 
     groups: Names = ("entity", "anchor", "semantic")
-    """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
+    """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     k: Annotated[Count, OF_FOUND] = 2
-    """Heads in a found group."""
+    """Number of heads in a found group."""
     layers: Annotated[Literal["last", "all"], OF_FOUND] = "last"
-    """Where found groups are looked for."""
+    """Layers to search for found groups."""
     diagonal: Names = ()
-    """Own group of each task as TASK=GROUP; default: capitalization=entity gender=anchor, as in PLS."""
+    """The task's own group, as TASK=GROUP; default: capitalization=entity gender=anchor, as in PLS."""
     draws: Whole = 39
-    """Controls: other random groups of as many heads; 0: none."""
+    """Number of control groups: random other groups of as many heads; 0: none."""
     seed: Seed = 0
-    """Which random groups are drawn, and the permutations."""
+    """Seed of the random groups and of the permutations."""
     resamples: Count = 2000
-    """Of the bootstrap intervals of Cohen's d."""
+    """Bootstrap samples for the intervals of Cohen's d."""
 
     figures: ClassVar = (
         HeadMap("delta", rows="task", columns="group",
@@ -66,4 +66,3 @@ class AblationEffects(Instrument):
 
 
 main = main_of(AblationEffects, __doc__)
-"""`python -m interventions.ablation_effects`."""

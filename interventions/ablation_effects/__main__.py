@@ -1,5 +1,3 @@
-"""`python -m interventions.ablation_effects`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.ablation_effects import main
 

@@ -1,4 +1,4 @@
-"""Δ of every case, from what ablating groups of heads on tasks was seen to do."""
+"""Δ of every case, from the observations of ablated groups on tasks."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from streamscope.instruments.observations import Observations
 
 
 def changes(block: Observations) -> dict[tuple[str, str], np.ndarray]:
-    """(task, group) -> Δ [cases] of a measure, without the group minus unedited, in the order of `cases`."""
+    """(task, group) -> Δ [cases] of a measure: ablated minus unedited, in the order of `cases`."""
     found = {}
     for row, (task, group, draw) in enumerate(block.cells[["task", "group", "draw"]].itertuples(index=False)):
         if group and draw < 0:
@@ -24,7 +24,7 @@ def cases(block: Observations, task: str) -> pd.DataFrame:
 
 
 def rows(blocks: Mapping[str, Observations]) -> pd.DataFrame:
-    """One row per case, group and measure: what is known of the case, and `delta`."""
+    """One row per case, group and measure: the columns of the case, and `delta`."""
     parts = [
         cases(block, task).assign(group=group, measure=name, delta=delta)
         for name, block in blocks.items()

@@ -1,14 +1,14 @@
-"""Do different tasks route through different heads? The task × group matrix and its diagonality (PLS §5.3, Fig. 4a).
+"""Whether tasks rely on different heads: diagonality of the task × group matrix (PLS §5.3, Fig. 4a).
 
-A task's own group is where PLS expects it: capitalization → entity heads, gender → anchor heads (§5.3). With E_tg =
-|mean over the cases of task t of Δ under group g|, for the tasks that have an own group among those measured, and the
-own groups of these tasks as columns,
+PLS expects an own group for each task: entity heads for capitalization, anchor heads for gender (§5.3). Let E_tg =
+|mean over the cases of task t of Δ under group g|, for the measured tasks with an own group, and their own groups as
+columns. Then
 
     diagonality D = mean of E over the own cells − mean of E over all other cells
 
-in units of the measure: positive where tasks lean on their own heads and not on each other's, 0 where one group
-simply matters more for everything. p: under the null a case does not care which group is ablated, so Δ of the groups
-are exchanged at random within each independent case; p = (1 + #{D* ≥ D}) / (1 + permutations), one-sided.
+in units of the measure: positive if tasks rely on their own heads more than on each other's, 0 if one group matters
+more for every task. p: under the null, the groups of a case are exchangeable, so their Δ are permuted within each
+independent case; p = (1 + #{D* ≥ D}) / (1 + permutations), one-sided.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,33 +20,32 @@ import pandas as pd
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.observations import Observations, Reasons
 from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.table import Column, Table, key
+from streamscope.instruments.table import Table, key, number
 from streamscope.interventions.ablation_effects.changes import cases, changes
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
 NUMBERS = ("own", "other", "diagonality", "p", "p_min")
-FEW = "fewer than two groups are some task's own"
+FEW = "fewer than two own groups are measured"
 NAN = float("nan")
 MIXED = "units of the measure"
 COLUMNS = (
     key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats"),
-    key("tasks", "own groups", "TASK=GROUP of each task that has its own group"),
-    Column(name="permutations", title="permutations", unit="exchanges of groups", format="d", shown=False,
-           doc="how many exchanges p is counted over"),
-    Column(name="own", title="own", unit=MIXED, format=".4f", doc="mean |Δ| of a task's own group"),
-    Column(name="other", title="other", unit=MIXED, format=".4f", doc="mean |Δ| of the other tasks' groups"),
-    Column(name="diagonality", title="own − other", unit=MIXED, format="+.4f", source="PLS §5.3, Fig. 4a",
-           doc="positive where tasks lean on their own heads and not on each other's"),
-    Column(name="p", title="p", unit="probability", format="p", doc="share of exchanges with a larger own − other"),
-    Column(name="p_min", title="smallest p", unit="probability", format="p", shown=False,
-           doc="the smallest that p can be with so many exchanges"),
+    key("tasks", "own groups", "TASK=GROUP of each task with an own group"),
+    number("permutations", "permutations", "exchanges of groups", "number of permutations behind p", "d", False),
+    number("own", "own group", MIXED, "mean |Δ| of a task's own group", ".4f"),
+    number("other", "other groups", MIXED, "mean |Δ| of the other tasks' groups", ".4f"),
+    number("diagonality", "own − other", MIXED, "positive if tasks rely on their own heads more than on each other's",
+           "+.4f", source="PLS §5.3, Fig. 4a"),
+    number("p", "p", "probability", "share of permutations with a larger own − other", "p"),
+    number("p_min", "smallest possible p", "probability", "smallest p possible with this number of permutations", "p",
+           False),
 )  # fmt: skip
 
 
 def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Task -> own group: `pairs` as TASK=GROUP, or PLS' for tasks and groups of these names, found ones and sizes too.
+    """Task -> own group, from `pairs` TASK=GROUP, or by default PLS' pairs among the measured tasks and groups.
 
-    Raises `InputError` for a pair of another form and for a task or group that is not measured.
+    Raises `InputError` for a malformed pair and for a task or group that is not measured.
     """
     if pairs:
         chosen = {}
@@ -68,17 +67,13 @@ def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]
 
 
 def diagonality(
-    changes: Mapping[tuple[str, str], np.ndarray],
-    clusters: Mapping[str, Any],
-    own: Mapping[str, str],
-    *,
-    permutations: int = 9999,
-    seed: int = 0,
-) -> dict[str, Any]:
+    changes: Mapping[tuple[str, str], np.ndarray], clusters: Mapping[str, Any], own: Mapping[str, str], *,
+    permutations: int = 9999, seed: int = 0,
+) -> dict[str, Any]:  # fmt: skip
     """own, other, diagonality, p, p_min, tasks; NaN with fewer than two own groups.
 
-    changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases]. With labels of several kinds the groups trade
-    places within the labels of one kind, each kind in turn, and p is the largest.
+    changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases]. With several kinds of labels, groups are
+    permuted within the labels of one kind at a time, and p is the largest.
     """
     columns = sorted(set(own.values()))
     row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in own.items()), "permutations": permutations}
@@ -105,18 +100,18 @@ def diagonality(
 
 
 def _kinds(clusters: Any, n: int) -> list[np.ndarray]:
-    """Codes [n] of the cases' labels, of each kind."""
+    """Codes [n] of the cases' labels, for each kind."""
     within = read_clusters(clusters, n)
     return [within.codes] if within.shared is None else [kind[within.codes] for kind in within.shared.kinds]
 
 
 def _gap(effects: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Mean over the own cells minus mean over the others of effects [..., tasks, groups]."""
+    """Mean over the own cells minus mean over the others, of effects [..., tasks, groups]."""
     return np.asarray(effects[..., mask].mean(-1) - effects[..., ~mask].mean(-1))
 
 
 def _shuffled(totals: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Sums over clusters [n, groups] of totals [clusters, groups] whose groups trade places within each cluster."""
+    """Σ over clusters [n, groups] of totals [clusters, groups] after permuting groups within each cluster."""
     out = np.empty((n, totals.shape[1]))
     step = max(1, 2_000_000 // totals.size)
     for start in range(0, n, step):
@@ -127,7 +122,7 @@ def _shuffled(totals: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
 
 
 def table(blocks: Mapping[str, Observations], own: Mapping[str, str], *, seed: int = 0) -> Table:
-    """`diagonality` of each measure of a model, from what `measure.observe` saw."""
+    """`diagonality` of each measure of a model, from the blocks of `measure.observe`."""
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for i, (name, block) in enumerate(blocks.items()):
@@ -135,4 +130,4 @@ def table(blocks: Mapping[str, Observations], own: Mapping[str, str], *, seed: i
         row = {"measure": name, **diagonality(changes(block), clusters, own, seed=seed)}
         missing |= {(i, column): FEW for column in NUMBERS if np.isnan(row[column])}
         rows.append(row)
-    return Table(pd.DataFrame(rows), COLUMNS, missing, "diagonality: own groups minus others")
+    return Table(pd.DataFrame(rows), COLUMNS, missing, "Diagonality: effect of own groups minus other groups")

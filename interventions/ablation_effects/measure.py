@@ -1,4 +1,4 @@
-"""What ablating groups of heads does to tasks: Δ of the answer's probability and log-odds (PLS §5.1), with controls.
+"""Effects of ablating groups of heads on tasks: Δ of the answer's probability and log-odds (PLS §5.1), with controls.
 
     Δ = P_ablated(answer) − P_baseline(answer)          per case, in probability; log-odds likewise, in nats
 
@@ -19,7 +19,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.table import Column, Table, counts, key, quantity
+from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablation_effects import AblationEffects, diagonality, ratios
 from streamscope.interventions.ablation_effects.changes import changes
 from streamscope.interventions.controls import NO_DRAWS, RANK_COLUMNS, beside_draws, plan
@@ -31,20 +31,19 @@ from streamscope.models.head_spec import every_head
 
 KEYS = ("task", "group")
 NAMES = {"probability": "P(answer)", "log_odds": "log-odds"}
-"""The measures, and what titles call them."""
+"""The measures, and their names in titles."""
 
 
 def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: every task unedited, without each group, and without each random set; units: the cases of all tasks."""
+    """Cells: each task unedited, with each group ablated, and with each random set ablated. Units: cases of all
+    tasks."""
     opened = data[Tasks]
     for task in opened.tasks:
         if read_clusters(task.cases["cluster"], len(task.cases)).count < 2:
-            raise InputError(f"task {task.name!r} has one independent case that can be scored; two are needed")
+            raise InputError(f"task {task.name!r} has one independent case that can be scored; it needs two")
     groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
     own = diagonality.own_groups(how.diagonal, [task.name for task in opened.tasks], [group.name for group in groups])
-    sweep = plan(
-        [g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=how.draws, seed=how.seed
-    )  # fmt: skip
+    sweep = plan([g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=how.draws, seed=how.seed)
     keys: list[dict[str, Any]] = []
     edits: list[int | None] = []
     for task in opened.tasks:
@@ -74,7 +73,7 @@ def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) 
 
 
 def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
-    """Of every task and group: what the group and what the random sets change. Holm's family is tasks × groups."""
+    """Per task and group: the effects of the group and of the random sets. Holm's family is tasks × groups."""
     out = []
     for (task, group), rows in cells[cells["group"] != ""].groupby(list(KEYS), sort=False):
         base = int(cells.index[(cells["task"] == task) & (cells["group"] == "")][0])
@@ -92,11 +91,8 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
     return out
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: AblationEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """A table per measure with a row per task and group, and whether tasks lean on their own groups."""
+    """One table per measure with a row per task and group, and the diagonality."""
     tasks, groups, own = seen.extra
     found = {
         name: table_of(name, seen.blocks[name], estimates[name], tasks, groups, how.resamples, seen.about)
@@ -114,31 +110,29 @@ def table_of(
     deltas = [c for c in found.contrasts if c.quantity == "delta"]
     change, more = changes(block), []
     for row, (task, group, delta) in enumerate(frame[[*KEYS, "delta"]].itertuples(index=False, name=None)):
-        drawn = block.cells.index[
-            (block.cells["task"] == task) & (block.cells["group"] == group) & (block.cells["draw"] >= 0)
-        ]
+        same = (block.cells["task"] == task) & (block.cells["group"] == group)
+        drawn = block.cells.index[same & (block.cells["draw"] >= 0)]
         base = block.total[block.cell(task=task, group="")]
-        beside, why = beside_draws(
-            delta, [float((block.total[i] - base)[block.inside[i]].mean()) for i in drawn], NO_DRAWS
-        )
+        effects = [float((block.total[i] - base)[block.inside[i]].mean()) for i in drawn]
+        rank, why = beside_draws(delta, effects, NO_DRAWS)
         missing |= {(row, column): text for column, text in why.items()}
         sizes = effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
-        more.append({"spread": change[task, group].std(ddof=1), **beside, **sizes})
+        more.append({"spread": change[task, group].std(ddof=1), **rank, **sizes})
     rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
     frame.insert(2, "heads", frame["group"].map(heads))
     frame.insert(3, "rule", frame["task"].map(rules))
     frame = frame.assign(**pd.DataFrame(more))
-    title = f"{about['title']}: change of {NAMES[name]} without the heads; {about['tasks']}"
+    title = f"{about['title']}: change of {NAMES[name]} from ablating groups of heads; {about['tasks']}"
     return Table(frame, columns_of(name), missing, title)
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """How much larger the model's effects are than the control's."""
+    """Ratios of the model's effects to the control's."""
     return {"ratios": ratios.table(run.blocks, control.blocks)}
 
 
-TASK = key("task", "task", "whose answers are scored")
-GROUP = key("group", "heads", "the group of heads that is removed")
+TASK = key("task", "task", "the task whose answers are scored")
+GROUP = key("group", "group", "the ablated group of heads")
 
 
 def columns_of(name: str) -> tuple[Column, ...]:
@@ -146,18 +140,19 @@ def columns_of(name: str) -> tuple[Column, ...]:
     unit, source = UNIT[name], "PLS Table 2"
     return (
         TASK, GROUP,
-        Column(name="heads", title="which", unit="layer and index", doc="the heads of the group"),
+        Column(name="heads", title="heads", unit="layer and index", doc="the heads of the group"),
         Column(name="rule", title="rule", unit="name", shown=False,
-               doc="token: the answer's token after a prompt; sentence: the good one of two sentences"),
-        *quantity("edited", NAMES[name], unit, f"{NAMES[name]} without the heads", tested=False, format=".4f",
-                  shown=False),
-        *quantity("baseline", "unedited", unit, f"{NAMES[name]} of the model as it is", tested=False, format=".4f"),
-        *quantity("delta", f"Δ {NAMES[name]}", unit, "without the heads − unedited", sd="independent cases",
-                  source=source),
-        Column(name="spread", title="spread", unit=f"{unit}, between cases", format=".4f", source="PLS §5.2, Fig. 4b",
-               doc="standard deviation of Δ between cases"),
-        *quantity("control", "control", unit, "mean Δ of other random groups of as many heads", tested=False),
-        *quantity("above", "above control", unit, "Δ − control", sd="independent cases", shown=False),
+               doc="scoring: the answer's token after a prompt, or the good one of two sentences"),
+        *quantity("edited", f"{NAMES[name]}, ablated", unit, f"{NAMES[name]} with the heads ablated", tested=False,
+                  format=".4f", shown=False),
+        *quantity("baseline", f"{NAMES[name]}, unedited", unit, f"{NAMES[name]} of the unedited model", tested=False,
+                  format=".4f"),
+        *quantity("delta", f"Δ {NAMES[name]}", unit, "ablated − unedited", sd="independent cases", source=source),
+        number("spread", "spread of Δ", f"{unit}, between cases", "standard deviation of Δ between cases", ".4f",
+               source="PLS §5.2, Fig. 4b"),
+        *quantity("control", "Δ, random heads", unit, "control: mean Δ of random other groups of as many heads",
+                  tested=False),
+        *quantity("above", "Δ − random heads", unit, "Δ − control", sd="independent cases", shown=False),
         *RANK_COLUMNS, *EFFECT_SIZES,
-        *counts("cases", "independent cases, or the fewest words of a kind where cases share words"),
+        *counts("cases", "independent cases, or the fewest words of a kind if cases share words"),
     )  # fmt: skip

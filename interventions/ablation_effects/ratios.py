@@ -1,12 +1,13 @@
-"""How much larger a model's effects are than a control model's: ratios of spreads and of means (PLS Table 2, Fig. 4b).
+"""Ratios of a model's effects to a control model's: of spreads and of means (PLS Table 2, Fig. 4b).
 
     spread ratio     sd_i(Δ_i, model) / sd_i(Δ_i, control)         mean ratio     mean Δ, model / mean Δ, control
 
-over the cases that both models can score, whole clusters resampled together in both (`estimators.statistic_interval`).
+over the cases that both models can score. Clusters are resampled as a whole, jointly in both
+(`estimators.statistic_interval`).
 
-No ratio is printed where its denominator is 0: no case of the control changed, or its mean is 0. A ratio of
-means has no bounded interval where the control's mean cannot be told from 0 (Fieller 1954): then the ratio stands
-without interval, "undefined". Fewer than eight clusters have no bootstrap interval.
+A ratio is undefined if its denominator is 0: no case of the control changed, or its mean is 0. A ratio of means has no
+bounded interval if the control's mean is not significantly different from 0 (Fieller 1954); then only the ratio is
+given. Fewer than eight clusters have no bootstrap interval.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,17 +20,17 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Measure, Observations, Reasons, bootstrap
 from streamscope.instruments.stats.estimators import mean
 from streamscope.instruments.stats.t_tests import constant
-from streamscope.instruments.table import Column, Table, counts, key
+from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.interventions.ablation_effects.changes import cases, changes
 
 NAN = float("nan")
-FLAT, UNSURE = "no case of the control changes", "the control's mean cannot be told from 0"
-EQUAL, STILL = "the control changes by the same in every case", "the ratio does not vary over resamples"
+FLAT, UNSURE = "no case of the control changes", "the control's mean is not significantly different from 0"
+EQUAL, CONSTANT = "the control changes by the same in every case", "the ratio does not vary over resamples"
 ENDS = ("", "_low", "_high")
 
 
 def sd_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.ndarray:
-    """Ratio of standard deviations from totals per cluster: n, Σx, Σx², Σy, Σy²."""
+    """Ratio of standard deviations, from totals per cluster: n, Σx, Σx², Σy, Σy²."""
     m = n.sum(axis)
     vx, vy = (s2.sum(axis) - s.sum(axis) ** 2 / m for s, s2 in ((x, xx), (y, yy)))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -37,7 +38,7 @@ def sd_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.nda
 
 
 def mean_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.ndarray:
-    """Σx / Σy."""
+    """Ratio of means Σx / Σy."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(x.sum(axis) / y.sum(axis))
 
@@ -48,7 +49,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"sd_ratio": sd_ratio, "mean_
 def ratio_of_changes(
     x: np.ndarray, y: np.ndarray, clusters: Any, *, resolution: float, resamples: int = 2000, seed: int = 0
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """sd_ratio and mean_ratio of x over y, the same cases, each with _low and _high; and why some are missing.
+    """sd_ratio and mean_ratio of x over y on the same cases, with _low and _high, and reasons for missing ones.
 
     Raises `InputError` for unequal lengths.
     """
@@ -56,13 +57,8 @@ def ratio_of_changes(
         raise InputError(f"a ratio of effects needs the same two or more cases, got {len(x)} and {len(y)}")
     measure = Measure(name="change", unit="of the measure", resolution=resolution)
     units = pd.DataFrame({"unit": range(len(x)), "cluster": list(range(len(x)) if clusters is None else clusters)})
-    both = Observations(
-        measure=measure,
-        cells=pd.DataFrame({"model": ["run", "control"]}),
-        units=units,
-        total=np.stack([x, y]),
-        size=1.0,
-    )
+    cells = pd.DataFrame({"model": ["run", "control"]})
+    both = Observations(measure=measure, cells=cells, units=units, total=np.stack([x, y]), size=1.0)
     row = {"sd": x.std(ddof=1), "control_sd": y.std(ddof=1), "mean": x.mean(), "control_mean": y.mean()}
     why: dict[str, str] = {}
     for name, statistic in STATISTICS.items():
@@ -89,9 +85,9 @@ def _holds_zero(y: np.ndarray, clusters: Any) -> bool:
 
 
 def table(run: Mapping[str, Observations], control: Mapping[str, Observations], *, resamples: int = 5000) -> Table:
-    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both score.
+    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both can score.
 
-    Raises `InputError` where no two cases are common.
+    Raises `InputError` if they share fewer than two cases.
     """
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
@@ -111,31 +107,29 @@ def table(run: Mapping[str, Observations], control: Mapping[str, Observations], 
             )  # fmt: skip
             missing |= {(len(rows), column): text for column, text in why.items()}
             rows.append({"measure": name, "task": task, "group": group, **found})
-    return Table(pd.DataFrame(rows), COLUMNS, missing, "the model over its control: spreads and means of Δ")
+    return Table(
+        pd.DataFrame(rows),
+        COLUMNS,
+        missing,
+        "Effects of the model divided by effects of the control: spreads and means of Δ",
+    )
 
 
 MIXED = "units of the measure"
 
 
 def _ratio(name: str, title: str, doc: str) -> tuple[Column, ...]:
-    ends = (f"{name}_low", f"{name}_high")
-    return (
-        Column(name=name, title=title, unit="ratio", format=".3f", interval=ends, doc=doc, source="PLS Table 2"),
-        *(Column(name=end, title=f"{title}, {which}", unit="ratio", format=".3f", shown=False,
-                 doc=f"{which} end of the 95 % bootstrap interval")
-          for end, which in zip(ends, ("lower", "upper"), strict=True)),
-    )  # fmt: skip
+    return described(name, title, "ratio", doc, format=".3f", source="PLS Table 2")
 
 
 COLUMNS = (
     key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats"),
-    key("task", "task", "whose answers are scored"), key("group", "heads", "the group of heads that is removed"),
-    Column(name="sd", title="spread", unit=f"{MIXED}, between cases", format=".4f", doc="sd of Δ, model"),
-    Column(name="control_sd", title="control", unit=f"{MIXED}, between cases", format=".4f", doc="in it"),
+    key("task", "task", "the task whose answers are scored"), key("group", "group", "the ablated group of heads"),
+    number("sd", "spread, model", f"{MIXED}, between cases", "standard deviation of the model's Δ", ".4f"),
+    number("control_sd", "spread, control", f"{MIXED}, between cases", "standard deviation of the control's Δ", ".4f"),
     *_ratio("sd_ratio", "spread ratio", "spread of the model / spread of the control"),
-    Column(name="mean", title="mean", unit=MIXED, format="+.4f", doc="mean Δ, model"),
-    Column(name="control_mean", title="control", unit=MIXED, format="+.4f", doc="mean Δ, control"),
+    number("mean", "mean Δ, model", MIXED, "mean Δ of the model", "+.4f"),
+    number("control_mean", "mean Δ, control", MIXED, "mean Δ of the control", "+.4f"),
     *_ratio("mean_ratio", "mean ratio", "mean Δ of the model / mean Δ of the control"),
-    *counts("cases that both models score", "independent cases, or the fewest words of a kind where cases share words"),
+    *counts("cases that both models score", "independent cases, or the fewest words of a kind if cases share words"),
 )  # fmt: skip
-"""The columns of `table`."""

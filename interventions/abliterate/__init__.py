@@ -5,12 +5,12 @@
     python -m interventions.abliterate runs/gpt2 --direction indoor.safetensors --to runs/gpt2-abliterated
     python -m interventions.abliterate runs/lfa --direction indoor.safetensors:3 --dense --embedding --to runs/lfa-3
 
-Attention's output matrices and the FFN's become W' = W (I − d d^T), their biases likewise; with --embedding also the
-token embedding and the position table. Channelized output projections (of lfa, for one) need --dense. The direction
-is that of the layer with the largest d on held-out prompts (best), the largest norm (norm, as SPEC §1.8), or a layer.
-Measured: the loss, and KL(after ‖ before) of next-token distributions, per token, 95 % over documents, beside the KL
-after projecting out random directions instead; the largest |d·output| of each branch before and after.
---side read is the wrong side (SPEC §1.10 a): it leaves what is written along the direction.
+The output matrices of attention and FFN become W' = W (I − d d^T), their biases likewise; --embedding also changes the
+token embedding and the position table. Channelized output projections (as in lfa) need --dense. The direction is that
+of the layer with the largest d on held-out prompts (best), with the largest norm (norm, as in SPEC §1.8), or of a given
+layer. The tables show the loss and KL(after ‖ before) of next-token distributions per token, with 95 % intervals over
+documents, the KL after projecting out random directions instead, and the largest |d·output| of each branch before and
+after. --side read is the wrong side (SPEC §1.10 a): it leaves what is written along the direction.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,29 +31,31 @@ if TYPE_CHECKING:
 
 @instrument("abliterate", Documents(max_documents=200), Sets())
 class Abliterate(Instrument):
-    """Project a direction out of all that the blocks write, W' = W (I − d d^T), and measure what that changes.
+    """Project a direction out of everything the blocks write, W' = W (I − d d^T), and measure the change.
 
-    Loss and KL(after ‖ before) per token, beside random directions; largest |d·output| (Arditi et al. 2024; SPEC §1.8).
+    Loss and KL(after ‖ before) per token, compared with random directions; largest |d·output| (Arditi et al. 2024; SPEC
+    §1.8).
     """
 
     direction: str = "best"
-    """Between the sets, of the layer best (by d), norm or a number; or FILE[:LAYER|best|norm] of probes.directions."""
+    """Direction between the sets, from layer best (by d), norm or a number; or FILE[:LAYER|best|norm]."""
     to: Path | None = None
-    """Run folder to write the changed model to."""
+    """Folder for the changed model, written as a run."""
     stream: str = "resid"
-    """Whose direction: resid, s0, token, …"""
+    """Stream of the direction: resid, s0, token, …"""
     method: Literal["mean", "svd"] = "mean"
-    """Difference of means, or first singular vector."""
+    """How to find the direction: difference of means, or first singular vector."""
     embedding: bool = False
-    """Project the token embedding and the position table as well. A tied head loses the direction with them."""
+    """Also project the token embedding and the position table; a tied head loses the direction, too."""
     dense: bool = False
-    """Store identity, independent and Kronecker output projections as the dense matrices they equal, to project."""
+    """Store identity, independent and Kronecker output projections as dense matrices, so that they can be projected."""
     side: Literal["write", "read"] = "write"
-    """write: what the matrices write. read: the wrong side, what attention's output matrix reads (SPEC §1.10 a)."""
+    """write: the outputs of the matrices. read: the wrong side, the input of attention's output matrix (SPEC §1.10
+    a)."""
     draws: Whole = 3
-    """Random directions to compare with: the KL after projecting them out instead; 0: none."""
+    """Number of random directions to compare with; 0: none."""
     seed: Seed = 0
-    """Of the random directions."""
+    """Seed of the random directions."""
 
     runs: ClassVar = ("stories/gpt2",)
     figures: ClassVar = (
@@ -66,25 +68,27 @@ class Abliterate(Instrument):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.side == "read" and self.embedding:
-            raise InputError("--side read changes what attention's output matrix reads; an embedding has no such side")
+            raise InputError(
+                "--side read changes the input of attention's output matrix, an embedding has none: leave it out"
+            )
 
     def check(self, model: Any) -> None:
-        """Direction of a file, projections that are dense or may become so, and the folder to write."""
+        """Check a direction from a file, the projections, and the folder to write."""
         need_parts(model, self.name)
         self._body().check(self, model)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Sets, where the direction is of a file."""
-        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file's"}
+        """Sets are not read if the direction comes from a file."""
+        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file"}
 
     def with_resolved_heads(self, data: Opened) -> "Abliterate":
-        """Nothing to settle; a control would be written over the run."""
+        """Refuse --to: measuring a control would overwrite the run."""
         if self.to is not None:
             raise InputError("--to writes one changed model; measure the control without it")
         return self
 
     def run(self, data: Opened, progress: Callable[[Iterable], Iterable] = iter) -> "Result":
-        """Measure, then write the changed model where a folder is given."""
+        """Measure, then write the changed model if a folder is given."""
         result = super().run(data, progress)
         if self.to is not None:
             self._body().write(self, data.model, result)

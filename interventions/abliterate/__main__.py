@@ -1,5 +1,3 @@
-"""`python -m interventions.abliterate`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.abliterate import main
 

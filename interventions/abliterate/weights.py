@@ -1,4 +1,4 @@
-"""Changes of weights: a direction projected out of what the matrices write to the residual stream.
+"""Weights with a direction projected out of everything that the matrices write to the residual stream.
 
 In row vectors a matrix writes y = x W + b. With a unit direction d, W' = W (I − d d^T) and b' = b − (b·d) d, so
 d·y' = 0 for every input (Arditi et al. 2024, arXiv 2406.11717, weight orthogonalization).
@@ -16,36 +16,36 @@ from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
 
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
-"""Module and name in a block, and the part of the configuration."""
+"""Module and name in a block, and part of the configuration."""
 
 Side = Literal["write", "read"]
 
 
 def project_out(W: Tensor, d: Tensor) -> Tensor:
-    """W (I − d d^T) of W [..., D] and unit d [D], in float64, in W's dtype: d·(x W') = 0."""
+    """W (I − d d^T) for W [..., D] and d [D], in float64, returned in W's dtype: d·(x W') = 0."""
     wide, r = W.double(), d.double()
     r = r / r.norm()
     return (wide - (wide @ r)[..., None] * r).to(W.dtype)
 
 
 @torch.no_grad()
-def abliterated(
+def abliterate_weights(
     model: StreamTransformer, d: Tensor, *, side: Side = "write", embedding: bool = False, dense: bool = False
 ) -> StreamTransformer:
-    """A new model whose attention outputs and FFN outputs, weights and biases, have nothing along d [D].
+    """A new model whose attention and FFN outputs (weights and biases) have no component along d [D].
 
-    embedding: the token embedding and the position table as well; then no stream has anything along d. A tied head
-    loses d with the embedding.
-    dense: identity, independent and Kronecker projections that write are stored as the dense matrices that they equal,
-    because W (I − d d^T) leaves their structure; without it they raise `InputError`.
-    side: "read" is the variant of SPEC §1.10 a, kept to reproduce it: d is removed from what attention's output matrix
-    READS, (I − d d^T) W, which is head space and no residual stream; what it writes keeps its part along d.
+    embedding: also change the token embedding and the position table, so that no stream has a component along d. A tied
+    head then loses d, too.
+    dense: store identity, independent and Kronecker output projections as dense matrices, because W (I − d d^T) breaks
+    their structure; without it they raise `InputError`.
+    side: "read" reproduces the wrong variant of SPEC §1.10 a. It removes d from what attention's output matrix READS,
+    (I − d d^T) W, which lives in head space and not in the residual stream.
 
-    Raises `InputError` for a direction of another width, and projections that are not linear.
+    Raises `InputError` for a direction of another width, and for projections that are not linear.
     """
     config = model.config
     if d.shape != (config.d_model,):
-        raise InputError(f"a direction of shape {list(d.shape)} for a residual stream of {config.d_model}")
+        raise InputError(f"the direction has shape {list(d.shape)}, the residual stream has width {config.d_model}")
     if not torch.isfinite(d).all() or not d.norm() > 0:
         raise InputError("the direction must be finite and not 0")
     chosen = WRITERS if side == "write" else WRITERS[:1]
@@ -70,26 +70,25 @@ def abliterated(
 
 
 def _with_dense(config: Any, part: str, name: str, dense: bool) -> Any:
-    """The configuration with `part.name` dense; as it is where it is dense already."""
+    """The configuration with a dense `part.name`."""
     owner = getattr(config, part)
     spec = getattr(owner, name)
     if isinstance(spec, Dense):
         return config
     if not isinstance(spec, Identity | Independent | Kronecker):
-        raise InputError(f"{part}.{name} is {spec.kind}, which is no matrix that a direction can be projected out of")
+        raise InputError(f"{part}.{name} is {spec.kind}, and no direction can be projected out of it")
     if not dense:
         raise InputError(
-            f"{part}.{name} is {spec.kind}: with a direction projected out it is {spec.kind} no more; --dense stores "
-            "the dense matrix it equals, exactly and with more parameters"
+            f"{part}.{name} is {spec.kind}, which a projection would break; --dense stores it as a dense matrix"
         )
     return replace(config, **{part: replace(owner, **{name: Dense(bias=getattr(spec, "bias", False))})})
 
 
 @torch.no_grad()
 def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[str, float]:
-    """max |d·y| over layers, rows and positions of what each branch writes: {"attention", "FFN"}, and of the readout.
+    """max |d·y| over layers, rows and positions, for the outputs of attention and FFN and for the readout.
 
-    In units of the residual stream; d [D] is a unit vector, tokens [B, T].
+    In units of the residual stream; d [D] is a unit vector, tokens are [B, T].
     """
     hooks = {"attention": "hook_attn_out", "FFN": "hook_mlp_out", "readout": "hook_resid_post"}
     with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as found:

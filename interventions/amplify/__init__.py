@@ -5,12 +5,12 @@
     python -m interventions.amplify runs/kron --heads L3.* --text "Leo found a bag and a chisel. He used it"
     python -m interventions.amplify runs/lfa --control runs/std-t
 
-At large α a head looks at one token. Loss and degradation, 100 (loss(α)/loss(1) − 1) percent, have 95 % intervals over
-documents. The area under the curve is given in every reading (`interventions.amplify.areas`), because the paper's own
-numbers agree with none. `unchanged` is the share of positions whose most attended key is the one at α = 1; in the first
-amplified layer it is the same by construction, later layers read what amplified ones wrote. Beside the curve there are
-tables of areas, heads, samples, and the attention of one text at each α. --control gives the difference of two models
-at every α and of their areas, paired by document; it must have the run's tokenizer and context.
+At large α a head attends to one token. Loss and degradation, 100 (loss(α)/loss(1) − 1) percent, have 95 % intervals
+over documents. The area under the curve is given in every reading (`interventions.amplify.areas`), because no reading
+gives the paper's numbers. `unchanged` is the share of positions whose most attended key is the one at α = 1; in the
+first amplified layer it is 1 by construction. Further tables hold areas, heads, samples, and the attention in one text
+at each α. --control gives the difference between two models at every α and of their areas, paired by document; it must
+have the run's tokenizer and context.
 """
 
 from typing import Annotated, ClassVar
@@ -25,25 +25,25 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("amplify", Documents())
 class Amplify(Instrument):
-    """Sharpen attention and measure what the model loses, and where its heads look then.
+    """Sharpen attention by a factor α, and measure the loss and where heads attend.
 
     A_α = softmax(α Q K^T / √d_h); delta = loss(α) − loss(1), percent = 100 (loss(α)/loss(1) − 1) (DST §2.3, Eq. 17).
     """
 
     alpha: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    """Factors on the scores; 1 is always measured."""
+    """Factors on the attention scores; 1 is always included."""
     heads: Names = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7."""
     text: str = "Leo found a bag and a chisel. He used it"
-    """The text whose attention is drawn; empty for none."""
+    """Text whose attention is drawn; empty for none."""
     picture: Annotated[Names, Only("text")] = ()
-    """Heads to draw; default: of the middle layer the one that spreads most at α = 1."""
+    """Heads to draw; default: the head of the middle layer with the largest entropy at α = 1."""
     prompt: str = "Once upon a time"
-    """What the samples continue; empty for no samples."""
+    """Prompt that the samples continue; empty for no samples."""
     sample_tokens: Annotated[Whole, Only("prompt")] = 40
-    """Tokens of a sample."""
+    """Number of tokens per sample."""
     seed: Seed = 0
-    """Of the samples."""
+    """Seed of the samples."""
 
     figures: ClassVar = (
         Curve("percent", x="alpha", log=True, title="Loss increase as attention is sharpened"),
@@ -65,7 +65,7 @@ class Amplify(Instrument):
 
     @property
     def alphas(self) -> list[float]:
-        """α ascending, each once, 1 among them."""
+        """All α in ascending order, with 1 among them."""
         return sorted({1.0, *self.alpha})
 
 

@@ -1,5 +1,3 @@
-"""`python -m interventions.amplify`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.amplify import main
 

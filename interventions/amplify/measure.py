@@ -1,4 +1,4 @@
-"""Amplification: losses, attention, areas, samples and a picture at every α, over documents."""
+"""Amplified attention: losses, attention statistics, areas, samples and a picture at every α, over documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,22 +9,21 @@ import pandas as pd
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.table import HEAD, Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.amplify.areas import UNIT, areas
-from streamscope.interventions.amplify.areas import contrasts as of_areas
-from streamscope.interventions.edits.amplification import Patterns, amplified, pattern_sums
+from streamscope.interventions.edits.amplification import Patterns, amplification, pattern_sums
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe import NATS, PERCENT, document_losses
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.picture.measure import picture
 
-BASELINE = "alpha 1 is the baseline itself"
-KEPT = "by construction, the scores of the first amplified layer keep their order"
+BASELINE = "α = 1 is the baseline itself"
+SAME_ORDER = "by construction, the scores of the first amplified layer keep their order"
 ATTENTION = {
-    "entropy": Measure(name="entropy of attention", unit="nats", resolution=1e-5),  # roundings of float32 in a mean
+    "entropy": Measure(name="entropy of attention", unit="nats", resolution=1e-5),  # rounding of float32 in a mean
     "peak": Measure(name="attention of the largest key", unit="share", resolution=1e-5),
     "unchanged": Measure(name="queries with the same first key", unit="share", resolution=0.0),
 }
@@ -32,14 +31,14 @@ KEYS = ("alpha", "head", "layer", "index")
 
 
 def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: every α, and every head at it; units: documents."""
+    """Cells: every α, and every head at every α. Units: documents."""
     cfg, alphas = model.config, how.alphas
     heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads)
     drawn = parse_heads(how.picture, cfg.n_layers, cfg.n_heads)
     if how.prompt:
         check_room(model, how.prompt, how.sample_tokens)
     opened = data[Documents]
-    sweep = [amplified(model, alpha, heads) for alpha in alphas]
+    sweep = [amplification(model, alpha, heads) for alpha in alphas]
     found = document_losses(model, opened.shards, sweep, **opened.limits, progress=progress)
     rows, units = list(document_rows(opened.batches())), opened.units()
     order = np.concatenate([index for index, *_ in opened.batches()])[[len(row) > 1 for row in rows]]
@@ -50,27 +49,23 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Instr
     add_losses(seen, alphas, found.edited, found.tokens.astype(float), units)
     add_attention(seen, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
     if how.prompt:
-        said = continuations(model, how.prompt, sweep, tokens=how.sample_tokens, seed=how.seed)
-        seen.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": said})
+        samples = continuations(model, how.prompt, sweep, tokens=how.sample_tokens, seed=how.seed)
+        seen.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})
     if how.text:
         middle = patterns.entropy[alphas.index(1.0), cfg.n_layers // 2].sum(-1)
         drawn = drawn or [Head(cfg.n_layers // 2, int(middle.argmax()))]
-        parts = [
-            (alpha, picture(model, how.text, drawn, edits=edits)) for alpha, edits in zip(alphas, sweep, strict=True)
-        ]
-        both = [one.assign(alpha=alpha, head=one["head"] + f", α = {alpha:g}") for alpha, one in parts]
+        pictures = zip(alphas, (picture(model, how.text, drawn, edits=edits) for edits in sweep), strict=True)
+        both = [one.assign(alpha=alpha, head=one["head"] + f", α = {alpha:g}") for alpha, one in pictures]
         by = ["layer", "index", "alpha"]
         seen.extra["picture"] = pd.concat(both, ignore_index=True).sort_values(by, kind="stable", ignore_index=True)
     return seen
 
 
-# ---- cells and contrasts -----------------------------------------------------------------------
-
-
 def add_losses(
     seen: InstrumentData, alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame
 ) -> None:
-    """Losses [alphas, documents] in nats, their change from α = 1, also in percent, and areas from α = 1 upwards."""
+    """Blocks of losses [alphas, documents] in nats, their change from α = 1 (also in percent), and areas from α = 1
+    up."""
     cells, one = pd.DataFrame({"alpha": list(alphas)}), list(alphas).index(1.0)
     rows: list[tuple[int, Any, str]] = [(i, {"alpha": a}, BASELINE if a == 1 else "") for i, a in enumerate(alphas)]
     base = {one: 1.0}
@@ -95,16 +90,15 @@ def add_losses(
         seen.contrasts[name] = contrasts
     if len(up := [i for i, alpha in enumerate(alphas) if alpha >= 1]) > 1:
         seen.blocks["areas"] = areas([alphas[i] for i in up], losses[up], tokens, units)
-        seen.contrasts["areas"] = of_areas(seen.blocks["areas"])
+        seen.contrasts["areas"] = each("area", seen.blocks["areas"].cells, null=None)
 
 
 def add_attention(
     seen: InstrumentData, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
 ) -> None:
-    """Entropy, peak and unchanged keys of all heads together and of each, at every α.
+    """Blocks of entropy, peak and unchanged keys at every α: mean over all heads, and each head.
 
-    `unchanged` is over the layers after the first amplified one: up to it, the key with most attention is the same at
-    every α, by construction.
+    `unchanged` averages over the layers after the first amplified one. Up to it the most attended key never changes.
     """
     layers, width = patterns.entropy.shape[1:3]
     fixed = min((head.layer for head in heads), default=0)
@@ -114,9 +108,9 @@ def add_attention(
     ]  # fmt: skip
     for name, measure in ATTENTION.items():
         sums = getattr(patterns, name)  # [alphas, layers, heads, documents]
-        kept = sums[:, fixed + 1 :] if name == "unchanged" else sums
-        mean = kept.mean((1, 2)) if kept.shape[1] else sums.mean((1, 2))
-        of = {name: ([{"alpha": a} for a in alphas], mean, not kept.shape[1]), f"heads-{name}": (every, sums, False)}
+        later = sums[:, fixed + 1 :] if name == "unchanged" else sums
+        mean = later.mean((1, 2)) if later.shape[1] else sums.mean((1, 2))
+        of = {name: ([{"alpha": a} for a in alphas], mean, not later.shape[1]), f"heads-{name}": (every, sums, False)}
         for block, (rows, totals, same) in of.items():
             seen.blocks[block] = Observations(
                 measure=measure, cells=pd.DataFrame(rows), units=units, size=patterns.queries,
@@ -124,49 +118,44 @@ def add_attention(
             )  # fmt: skip
             seen.contrasts[block] = []
             for i, row in enumerate(rows):
-                kept_order = same or row.get("layer", fixed + 1) <= fixed
-                why = BASELINE if row["alpha"] == 1 else KEPT if kept_order else ""
-                one = Contrast(
-                    quantity=name, weights={i: 1.0}, labels=row, null=None, missing=why if name == "unchanged" else ""
-                )
+                ordered = same or row.get("layer", fixed + 1) <= fixed
+                why = "" if name != "unchanged" else BASELINE if row["alpha"] == 1 else SAME_ORDER if ordered else ""
+                one = Contrast(quantity=name, weights={i: 1.0}, labels=row, null=None, missing=why)
                 seen.contrasts[block].append(one)
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: Amplify, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """The curve, and areas, heads, samples and the picture beside it."""
+    """The curve over α, and tables of areas, heads, samples and the picture."""
     title, tokens = seen.about["title"], int(seen.blocks["delta"].sizes[0].sum())
     frame, missing = joined([estimates[name] for name in ("delta", "loss", "percent", *ATTENTION)], KEYS[:1])
     out = {"amplify": Table(frame.assign(tokens=tokens), CURVE, missing, title)}
     if "areas" in estimates:
         frame, missing = estimates["areas"].wide(["kind", "axis"], describe=("low", "high"))
         upwards = [alpha for alpha in how.alphas if alpha >= 1]
-        said = f"area under the curve, α from 1 to {upwards[-1]:g}; {title}"
-        out["areas"] = Table(frame.assign(alphas=" ".join(f"{a:g}" for a in upwards)), AREAS, missing, said)
+        heading = f"Area under the curve for α from 1 to {upwards[-1]:g}; {title}"
+        out["areas"] = Table(frame.assign(alphas=" ".join(f"{a:g}" for a in upwards)), AREAS, missing, heading)
     frame, missing = joined([estimates[f"heads-{name}"] for name in ATTENTION], KEYS)
     queries = int(seen.blocks["entropy"].sizes[0].sum())
-    out["heads"] = Table(
-        frame.assign(queries=queries), HEADS, missing, f"attention of every head; {title}", "entropy", 6, ("alpha",)
-    )
+    heading = f"Attention of every head; {title}"
+    out["heads"] = Table(frame.assign(queries=queries), HEADS, missing, heading, "entropy", 6, ("alpha",))
     if "samples" in seen.extra:
-        out["samples"] = Table(seen.extra["samples"], SAMPLES, title=f"samples; {title}")
+        out["samples"] = Table(seen.extra["samples"], SAMPLES, title=f"Samples; {title}")
     if "picture" in seen.extra:
-        what = f"attention across α in {how.text!r}; {title.partition(';')[0]}"
-        out["picture"] = Table(seen.extra["picture"], PICTURE, title=what, by="attention", most=10)
+        heading = f"Attention across α in {how.text!r}; {title.partition(';')[0]}"
+        out["picture"] = Table(seen.extra["picture"], PICTURE, title=heading, by="attention", most=10)
     return out
 
 
-ALPHA = key("alpha", "α", "what the scores are multiplied by", "factor on the scores", "g")
-OF_ATTENTION = (
+ALPHA = key("alpha", "α", "factor on the attention scores", "factor on the scores", "g")
+ATTENTION_COLUMNS = (
     *described("entropy", "entropy", "nats", "−Σ A ln A, mean over queries and heads", format=".3f"),
-    *described("peak", "peak", "share of attention", "attention of the largest key, mean over queries and heads",
+    *described("peak", "largest weight", "share of attention",
+               "attention of the largest key, mean over queries and heads", format=".3f"),
+    *described("unchanged", "same top key", "share of queries",
+               "queries with the same most attended key as at α = 1, in layers after the first amplified one",
                format=".3f"),
-    *described("unchanged", "unchanged", "share of queries", "whose key with most attention is the one at α = 1; over "
-               "the layers after the first amplified one", format=".3f"),
 )  # fmt: skip
-OF_LOSS = (
+LOSS_COLUMNS = (
     *described("loss", "loss", "nats/token", "loss per token", format=".4f"),
     *described("baseline", "loss at α = 1", "nats/token", "loss per token at α = 1", format=".4f", shown=False),
     *quantity("delta", "Δ loss", "nats/token", "loss − loss at α = 1", sd="documents"),
@@ -174,37 +163,33 @@ OF_LOSS = (
                source="DST Table 5"),
 )  # fmt: skip
 CURVE = (
-    ALPHA, *OF_LOSS, *OF_ATTENTION,
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents, or windows of them", "documents"),
+    ALPHA, *LOSS_COLUMNS, *ATTENTION_COLUMNS,
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip
 AREAS = (
-    key("kind", "kind", "raw, excess over α = 1, relative to it, perplexity, weighted by α"),
-    key("axis", "axis", "what the integral is over: α, log2 α or ln α"),
+    key("kind", "kind", "raw, excess over α = 1, relative to α = 1, perplexity, or weighted by α"),
+    key("axis", "axis", "variable of the integral: α, log2 α or ln α"),
     *described("area", "area", UNIT, "area under the curve", format=".3f", source="DST §4.2"),
-    Column(name="alphas", title="α", unit="factors on the scores", doc="where the curve is known", shown=False),
-    *counts("documents, or windows of them", "documents"),
-)
+    Column(name="alphas", title="α", unit="factors on the scores", doc="values of α in the integral", shown=False),
+    *counts("documents or windows", "documents"),
+)  # fmt: skip
 HEADS = (
     ALPHA,
-    key("head", "head", "the head", "layer and index"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer, from 0"),
-    *OF_ATTENTION,
-    Column(name="queries", title="queries", unit="queries", format="d", shown=False, doc="positions that look back"),
-    *counts("documents, or windows of them", "documents"),
-)
+    *HEAD,
+    *ATTENTION_COLUMNS,
+    number("queries", "queries", "queries", "positions with an earlier key", "d", False),
+    *counts("documents or windows", "documents"),
+)  # fmt: skip
 SAMPLES = (ALPHA, Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this α"))
 PICTURE = (
     key("head", "head", "the head, and α", "layer, index, α"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer, from 0"),
-    Column(name="query", title="query", unit="position in tokens", format="d", doc="that looks; BOS is 0"),
-    key("query_token", "query's text", "of the position that looks", "text"),
-    Column(name="key", title="key", unit="position in tokens", format="d", doc="that is looked at; BOS is 0"),
-    key("key_token", "key's text", "of the position that is looked at", "text"),
-    Column(name="attention", title="attention", unit="share of the query's attention", format=".3f", doc="A[q, k]"),
-    Column(name="role", title="role", unit="name", doc="of the key in the text, empty for none", shown=False),
-    Column(name="alpha", title="α", unit="factor on the scores", format="g", shown=False,
-           doc="what the scores are multiplied by"),
+    *HEAD[1:],
+    number("query", "query", "position in tokens", "position of the query; BOS is 0", "d"),
+    key("query_token", "query token", "text of the query token", "text"),
+    number("key", "key", "position in tokens", "position of the key; BOS is 0", "d"),
+    key("key_token", "key token", "text of the key token", "text"),
+    number("attention", "attention", "share of the query's attention", "attention weight A[q, k]", ".3f"),
+    Column(name="role", title="role", unit="name", doc="role of the key in the text, empty for none", shown=False),
+    number("alpha", "α", "factor on the scores", "factor on the attention scores", "g", False),
 )  # fmt: skip

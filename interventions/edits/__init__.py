@@ -1,11 +1,11 @@
 """Pure functions that return edits: hook name -> function(activation, hook) -> new activation.
 
-What an ablated head writes instead of its z: nothing (`scale_heads`), its mean over a reference set
-(`replace_heads`), or what it wrote in another row (`resample_heads`). All three blend, z ← g z + (1−g) z', so g = 1
-changes nothing, bit for bit, and g = 0 is the full ablation. Hook: `blocks.L.attn.hook_z` [B, T, H, K].
+An ablated head writes nothing instead of its z (`scale_heads`), its mean over a reference set (`replace_heads`), or its
+output in another row (`resample_heads`). All three blend z ← g z + (1−g) z': g = 1 changes nothing, bit for bit, and
+g = 0 is the full ablation. Hook: `blocks.L.attn.hook_z` [B, T, H, K].
 
-Steering adds a multiple of a direction to residual streams after a block (`add_direction`). `streams` puts something
-in a stream's place, `latents` changes the latents of HDPL projections, `amplification` sharpens attention.
+`add_direction` steers residual streams after a block. `streams` replaces a stream, `latents` changes the latents of
+HDPL projections, `amplification` sharpens attention.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,17 +26,17 @@ def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
 
     g = 0 removes a head, g = 1 changes nothing (bit for bit). Hook: `blocks.L.attn.hook_z` [B, T, H, K].
     """
-    return {_hook(layer): partial(_scale, index=index, g=g) for layer, index in _by_layer(heads).items()}
+    return {_hook(at): partial(scale_axis, index=index, g=g) for at, index in heads_by_layer(heads).items()}
 
 
 def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float = 0.0) -> dict[str, Edit]:
     """Mean ablation: z ← g z + (1−g) z̄ at every position, z̄ [K] the head's mean over a reference set.
 
-    Unlike zero, the mean keeps the part of a head's output that is the same everywhere. `edits.means`
-    computes means. Raises `InputError` for a head without a mean, and in the forward pass for one of another width.
+    Unlike zero, the mean keeps what is constant in a head's output. `edits.means` computes means. Raises `InputError`
+    for a head without a mean, and in the forward pass for a mean of another width.
     """
     edits: dict[str, Edit] = {}
-    for layer, index in _by_layer(heads).items():
+    for layer, index in heads_by_layer(heads).items():
         missing = [Head(layer, h).label for h in index if Head(layer, h) not in means]
         if missing:
             raise InputError(f"no mean was given for {', '.join(missing)}")
@@ -47,17 +47,18 @@ def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float 
 def resample_heads(heads: Iterable[Head], g: float = 0.0, *, seed: int = 0) -> dict[str, Edit]:
     """Resample ablation: z ← g z + (1−g) z of another row of the batch, at the same position.
 
-    Rows trade places along one random cycle, so no row keeps its own; `seed` fixes the cycle of a batch size, and
-    all heads of a row come from one donor. The result depends on what shares a batch, and a longer row may read a
-    shorter one's padding: use batches of like length. Raises `InputError` in the forward pass for a batch of one row.
+    Rows are exchanged along one random cycle, so no row keeps its own; `seed` fixes the cycle of a batch size, and all
+    heads of a row come from one donor. The result depends on the composition of a batch, and a longer row may read the
+    padding of a shorter one: use batches of similar length. Raises `InputError` in the forward pass for a single row.
     """
-    return {_hook(layer): partial(_resample, index=index, g=g, seed=seed) for layer, index in _by_layer(heads).items()}
+    layers = heads_by_layer(heads)
+    return {_hook(layer): partial(_resample, index=index, g=g, seed=seed) for layer, index in layers.items()}
 
 
 def add_direction(
     direction: Tensor, amounts: Mapping[int, float], streams: Iterable[str] = ("resid",)
 ) -> dict[str, Edit]:
-    """Activation addition: x ← x + c d after block L, at every position, in each of the streams (SPEC §1.8).
+    """Activation addition: x ← x + c d after block L, at every position of each stream (SPEC §1.8).
 
     direction d [D]; amounts {layer: c}, in units of the stream times those of 1/d; c = 0 changes nothing, bit for bit.
     streams: "resid" with a single stream, "token" and "context", "s0", "s1", … of hyper-connections. Hooks:
@@ -80,13 +81,13 @@ def add_direction(
 
 
 def random_direction(d: int, seed: int, draw: int) -> Tensor:
-    """A unit vector [d], uniform on the sphere, from a generator of its own."""
+    """A unit vector [d], uniform on the sphere, from its own generator."""
     x = torch.from_numpy(np.random.default_rng([seed, draw]).standard_normal(d))
     return (x / x.norm()).float()
 
 
 def donors(n: int, seed: int) -> Tensor:
-    """For each of n rows the row it takes from [n]: one random cycle, without fixed points."""
+    """The donor row [n] of each of n rows: one random cycle without fixed points."""
     if n < 2:
         raise InputError("resampling needs at least two rows in every batch; change the batch size or use mean")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
@@ -99,7 +100,7 @@ def _hook(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_z"
 
 
-def _by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
+def heads_by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     """Layer -> indices, both ascending, each head once."""
     found: dict[int, list[int]] = {}
     for layer, head in sorted(set(heads)):
@@ -107,16 +108,17 @@ def _by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     return found
 
 
-def _scale(z: Tensor, hook: Any, *, index: list[int], g: float) -> Tensor:
-    factor = torch.ones(z.shape[2], dtype=z.dtype, device=z.device)
+def scale_axis(x: Tensor, hook: Any, *, index: list[int], g: float, axis: int = 2) -> Tensor:
+    """x with the entries `index` of one axis multiplied by g."""
+    factor = torch.ones(x.shape[axis], dtype=x.dtype, device=x.device)
     factor[index] = g
-    return z * factor[:, None]
+    return x * factor.reshape(-1, *[1] * (x.ndim - 1 - axis))
 
 
 def _replace(z: Tensor, hook: Any, *, index: list[int], means: list[Tensor], g: float) -> Tensor:
     for mean in means:
         if mean.shape != z.shape[3:]:
-            raise InputError(f"a mean of shape {list(mean.shape)} for heads of width {z.shape[3]}")
+            raise InputError(f"the mean has shape {list(mean.shape)}, the heads have width {z.shape[3]}")
     new = z.clone()
     new[:, :, index] = g * z[:, :, index] + (1 - g) * torch.stack(means).to(z)
     return new
@@ -131,7 +133,7 @@ def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) ->
 
 def _add(x: Tensor, hook: Any, *, index: list[int], step: Tensor) -> Tensor:
     if step.shape != x.shape[-1:]:
-        raise InputError(f"a direction of shape {list(step.shape)} for a stream of width {x.shape[-1]}")
+        raise InputError(f"the direction has shape {list(step.shape)}, the stream has width {x.shape[-1]}")
     if not index:
         return x + step.to(x)
     if max(index) >= x.shape[2]:

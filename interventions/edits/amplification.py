@@ -1,11 +1,11 @@
-"""Attention amplification: A_α = softmax(α Q K^T / sqrt(d_h)) (DST §2.3, Eq. 17), and what it does to patterns.
+"""Attention amplification A_α = softmax(α Q K^T / sqrt(d_h)) (DST §2.3, Eq. 17), and its effect on patterns.
 
-    with edit(model, amplified(model, 8.0)):
+    with edit(model, amplification(model, 8.0)):
         model(tokens)
 
-Scaling the keys by α scales every score, before or after RoPE, and stays on the fused path (error ≤ 4e-6 in float32).
-A gate reads queries, inputs or values, never keys, so it is what it was. ALiBi adds −m_h (q − k) to the scores, which
-the keys do not scale: its slopes are scaled as well.
+Scaling the keys by α scales every score, before or after RoPE, and stays on the fused path (error ≤ 4e-6 in float32). A
+gate reads queries, inputs or values but never keys, so it does not change. ALiBi adds −m_h (q − k) to the scores, so
+its slopes are scaled as well.
 """
 
 import math
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.edits import heads_by_layer, scale_axis
 from streamscope.interventions.edits.means import chunks
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import Edit, Query, run
@@ -27,34 +28,31 @@ PATTERNS = "blocks.*.attn.hook_pattern"
 
 
 def check_alpha(alpha: float) -> float:
-    """α itself; `InputError` unless it is finite and above 0."""
+    """Return α. Raises `InputError` unless it is finite and above 0."""
     if not (math.isfinite(alpha) and alpha > 0):
-        raise InputError(f"α = {alpha:g}: scores are multiplied by a finite number above 0")
+        raise InputError(f"α = {alpha:g}: give a finite number above 0")
     return float(alpha)
 
 
 def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, scaled: str = "k") -> dict[str, Edit]:
-    """softmax(α · scores) in the heads. Hooks: `attn.hook_k` [B, T, H, K], with `slopes` `attn.hook_slopes` [B, H].
+    """Multiply the heads' scores by α. Hooks: `attn.hook_k` [B, T, H, K], with `slopes` also `attn.hook_slopes` [B, H].
 
-    Keys are scaled, which no gate reads; queries (`scaled="q"`) where several heads share their keys.
-    α = 1 changes nothing, bit for bit. Raises `InputError` for α that is not above 0.
+    Keys are scaled, which no gate reads, or queries (`scaled="q"`) if several heads share keys. α = 1 changes nothing,
+    bit for bit. Raises `InputError` unless α is above 0.
     """
     check_alpha(alpha)
-    by_layer: dict[int, list[int]] = {}
-    for layer, head in sorted(set(heads)):
-        by_layer.setdefault(layer, []).append(head)
     edits: dict[str, Edit] = {}
-    for layer, index in by_layer.items():
-        edits[f"blocks.{layer}.attn.hook_{scaled}"] = partial(_scale, index=index, alpha=alpha, axis=2)
+    for layer, index in heads_by_layer(heads).items():
+        edits[f"blocks.{layer}.attn.hook_{scaled}"] = partial(scale_axis, index=index, g=alpha)
         if slopes:
-            edits[f"blocks.{layer}.attn.hook_slopes"] = partial(_scale, index=index, alpha=alpha, axis=1)
+            edits[f"blocks.{layer}.attn.hook_slopes"] = partial(scale_axis, index=index, g=alpha, axis=1)
     return edits
 
 
-def amplified(model: Any, alpha: float, heads: Iterable[Head] | None = None) -> dict[str, Edit]:
-    """`amplify_heads` for this model, with ALiBi's slopes where it has them; all heads by default.
+def amplification(model: Any, alpha: float, heads: Iterable[Head] | None = None) -> dict[str, Edit]:
+    """`amplify_heads` for this model, including ALiBi's slopes; all heads by default.
 
-    Raises `InputError` where heads share keys and a gate reads the queries: neither can be scaled alone.
+    Raises `InputError` if heads share keys and a gate reads the queries: then neither can be scaled alone.
     """
     config = model.config
     shared, gate = config.kv_heads < config.n_heads, config.attention.gate
@@ -64,18 +62,12 @@ def amplified(model: Any, alpha: float, heads: Iterable[Head] | None = None) -> 
     return amplify_heads(chosen, alpha, slopes=config.positions.slopes, scaled="q" if shared else "k")
 
 
-def _scale(x: Tensor, hook: Any, *, index: list[int], alpha: float, axis: int) -> Tensor:
-    factor = torch.ones(x.shape[axis], dtype=x.dtype, device=x.device)
-    factor[index] = alpha
-    return x * factor.reshape(-1, *[1] * (x.ndim - 1 - axis))
-
-
 @dataclass(frozen=True)
 class Patterns:
     """Sums over the queries of each document, [alphas, layers, heads, documents]; queries [documents].
 
-    Queries are positions 1 and up: position 0 has one key. entropy −Σ_k A_k ln A_k in nats; peak max_k A_k; unchanged
-    1 where the key with most attention is the one at α = 1.
+    Queries are positions from 1 on, because position 0 has one key. entropy −Σ_k A_k ln A_k in nats; peak max_k A_k;
+    unchanged: 1 if the most attended key is the one at α = 1.
     """
 
     entropy: np.ndarray
@@ -85,17 +77,12 @@ class Patterns:
 
 
 def pattern_sums(
-    model: Any,
-    rows: Iterable[Sequence[int]],
-    alphas: Sequence[float],
-    heads: Sequence[Head] | None = None,
-    *,
-    chunk: int = 16,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> Patterns:
-    """What attention of documents (token ids) looks like at each α; patterns of `chunk` documents are held at once.
+    model: Any, rows: Iterable[Sequence[int]], alphas: Sequence[float], heads: Sequence[Head] | None = None, *,
+    chunk: int = 16, progress: Callable[[Iterable], Iterable] = iter,
+) -> Patterns:  # fmt: skip
+    """Attention statistics of documents (token ids) at each α; patterns of `chunk` documents are in memory at once.
 
-    Raises `InputError` without a document of two tokens and for attention that is not finite.
+    Raises `InputError` if no document has two tokens, and for attention that is not finite.
     """
     found: list[list[np.ndarray]] = [[], [], []]
     queries: list[int] = []
@@ -104,7 +91,7 @@ def pattern_sums(
         plain: list[Tensor] = []
         sums = np.zeros((3, len(alphas), model.config.n_layers, model.config.n_heads, len(some)))
         for at, alpha in enumerate([1.0, *alphas]):
-            edits = {} if at == 0 else amplified(model, alpha, heads)
+            edits = {} if at == 0 else amplification(model, alpha, heads)
             seen = run(model, Query(tokens=some, hooks=(PATTERNS,)), edits).hooks
             layers = sorted(seen, key=lambda name: int(name.split(".")[1]))
             for i in range(len(some)):
@@ -120,6 +107,6 @@ def pattern_sums(
         for kind in range(3):
             found[kind].append(sums[kind])
     if not queries:
-        raise InputError("no document has two tokens: there is no attention to look at")
+        raise InputError("no document has two tokens, so there is no attention; give longer documents")
     entropy, peak, unchanged = (np.concatenate(parts, -1) for parts in found)
     return Patterns(entropy, peak, unchanged, np.asarray(queries, float))

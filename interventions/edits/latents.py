@@ -1,10 +1,10 @@
-"""Which latents of HDPL projections, and pure functions that return edits of them.
+"""Places of HDPL latents, and pure functions that return edits of them.
 
-Places are written like heads: `L2.q` one projection, `L2.*` a layer's, `L0-2.up` ranges, `*.v` one in every layer,
-`all`. Hook: `blocks.L.attn.q.hook_latent` [B, T, R], what the decoder consumes: z = μ at evaluation (HDPL §2.1.2).
+Places are written like heads: `L2.q` is one projection, `L2.*` a layer, `L0-2.up` a range, `*.v` one in every layer,
+`all` every one. Hook: `blocks.L.attn.q.hook_latent` [B, T, R], the decoder's input: z = μ at evaluation (HDPL §2.1.2).
 
-Every edit acts on the dimensions `dims` and the positions `at` (None: all; negative positions count from the end of
-the padded row) and on nothing else, bit for bit.
+Every edit acts on the dimensions `dims` and the positions `at` (None: all; negative positions count from the end of the
+padded row) and leaves the rest unchanged, bit for bit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,21 +30,21 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The form used in columns: L2.q."""
+        """The name used in columns, such as L2.q."""
         return f"L{self.layer}.{self.path.split('.')[1]}"
 
     @property
     def hook(self) -> str:
-        """Its latent's hook."""
+        """The hook of its latent."""
         return f"blocks.{self.layer}.{self.path}.hook_latent"
 
 
 Latents = Mapping[Place, Float[Tensor, "P R"]]
-"""z of one prompt, at the positions that an edit acts on."""
+"""z of one prompt at the edited positions."""
 
 
 def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]:
-    """Places in order of layer and use, each once. Raises `InputError` for what the model does not have."""
+    """Places in order of layer and use, each once. Raises `InputError` for places that the model lacks."""
     names = {path.split(".")[1]: path for path in latent_widths(config)}
     found = parse_parts(specs, config.n_layers, list(names), "HDPL projection")
     return [Place(layer, names[name]) for layer, name in found]
@@ -79,10 +79,10 @@ def scale_latents(
 def blend_latents(
     latents: Latents, share: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
 ) -> dict[str, Edit]:
-    """z ← (1 − s) z + s z': between two prompts; s = 1 swaps, s = 0 changes nothing.
+    """z ← (1 − s) z + s z', between two prompts: s = 1 swaps, s = 0 changes nothing.
 
-    z' [P, R] goes to the P positions `at`, in order, of every row of the batch. Raises `InputError` in the forward
-    pass when there is another number of positions.
+    z' [P, R] goes to the P positions `at`, in order, of every row of the batch. Raises `InputError` in the forward pass
+    for another number of positions.
     """
     edits: dict[str, Edit] = {}
     for place, other in latents.items():
@@ -93,7 +93,7 @@ def blend_latents(
 def _blend(z: Tensor, *, other: Tensor, share: float, at: Sequence[int] | None) -> Tensor:
     rows = list(range(z.shape[1]) if at is None else at)
     if other.shape[0] != len(rows):
-        raise InputError(f"latents of {other.shape[0]} positions for {len(rows)} positions to edit")
+        raise InputError(f"{other.shape[0]} positions of latents are given for {len(rows)} positions to edit")
     new = z.clone()
     new[:, rows] = (1 - share) * z[:, rows] + share * other.to(z)
     return new
@@ -111,7 +111,7 @@ def _apply(z: Tensor, hook: Any, *, change: Change, dims: Sequence[int] | None, 
 
 
 def _mask(n: int, chosen: Sequence[int] | None, what: str, like: Tensor) -> Tensor:
-    """[n], True at the chosen places."""
+    """[n], True at the chosen indices (all if None)."""
     mask = torch.full((n,), chosen is None, device=like.device)
     for i in chosen or ():
         if not -n <= i < n:

@@ -1,4 +1,4 @@
-"""What hooks hold on average over documents: the reference of mean ablation."""
+"""Means of hooks over documents: the reference of mean ablation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,24 +14,18 @@ HOOK = "blocks.*.attn.hook_z"
 
 
 def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
-    """Mean z [K] of every head, as `hook_means`."""
+    """Mean z [K] of every head; see `hook_means`."""
     found = hook_means(model, (HOOK,), rows, chunk=chunk)
     return {Head(int(name.split(".")[1]), h): z for name, mean in found.items() for h, z in enumerate(mean)}
 
 
 def hook_means(
-    model: Any,
-    names: Sequence[str],
-    rows: Iterable[Sequence[int]],
-    *,
-    part: Callable[[Tensor], Tensor] = lambda x: x,
-    chunk: int = 32,
-) -> dict[str, Tensor]:
-    """Mean of each hook [...], or of a `part` of it [T, ...], over all positions of the rows of token ids (BOS
-    included), in float32.
+    model: Any, names: Sequence[str], rows: Iterable[Sequence[int]], *,
+    part: Callable[[Tensor], Tensor] = lambda x: x, chunk: int = 32,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Mean of each hook [...], or of a `part` of it [T, ...], over all positions (BOS included) of rows, in float32.
 
-    Sums run in float64 and `chunk` rows at a time, so memory does not grow with the rows. Raises `InputError`
-    without rows.
+    Sums run in float64 over `chunk` rows at a time, so memory does not grow. Raises `InputError` without rows.
     """
     sums, n = dict[str, Tensor](), 0
     for some in chunks(rows, chunk):
@@ -45,8 +39,8 @@ def hook_means(
 
 
 def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[list[int]]:
-    """The inputs of `text.shards.document_batches`, one document each, without padding; windows of a longer
-    document whole, with the context that they repeat."""
+    """The inputs of `text.shards.document_batches` one by one without padding; windows of a longer document come whole,
+    with the repeated context."""
     for _, tokens, targets in batches:
         for row, target in zip(tokens, targets, strict=True):
             real = (target != -100).nonzero()
@@ -54,7 +48,7 @@ def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[lis
 
 
 def chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
-    """Rows in lists of `size`, the last one shorter."""
+    """Lists of `size` rows, the last one shorter."""
     some: list[Sequence[int]] = []
     for row in rows:
         some.append(row)

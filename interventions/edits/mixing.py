@@ -1,10 +1,10 @@
-"""Edits of parallel streams: what reads, writes and mixes them made constant, the streams permuted or averaged.
+"""Edits of parallel streams: constant read, write and mixing coefficients; permuted or averaged streams.
 
     X ← H_res X + H_post ⊗ F(H_pre X)          around the branch F of every module, L2.attn or L2.mlp (SPEC §1.4, §2)
 
-Coefficients are edited where they are used, `blocks.L.{attn,mlp}_hc.hook_pre`, `hook_post` [B, T, N] and `hook_res`
-[B, T, N, N]; streams where they enter the module, `blocks.L.hook_streams_pre` of attention and `hook_streams_mid` of
-the FFN [B, T, N, D], so that the module's coefficients are those of the changed streams.
+Coefficients are edited where they are used: `blocks.L.{attn,mlp}_hc.hook_pre`, `hook_post` [B, T, N] and `hook_res`
+[B, T, N, N]. Streams are edited where they enter the module, `blocks.L.hook_streams_pre` for attention and
+`hook_streams_mid` for the FFN [B, T, N, D], so that the module computes its coefficients from the changed streams.
 """
 
 import itertools
@@ -24,35 +24,31 @@ from streamscope.models.mixing import PARTS, PlacedConnection
 
 
 def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[PlacedConnection]:
-    """Modules of L2.attn, L2.*, L0-2.mlp, *.attn, all; in their order, each once."""
+    """Modules named L2.attn, L2.*, L0-2.mlp, *.attn or all; in order, each once."""
     return [PlacedConnection(*found) for found in parse_parts(specs, n_layers, PARTS, "module")]
 
 
 def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
-    """H ← values[hook], [N] or [N, N], the same at every token of every text.
-
-    Raises `InputError` in the forward pass for a value of another shape.
-    """
+    """H ← values[hook], [N] or [N, N], the same at every token. Raises `InputError` in the forward pass for a value of
+    another shape."""
     return {name: partial(_constant, value=value) for name, value in values.items()}
 
 
 def permute_streams(modules: Iterable[PlacedConnection], order: Sequence[int]) -> dict[str, Edit]:
-    """X_s ← X_order[s] where the streams enter the modules.
-
-    Raises `InputError` in the forward pass for an order that does not name every stream once.
-    """
+    """X_s ← X_order[s] where the streams enter the modules. Raises `InputError` in the forward pass for an order that
+    does not name every stream once."""
     return {module.entry: partial(_permute, order=tuple(order)) for module in modules}
 
 
 def average_streams(modules: Iterable[PlacedConnection]) -> dict[str, Edit]:
-    """X_s ← the mean of the streams, where they enter the modules; equal streams stay what they are, bit for bit."""
+    """X_s ← the mean of the streams where they enter the modules; equal streams stay equal, bit for bit."""
     return {module.entry: _average for module in modules}
 
 
 def permutations(n: int, draws: int, seed: int) -> list[tuple[int, ...]]:
-    """`draws` different permutations of n streams, drawn evenly from all but the identity; all where these are fewer.
+    """`draws` different permutations of n streams, drawn uniformly from all but the identity; all if there are fewer.
 
-    Same seed, same permutations. Raises `InputError` for no draws, and for fewer than two streams.
+    The same seed gives the same permutations. Raises `InputError` for no draws and for fewer than two streams.
     """
     possible, identity = math.factorial(n) - 1, tuple(range(n))
     if draws < 1 or possible < 1:
@@ -69,13 +65,13 @@ def permutations(n: int, draws: int, seed: int) -> list[tuple[int, ...]]:
 
 def _constant(H: Tensor, hook: Any, *, value: Tensor) -> Tensor:
     if value.shape != H.shape[2:]:
-        raise InputError(f"coefficients of shape {list(value.shape)} where the model has {list(H.shape[2:])}")
+        raise InputError(f"the coefficients have shape {list(value.shape)}, the model has {list(H.shape[2:])}")
     return value.to(H).expand_as(H)
 
 
 def _permute(X: Float[Tensor, "B T N D"], hook: Any, *, order: tuple[int, ...]) -> Float[Tensor, "B T N D"]:
     if sorted(order) != list(range(X.shape[2])):
-        raise InputError(f"{list(order)} is no order of {X.shape[2]} streams")
+        raise InputError(f"{list(order)} is not an order of {X.shape[2]} streams")
     return X[:, :, list(order)]
 
 

@@ -1,18 +1,17 @@
-"""Edits of whole residual streams: what a stream is replaced by, in which layers, and who sees the change.
+"""Edits that replace whole residual streams, by layer and reader.
 
 A stream is read at three points of layer L, `blocks.L.hook_<stream>_pre`, `_mid` and `_post`: attention reads pre, the
-FFN mid, the next layer (or the head) post. What an edit reaches depends on the point, because the stream goes on:
+FFN mid, the next layer (or the head) post. The stream continues, so the reach of an edit depends on the point:
 
-    replace_onwards   pre of layer L only: layer L reads it, and so does everything after, with what is written since.
-                      A frozen token stream is never written, so it stays replaced up to the head.
-    replace_in_layer  pre and mid of layer L; at post what was taken away is put back, as the layer carries it. Layer L
-                      alone reads the change, and what it computes from it goes on. Hyper-connections carry through
-                      H_res: also other streams lack the stream's share until then, and coefficients are those of the
-                      changed streams.
-    replace_everywhere  pre and mid of every layer and post of the last: nobody ever reads the stream itself.
-    replace_for_head  post of the last layer: the final norm and the head alone.
+    replace_onwards   pre of layer L only: layer L and everything after it read the replacement plus later writes. A
+                      frozen token stream is never written, so it stays replaced up to the head.
+    replace_in_layer  pre and mid of layer L; at post the removed part is put back as the layer carries it. Only layer L
+                      reads the change; its outputs stay. Hyper-connections carry through H_res: until post, other
+                      streams lack the stream's share, too, and coefficients come from the changed streams.
+    replace_everywhere  pre and mid of every layer and post of the last: nothing ever reads the stream itself.
+    replace_for_head  post of the last layer: only the final norm and the head read the replacement.
 
-Streams: "token", "context"; "s0", "s1", … of hyper-connections; "resid" of a model with one stream.
+Streams: "token", "context"; "s0", "s1", … of hyper-connections; "resid" for a single stream.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edit
 
 Replacement = Callable[[str, Tensor], Tensor]
-"""(hook name, the stream [B, T, D]) -> what it is replaced by, of the same shape."""
+"""(hook name, the stream [B, T, D]) -> its replacement, of the same shape."""
 
 
 def zero(name: str, x: Tensor) -> Tensor:
@@ -44,25 +43,25 @@ def constant(values: Mapping[str, Tensor]) -> Replacement:
 
 
 def sequence(values: Mapping[str, Tensor]) -> Replacement:
-    """x_t ← values[hook]_t, rows of [T', D] with T' ≥ T, the same in every row of the batch: another text's stream."""
+    """x_t ← values[hook]_t from rows [T', D] with T' ≥ T, the same in every row of the batch: another text's stream."""
 
     def replacement(name: str, x: Tensor) -> Tensor:
         rows = _value(values, name, None)
         if rows.shape[0] < x.shape[1] or rows.shape[1:] != x.shape[2:]:
-            raise InputError(f"{name}: replacement of shape {list(rows.shape)} for a stream {list(x.shape)}")
+            raise InputError(f"{name}: the replacement has shape {list(rows.shape)}, the stream has {list(x.shape)}")
         return rows[: x.shape[1]].to(x).expand_as(x)
 
     return replacement
 
 
 def replace_onwards(stream: str, replacement: Replacement, layer: int) -> dict[str, Edit]:
-    """Replace the stream where it enters the layer, and let the model go on from there."""
+    """Replace the stream where it enters the layer, for all readers from there on."""
     name = _hook(stream, layer, "pre")
     return {name: partial(_replace, name=name, stream=stream, replacement=replacement)}
 
 
 def replace_for_head(stream: str, replacement: Replacement, n_layers: int) -> dict[str, Edit]:
-    """Replace the stream after the last layer: only the final norm and the head read it."""
+    """Replace the stream after the last layer: only the final norm and the head read the replacement."""
     name = _hook(stream, n_layers - 1, "post")
     return {name: partial(_replace, name=name, stream=stream, replacement=replacement)}
 
@@ -75,20 +74,23 @@ def replace_everywhere(stream: str, replacement: Replacement, n_layers: int) -> 
 
 
 def replace_in_layer(stream: str, replacement: Replacement, layer: int) -> dict[str, Edit]:
-    """Replace the stream for the readers of one layer; after it the stream is what it would be without that.
+    """Replace the stream for the readers of one layer; afterwards it is what it would have been.
 
-    The edits of one layer share what they took away, so they belong together, in one forward pass at a time.
+    The edits of a layer share state, so use them together, in one forward pass at a time.
     """
-    kept = _Kept(stream, replacement)
+    removed = _RemovedPart(stream, replacement)
     names = {place: _hook(stream, layer, place) for place in ("pre", "mid", "post")}
-    edits: dict[str, Edit] = {names["pre"]: partial(kept.take, name=names["pre"], first=True)}
+    edits: dict[str, Edit] = {names["pre"]: partial(removed.take, name=names["pre"], first=True)}
     if _index(stream) is not None:
-        edits |= {f"blocks.{layer}.{branch}_hc.hook_res": kept.carry for branch in ("attn", "mlp")}
-    return edits | {names["mid"]: partial(kept.take, name=names["mid"], first=False), names["post"]: kept.give_back}
+        edits |= {f"blocks.{layer}.{branch}_hc.hook_res": removed.carry for branch in ("attn", "mlp")}
+    return edits | {
+        names["mid"]: partial(removed.take, name=names["mid"], first=False),
+        names["post"]: removed.put_back,
+    }
 
 
-class _Kept:
-    """What one layer's edits took out of a stream, on its way to being put back."""
+class _RemovedPart:
+    """The part of a stream that one layer's edits removed, carried until it is put back."""
 
     def __init__(self, stream: str, replacement: Replacement) -> None:
         self.stream, self.replacement = stream, replacement
@@ -103,18 +105,18 @@ class _Kept:
         self.taken = H @ self._held()
         return H
 
-    def give_back(self, x: Tensor, hook: Any) -> Tensor:
+    def put_back(self, x: Tensor, hook: Any) -> Tensor:
         held, self.taken = self._held(), None
         return x + held
 
     def _held(self) -> Tensor:
         if self.taken is None:
-            raise InputError("a layer's stream is put back before it was replaced: run whole layers")
+            raise InputError("the stream of a layer was put back before it was replaced: run whole layers")
         return self.taken
 
 
 def _index(stream: str) -> int | None:
-    """1 of "s1", None of a named stream."""
+    """1 for "s1", None for a named stream."""
     return int(stream[1:]) if stream[:1] == "s" and stream[1:].isdigit() else None
 
 
@@ -137,5 +139,5 @@ def _value(values: Mapping[str, Tensor], name: str, shape: torch.Size | None) ->
     if name not in values:
         raise InputError(f"no replacement was given for {name}")
     if shape is not None and values[name].shape != shape:
-        raise InputError(f"{name}: a replacement of shape {list(values[name].shape)}, the stream has {list(shape)}")
+        raise InputError(f"{name}: the replacement has shape {list(values[name].shape)}, the stream has {list(shape)}")
     return values[name]

@@ -6,16 +6,16 @@
     python -m interventions.hydra runs/pls --heads L3.* top2:entity
     python -m interventions.hydra runs/pls --control runs/c2
 
-A head's direct effect is minus what it writes along answer minus foil, with the final norm's scale held fixed; its
-total effect is the change of the log-odds when it is ablated. Both are below 0 for a head that helps. They differ by
-what later layers do about it (compensation, per layer, attention and FFN, and per head), by the norm's new scale, and
-with hyper-connections by other mixing:
+A head's direct effect is minus its contribution to answer minus foil, with the scale of the final norm held fixed. Its
+total effect is the change of the log-odds when it is ablated. Both are negative for a head that helps. They differ by
+the reaction of later layers (compensation, by layer, attention, FFN and head), by the new scale of the norm, and, with
+hyper-connections, by changed mixing:
 
     total = direct + compensation + mixing + norm          nats per case, exactly (`interventions.hydra.decomposition`)
 
-`made_up` is −compensation / direct: 1 where later layers restore all that was taken, 0 where none. --control decomposes
-the same cases in a second model, and gives the difference of every part and of the shares made up, paired by case;
-heads of --heads are found in the run and ablated in both models, those of --groups are found in each.
+`made_up` is −compensation / direct: 1 if later layers restore everything, 0 if nothing. --control decomposes the same
+cases in a second model and gives the differences of all parts and shares, paired by case. Heads of --heads are ranked
+in the run and ablated in both models; those of --groups are ranked in each.
 """
 
 from typing import Any, ClassVar
@@ -30,15 +30,15 @@ from streamscope.instruments.figures import HeadMap, Intervals, Scatter
 
 @instrument("hydra", Tasks(tasks=("capitalization", "winograd")))
 class Hydra(Instrument):
-    """Remove heads, and split what the answer loses: what they wrote themselves, and what later layers make of it.
+    """Ablate heads and split the loss of the answer into their direct effect and the reaction of later layers.
 
     total = direct + compensation + mixing + norm, in nats of answer − foil, exactly (McGrath et al. 2023).
     """
 
     heads: Names = ()
-    """Heads to ablate one at a time: L5.H4, L4.*, top3:entity; default: all, unless there are --groups."""
+    """Heads to ablate one at a time: L5.H4, L4.*, top3:entity; default: all, unless --groups are given."""
     groups: Names = ()
-    """Groups to ablate as one: entity, anchor, semantic, found, L5.H4+L5.H5, name=L4.*."""
+    """Groups to ablate as a whole: entity, anchor, semantic, found, L5.H4+L5.H5, name=L4.*."""
 
     figures: ClassVar = (
         Scatter("total", x="direct", label="group", each=("task",),
@@ -52,14 +52,13 @@ class Hydra(Instrument):
     planted: ClassVar = "tests/interventions/test_hydra.py::test_planted_backup_makes_up_what_it_is_set_to"
 
     def check(self, model: Any) -> None:
-        """Heads have contributions of their own."""
+        """Raise `InputError` for a model whose heads have no contributions of their own."""
         need_parts(model, self.name)
         self._body().check_heads(model)
 
     def with_resolved_heads(self, data: Opened) -> "Hydra":
-        """With the single heads that the model ranks by name."""
+        """This instrument with the heads that the model ranks given by name."""
         return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Hydra, __doc__)
-"""`python -m interventions.hydra`."""

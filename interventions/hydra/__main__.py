@@ -1,5 +1,3 @@
-"""`python -m interventions.hydra`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.hydra import main
 

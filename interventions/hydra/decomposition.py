@@ -1,18 +1,18 @@
-"""Direct and total effects of ablating heads, and what later layers make up for, case by case.
+"""Direct and total effects of ablating heads, and the compensation by later layers, case by case.
 
-With c(v; s) of `probes.direct_logit_attribution.contributions`, s the norm's scale as it is and s' under the ablation,
-v' the updates under the ablation, the change of answer − foil (log-odds, nats) is exactly
+c(v; s) is from `probes.direct_logit_attribution.contributions`; s is the norm's unedited scale, s' the scale and v' the
+updates under the ablation. The change of answer − foil (log-odds, nats) is exactly
 
     total = direct + Σ compensation + mixing + norm
 
-    direct        −Σ_h c(v_h; s) over the ablated heads: their own words taken away
+    direct        −Σ_h c(v_h; s) over the ablated heads: the loss of their own contributions
     compensation  c(v'; s) − c(v; s) of each attention and FFN after them (in their own layers: of the other heads)
-    mixing        the same of all before them: 0 but for hyper-connections, whose coefficients depend on the streams
-                  (0 there too where H_res is doubly stochastic: it keeps the streams' sum, KromHC and mHC)
-    norm          Σ c(v'; s') − c(v'; s): what remains is divided by another scale
+    mixing        the same for everything before them: 0 except for hyper-connections, whose coefficients depend on the
+                  streams (also 0 if H_res is doubly stochastic and keeps the streams' sum, as in KromHC and mHC)
+    norm          Σ c(v'; s') − c(v'; s): the new scale of the norm
 
-`total` comes from the model's own log-probabilities, so `unexplained` = total − the sum is a check and is 0 up to
-rounding. Backup heads (Hydra effect, McGrath et al. 2023) show as compensation against the direct effect.
+`total` comes from the model's own log-probabilities, so `unexplained` = total − the sum is a check, 0 up to rounding.
+Backup heads (Hydra effect, McGrath et al. 2023) show as compensation of the opposite sign to the direct effect.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,13 +33,12 @@ PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Every term of this module's docstring for N cases, in nats."""
+    """The terms above for N cases, in nats. heads [L, H, N]: compensation of each head; attn, mlp [L, N]: of attention
+    (with its bias, whose weight hyper-connections may change) and FFN; the others [N]."""
 
     direct: np.ndarray
     heads: np.ndarray
-    """[L, H, N]: compensation of every head"""
     attn: np.ndarray
-    """[L, N]: compensation of attention, its bias included (whose weight may change with hyper-connections)"""
     mlp: np.ndarray
     mixing: np.ndarray
     norm: np.ndarray
@@ -47,29 +46,27 @@ class Decomposition:
 
     @property
     def compensation(self) -> np.ndarray:
-        """[N]"""
+        """Compensation of all layers [N]."""
         return self.attn.sum(0) + self.mlp.sum(0)
 
     @property
     def unexplained(self) -> np.ndarray:
-        """[N]: 0 up to rounding."""
+        """total − the sum of the parts [N]: 0 up to rounding."""
         return self.total - self.direct - self.compensation - self.mixing - self.norm
 
 
 def decompose(
-    model: StreamTransformer,
-    task: Task,
-    groups: Sequence[Group],
-    *,
-    progress: Callable[[Iterable], Iterable] = iter,
+    model: StreamTransformer, task: Task, groups: Sequence[Group], *, progress: Callable[[Iterable], Iterable] = iter
 ) -> list[Decomposition]:
     """The effect of ablating each group on each case of a task scored by a token.
 
-    Raises `InputError` for tasks of sentences, whose log-odds are no one logit difference, and for output projections
+    Raises `InputError` for tasks of sentences, whose log-odds are not one logit difference, and for output projections
     that are not linear.
     """
     if task.rule != "token":
-        raise InputError(f"direct effects are of one position; task {task.name!r} scores whole sentences: use another")
+        raise InputError(
+            f"task {task.name!r} scores whole sentences, but a direct effect belongs to one position: use another task"
+        )
     check_heads(model)
     reads, sweep = task.reads, [scale_heads(g.heads, 0.0) for g in groups]
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
@@ -97,13 +94,13 @@ def decompose(
 
 
 def part_values(one: Decomposition) -> dict[str, np.ndarray]:
-    """part (`PARTS`) -> nats of every case [N]; attn and mlp summed over layers."""
+    """part (`PARTS`) -> nats of every case [N]; attn and mlp are summed over layers."""
     sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
     return {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
 
 
 def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
-    """(layer, attn, mlp or a head as L5H4) -> compensation of every case [N] in nats, from the group's first layer."""
+    """(layer, "attn", "mlp" or a head as L5H4) -> compensation of every case [N] in nats, from the first layer on."""
     first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
     for layer in range(first, len(one.attn)):
         found |= {(layer, "attn"): one.attn[layer], (layer, "mlp"): one.mlp[layer]}
@@ -111,11 +108,11 @@ def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.n
     return found
 
 
-def kept(direct: np.ndarray, total: np.ndarray) -> float:
-    """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that is left in the total.
+def kept_share(direct: np.ndarray, total: np.ndarray) -> float:
+    """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that remains in the total.
 
-    The slope of total on direct through the origin (McGrath et al. 2023, Fig. 4, whose slope is under 1): 1 where
-    nothing is made up for, 0 where all is. Unlike `made_up` it needs no mean direct effect. NaN without any effect.
+    This is the slope of total on direct through the origin (McGrath et al. 2023, Fig. 4: below 1): 1 without
+    compensation, 0 with full compensation. Unlike `made_up` it needs no mean direct effect. NaN without any effect.
     """
     size = float((direct**2).sum())
     return float((direct * total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else float("nan")

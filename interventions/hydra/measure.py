@@ -1,4 +1,4 @@
-"""Direct and total effects: parts of the log-odds as cells, cases of all tasks as units, a row per task and group."""
+"""Direct and total effects: one table row per task and group, with cases of all tasks as units."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from streamscope.instruments.observations import (
 )
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio, read_clusters
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.decomposition import PARTS, Decomposition, decompose, layer_values, part_values
 from streamscope.interventions.observe import SMALLEST, UNIT
@@ -32,14 +32,14 @@ __all__ = ["check_heads", "control_tables", "observe", "tables", "with_resolved_
 KEYS = ("task", "group")
 PLACE = ("layer", "place")
 NATS = Measure(name="log-odds", unit=UNIT["log_odds"], resolution=SMALLEST["log_odds"])
-UNSURE = "the direct effect cannot be told from 0"
-FEW = "too few independent cases to resample, or a share that does not vary over them"
+UNSURE = "the direct effect is not significantly different from 0"
+FEW = "too few independent cases for a bootstrap, or a share that does not vary"
 RESAMPLES = 5000
 ENDS = ("", "_low", "_high")
 
 
 def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: every part, and every later layer's attention, FFN and heads, of each task and group; units: cases."""
+    """Cells: per task and group every part, and each later layer's attention, FFN and heads. Units: cases."""
     opened, groups = data[Tasks], _groups(how, data)
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
     units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
@@ -52,7 +52,7 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
             labels = {"task": task.name, "group": group.name}
             rows["effects"] += [({**labels, "part": part}, x) for part, x in part_values(one).items()]
             of = layer_values(group, one)
-            for at in layers:  # in every model the same cells, also where groups are found in other layers
+            for at in layers:  # the same cells in every model, even if groups are found in other layers
                 rows["layers"].append(({**labels, "layer": at[0], "place": _place(*at)}, of.get(at)))
     blocks = {name: _block(some, units) for name, some in rows.items()}
     contrasts = {
@@ -67,13 +67,12 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
         ],
     }  # fmt: skip
     about = {"title": f"{title_of(model)}; {opened.title()}", "groups": {g.name: g.label for g in groups}}
-    return InstrumentData(
-        blocks, contrasts, about, extra=(groups, dict(zip([t.name for t in opened.tasks], found, strict=True)))
-    )
+    by_task = dict(zip([t.name for t in opened.tasks], found, strict=True))
+    return InstrumentData(blocks, contrasts, about, extra=(groups, by_task))
 
 
 def _groups(how: Hydra, data: Opened) -> list[Group]:
-    """Single heads of --heads, then --groups."""
+    """The single heads of --heads, then --groups."""
     finder = HeadFinder(data.model, data[Tasks].tokenizer)
     single = [Group(head.label, (head,)) for group in _single(how, finder) for head in group.heads]
     return list(dict.fromkeys([*single, *(finder.groups(how.groups) if how.groups else [])]))
@@ -84,7 +83,7 @@ def _single(how: Hydra, finder: HeadFinder) -> list[Group]:
 
 
 def with_resolved_heads(how: Hydra, data: Opened) -> Hydra:
-    """With the single heads by name, so that a control is measured without the same ones."""
+    """These options with single heads given by name, so that a control ablates the same ones."""
     finder = HeadFinder(data.model, data[Tasks].tokenizer)
     return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for g in _single(how, finder) for h in g.heads))
 
@@ -94,7 +93,7 @@ def _place(layer: int, part: str) -> str:
 
 
 def _block(rows: Sequence[tuple[dict[str, Any], np.ndarray | None]], units: pd.DataFrame) -> Observations:
-    """Values of each task's cases at its units; None where there are none."""
+    """Values of each task's cases at its units; None for cells without values."""
     at = {task: np.flatnonzero(units["task"] == task) for task in dict.fromkeys(units["task"])}
     total, size = np.zeros((2, len(rows), len(units)))
     for i, (labels, x) in enumerate(rows):
@@ -104,13 +103,10 @@ def _block(rows: Sequence[tuple[dict[str, Any], np.ndarray | None]], units: pd.D
     return Observations(measure=NATS, cells=cells, units=units, total=total, size=size)
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """effects: a row per task and group with every part; layers: compensation of every later layer, by branch and head.
+    """effects: one row per task and group; layers: compensation of every later layer, by branch and head.
 
-    `unexplained` is the largest of a case: the parts against the model's own log-probabilities.
+    `unexplained` is the largest difference in a case between the parts and the model's own log-probabilities.
     """
     groups, found = seen.extra
     heads = {group.name: group.label for group in groups}
@@ -129,21 +125,21 @@ def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates])
     return {
         "effects": Table(frame, EFFECTS, missing, f"{seen.about['title']}; {worst}", by="direct",
                          most=8, per=("task",)),
-        "layers": Table(layers, LAYERS, gone, "compensation by layer, attention, FFN and head", by="compensation",
+        "layers": Table(layers, LAYERS, gone, "Compensation by layer, attention, FFN and head", by="compensation",
                         most=8, per=("task",)),
     }  # fmt: skip
 
 
 def _two(block: Observations, task: str, group: str) -> tuple[int, int]:
-    """The cells of compensation and direct effect."""
+    """The cells of compensation and of the direct effect."""
     compensation, direct = (block.cell(task=task, group=group, part=part) for part in ("compensation", "direct"))
     return compensation, direct
 
 
-def _known(block: Observations, cell: int) -> bool:
-    """Whether the mean direct effect can be told from 0, so that a share of it means something."""
+def _significant(block: Observations, cell: int) -> bool:
+    """Whether the mean direct effect differs significantly from 0, so that a share of it is meaningful."""
     row = estimate(block, [Contrast(quantity="direct", weights={cell: 1.0})]).frame.iloc[0]
-    if np.isnan(row["low"]):  # the same in every independent case
+    if np.isnan(row["low"]):  # no variation over independent cases
         return bool(abs(row["value"]) > block.measure.resolution)
     return bool(row["low"] > 0 or row["high"] < 0)
 
@@ -153,10 +149,11 @@ def _share(undone: Any, direct: Any, axis: int = -1) -> np.ndarray:
 
 
 def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float], dict[str, str]]:
-    """made_up = −Σ compensation / Σ direct over the cases, with a bootstrap interval; and why some are missing."""
+    """made_up = −Σ compensation / Σ direct over the cases, with a bootstrap interval; and reasons for missing
+    values."""
     cells = _two(block, task, group)
     names = [f"made_up{end}" for end in ENDS]
-    if not _known(block, cells[1]):
+    if not _significant(block, cells[1]):
         return dict.fromkeys(names, np.nan), dict.fromkeys(names, UNSURE)
     found, why = bootstrap(block, cells, _share, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
     return dict(zip(names, (found[k] for k in ("value", "low", "high")), strict=True)), _few(why, "made_up")
@@ -167,7 +164,7 @@ def _few(why: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """made_up: the shares of the run and of the control, and their difference, clusters resampled together in both."""
+    """made_up: the compensated shares of run and control, and their difference, resampled jointly."""
     mine, theirs = run.blocks["effects"], control.blocks["effects"]
     common = [name for name in mine.units["unit"] if name in set(theirs.units["unit"])]
     a, b = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (mine, theirs))
@@ -182,9 +179,8 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
             why |= {name: UNSURE} if "made_up" in lost else {}
         names = [f"difference{end}" for end in ENDS]
         cells = [(block, list(_two(block, task, group))) for block in (a, b)]
-        totals, sizes = (
-            np.concatenate(x) for x in zip(*((one.total[i], one.sizes[i]) for one, i in cells), strict=True)
-        )
+        parts = zip(*((one.total[i], one.sizes[i]) for one, i in cells), strict=True)
+        totals, sizes = (np.concatenate(x) for x in parts)
         inside = (sizes > 0).all(0)
         row |= {"n": int(inside.sum()), **dict.fromkeys(names, np.nan)}
         if why:
@@ -198,7 +194,11 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
         missing |= {(len(rows), column): text for column, text in why.items()}
         clusters = a.units["cluster"][inside].to_list()
         rows.append({**row, "clusters": read_clusters(clusters, len(clusters)).count})
-    return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, "the share made up for, run minus control")}
+    return {
+        "made_up": Table(
+            pd.DataFrame(rows), MADE_UP, missing, "Compensated share of the direct effect, run minus control"
+        )
+    }
 
 
 def _two_shares(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
@@ -207,38 +207,39 @@ def _two_shares(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
 
 SHARE = "share of the direct effect"
 WHICH = (
-    key("task", "task", "whose answers are scored"), key("group", "ablated", "the group of heads that is removed"),
+    key("task", "task", "the task whose answers are scored"), key("group", "ablated", "the ablated group of heads"),
     Column(name="heads", title="heads", unit="layer and index", shown=False, doc="the heads of the group"),
 )  # fmt: skip
-CASES = counts("cases", "independent cases, or the fewest words of a kind where cases share words")
+CASES = counts("cases", "independent cases, or the fewest words of a kind if cases share words")
 DOCS = {
-    "direct": "minus what the heads wrote along answer − foil, the final norm's scale held fixed",
-    "compensation": "what later attention and FFNs add or take because the heads are gone",
+    "direct": "minus the heads' contribution to answer − foil, with the final norm's scale held fixed",
+    "compensation": "change of later attention and FFNs because the heads are ablated",
     "attn": "compensation of later attention, all layers", "mlp": "compensation of later FFNs, all layers",
-    "mixing": "what the streams' mixing before the heads' layer changes; 0 but for hyper-connections",
-    "norm": "what the final norm's new scale changes",
+    "mixing": "change of the streams' mixing before the heads' layer; 0 without hyper-connections",
+    "norm": "effect of the final norm's new scale",
     "total": "change of the log-odds, from the model's own probabilities",
 }  # fmt: skip
-SHOWN = ("direct", "total")
-"""Parts whose p is printed."""
+TESTED_PARTS = ("direct", "total")
+"""Parts whose corrected p is shown."""
 EFFECTS = (
     *WHICH,
-    *(replace(c, shown=c.shown and (part in SHOWN or not c.name.endswith("_holm"))) for part in PARTS
+    *(replace(c, shown=c.shown and (part in TESTED_PARTS or not c.name.endswith("_holm"))) for part in PARTS
       for c in quantity(part, part, UNIT["log_odds"], DOCS[part], sd="independent cases",
                         shown=part != "compensation")),
-    *described("made_up", "made up", SHARE, "−compensation / direct", format=".2f", source="McGrath et al. 2023"),
-    Column(name="unexplained", title="unexplained", unit=UNIT["log_odds"], format=".1e", shown=False,
-           doc="the largest |total − sum of the parts| of a case: rounding"),
+    *described("made_up", "share compensated", SHARE, "−compensation / direct", format=".2f",
+               source="McGrath et al. 2023"),
+    number("unexplained", "unexplained", UNIT["log_odds"], "largest |total − sum of the parts| of a case: rounding",
+           ".1e", False),
     *CASES,
 )  # fmt: skip
 LAYERS = (
     *WHICH, Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
-    key("place", "place", "attention or FFN of a layer, or a head of it"),
+    key("place", "place", "attention, FFN or head of the layer"),
     *quantity("compensation", "compensation", UNIT["log_odds"], DOCS["compensation"], sd="independent cases"), *CASES,
 )  # fmt: skip
 MADE_UP = (
     *WHICH[:2],
-    Column(name="run", title="made up, run", unit=SHARE, format=".2f", doc="−compensation / direct of the run"),
-    Column(name="control", title="control", unit=SHARE, format=".2f", doc="−compensation / direct of the control"),
-    *described("difference", "run − control", SHARE, "of the shares", format="+.2f"), *CASES,
+    number("run", "share compensated, run", SHARE, "−compensation / direct of the run", ".2f"),
+    number("control", "share compensated, control", SHARE, "−compensation / direct of the control", ".2f"),
+    *described("difference", "run − control", SHARE, "difference of the shares", format="+.2f"), *CASES,
 )  # fmt: skip

@@ -5,12 +5,12 @@
     python -m interventions.latents runs/hdpl --at L2.v --dims 3 7 --clamp -2 0 2 --text "Lily had a red"
     python -m interventions.latents runs/hdpl --at L2.v --each --clamp 0
     python -m interventions.latents runs/hdpl --text "Lily had a red" --source "Tim found a big" --blend 0 0.5 1
-    python -m interventions.latents runs/hdpl --control stories/hdpl  beside another model with the same projections
+    python -m interventions.latents runs/hdpl --control stories/hdpl  and another model with the same projections
 
---scale multiplies z, --clamp sets it, --blend moves it towards the z of another prompt at the same positions: 1 swaps,
-less interpolates. Over documents `delta` is the change of the loss in nats per token and `kl` is KL(unedited ‖ edited)
-of the next token, both with a 95 % interval over documents; Holm's p corrects over rows of one edit and amount. On
-texts: KL at every position, and the most probable next tokens before and after. A blend is measured on texts only.
+--scale multiplies z, --clamp sets it, --blend moves it towards the z of another prompt at the same positions (1 swaps).
+Over documents `delta` is the change of the loss in nats per token and `kl` is KL(unedited ‖ edited) of the next token,
+both with a 95 % interval over documents. Holm's p corrects over the rows of one edit and amount. For texts the tables
+show KL at every position, and the most probable next tokens before and after. A blend is measured only on texts.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("latents", Documents(max_documents=200), Text())
 class Latents(Instrument):
-    """Change latents z of HDPL projections, and measure what the model loses and what it says instead.
+    """Change latents z of HDPL projections, and measure the loss and the new predictions.
 
     z ← g z, z ← c, or z ← (1 − s) z + s z' of another text (HDPL §4.2.1); Δ = loss under the edit − loss,
     KL = Σ p ln(p / p') of the next token, p unedited and p' edited.
@@ -36,23 +36,23 @@ class Latents(Instrument):
     at: Names = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
     dims: tuple[Whole, ...] = ()
-    """Latent dimensions to change, from 0; default: all."""
+    """Latent dimensions to change, counted from 0; default: all."""
     each: bool = False
-    """Change one latent dimension at a time, of --dims or of all."""
+    """Change one latent dimension at a time, of --dims or of all dimensions."""
     together: bool = False
-    """Change all the projections at once instead of one at a time."""
+    """Change all projections at once instead of one at a time."""
     scale: tuple[AnyNumber, ...] = ()
-    """Factors on z; 0 is the default when no other change is asked for."""
+    """Factors on z; default 0 if no other change is given."""
     clamp: tuple[AnyNumber, ...] = ()
-    """Values for z; its prior is N(0, 1)."""
+    """Values to set z to; its prior is N(0, 1)."""
     blend: tuple[AnyNumber, ...] = ()
-    """Shares of the source's z: 1 swaps (the default when there are sources), less interpolates."""
+    """Shares of the source's z: 1 swaps (default if --source is given), less interpolates."""
     source: Names = ()
-    """For each text, the one whose latents it gets under --blend."""
+    """For each text, the text whose latents it gets under --blend."""
     position: tuple[AnyInt, ...] = ()
-    """In texts, change these positions only, from BOS = 0; negative ones count from the end of either text."""
+    """Positions of texts to change, from BOS = 0; negative ones count from the end of each text."""
     k: Count = 5
-    """Most probable next tokens to show."""
+    """Number of most probable next tokens to show."""
 
     figures: ClassVar = (
         Curve("delta", x="amount", by="latents", each=("edit",), title="Loss increase as latents are changed"),
@@ -70,24 +70,23 @@ class Latents(Instrument):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.each and self.together:
-            raise InputError("--each changes single dimensions of single projections: leave --together out")
+            raise InputError("--each changes single dimensions of single projections: leave out --together")
         if self.blend and not self.source:
             raise InputError("--blend takes latents from another prompt: give --text and --source")
 
     def check(self, model: Any) -> None:
-        """The projections and their dimensions are there."""
+        """Raise `InputError` for projections or dimensions that the model lacks."""
         need_parts(model, self.name)
         self._body().cells_of(self, model.config)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents, where all that is done is to blend in the latents of other texts."""
+        """Documents are not read if latents are only blended between texts."""
         blends = bool(self.source) and not (self.scale or self.clamp)
-        return {Documents: "--source is of texts alone"} if blends else {}
+        return {Documents: "--source applies to texts only"} if blends else {}
 
     def with_resolved_heads(self, data: Opened) -> "Latents":
-        """With the projections that the model has by name."""
+        """This instrument with the projections given by name."""
         return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Latents, __doc__)
-"""`python -m interventions.latents`."""

@@ -1,4 +1,4 @@
-"""Edits of latents: the losses of documents, KL at every position of texts, and the next tokens of these."""
+"""Edits of latents: losses of documents, KL at every position of texts, and their next tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,10 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Text
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenText, open_text
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
-from streamscope.interventions.edits.latents import (
-    Latents as Taken,
-)
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.interventions.edits.latents import Latents as LatentValues
 from streamscope.interventions.edits.latents import (
     Place,
     blend_latents,
@@ -42,43 +40,40 @@ NOTHING = {"latents": "none", "place": "", "layer": -1, "projection": "", "dims"
 
 @dataclass(frozen=True)
 class Cell:
-    """One edit of one place, or of several together: what is done to which latent dimensions."""
+    """One edit of one place or of several at once; `dims` None means all latent dimensions."""
 
     places: tuple[Place, ...]
     dims: tuple[int, ...] | None
-    """None: all."""
     kind: Literal["scale", "clamp", "blend"]
     amount: float
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The columns that name it; layer −1 and no projection for several places."""
+        """Columns that name the cell; layer −1 and no projection for several places."""
         names = [place.label for place in self.places]
         single = self.places[0] if len(self.places) == 1 else None
         place = "+".join(names) if len(names) < 4 else f"{names[0]}+…+{names[-1]} ({len(names)})"
         dims = "all" if self.dims is None else " ".join(map(str, self.dims))
         return {
-            "latents": place if self.dims is None else f"{place} [{dims}]",
-            "place": place,
-            "layer": single.layer if single else -1,
-            "projection": single.path.split(".")[1] if single else "",
-            "dims": dims,
-            "edit": self.kind,
-            "amount": float(self.amount),
-        }
+            "latents": place if self.dims is None else f"{place} [{dims}]", "place": place,
+            "layer": single.layer if single else -1, "projection": single.path.split(".")[1] if single else "",
+            "dims": dims, "edit": self.kind, "amount": float(self.amount),
+        }  # fmt: skip
 
-    def edits(self, at: Sequence[int] | None = None, taken: Taken | None = None) -> Edits:
-        """The edits, at the positions `at`; `taken` is the other prompt's z, to blend with."""
+    def edits(self, at: Sequence[int] | None = None, other: LatentValues | None = None) -> Edits:
+        """The edits at the positions `at`; `other` is the other prompt's z to blend with."""
         if self.kind == "blend":
-            assert taken is not None
-            return blend_latents({place: taken[place] for place in self.places}, self.amount, self.dims, at)
+            assert other is not None
+            return blend_latents({place: other[place] for place in self.places}, self.amount, self.dims, at)
         make = scale_latents if self.kind == "scale" else clamp_latents
         return make(self.places, self.amount, self.dims, at)
 
 
 def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
-    """Every change of every place, or of all together; with `each` of every dimension. Raises `InputError` for a
-    projection or a dimension that the model does not have."""
+    """Every change of every place (or of all together), and with `each` of every dimension.
+
+    Raises `InputError` for a projection or dimension that the model lacks.
+    """
     places = parse_places(how.at, config)
     check_dims(places, how.dims, config)
     widths = latent_widths(config)
@@ -96,8 +91,8 @@ def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
 
 
 def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every edit; units: documents, and positions of texts. Texts take seconds and come
-    first: a position that does not exist is told before documents take minutes."""
+    """Cells: the unedited model and every edit. Units: documents, and positions of texts. Texts come first because they
+    take seconds: a bad position is reported before the documents run for minutes."""
     cells, name = cells_of(how, model.config), title_of(model)
     opened = data[Text]
     sources = _sources(how, model, data)
@@ -109,11 +104,11 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Instr
         edits = [cell.edits() for cell in measured]
         losses = document_losses(model, documents.shards, edits, kl="forward", **documents.limits, progress=progress)
         keys = pd.DataFrame([NOTHING, *(cell.labels for cell in measured)])
-        told: dict[str, Any] = {"cells": keys, "units": documents.units(), "size": losses.tokens.astype(float)}
+        common: dict[str, Any] = {"cells": keys, "units": documents.units(), "size": losses.tokens.astype(float)}
         total = np.concatenate([losses.baseline[None], losses.edited])
-        seen.blocks["loss"] = Observations(measure=NATS, total=total, **told)
+        seen.blocks["loss"] = Observations(measure=NATS, total=total, **common)
         moved = np.concatenate([np.zeros_like(losses.baseline)[None], losses.kl])
-        seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=moved, **told)
+        seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=moved, **common)
         seen.contrasts |= {"loss": [], "kl": []}
         for i, cell in enumerate(measured, 1):
             labels, family = cell.labels, f"delta of {cell.kind} {cell.amount!r}"
@@ -132,23 +127,20 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Instr
 
 
 def with_resolved_heads(how: Latents, data: Opened) -> Latents:
-    """With the projections that the model has by name, so that a control is measured at the same ones."""
+    """These options with the projections given by name, so that a control is measured at the same ones."""
     return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
-
-
-# ---- on texts ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What edits change on texts, in rows: `positions`, KL at each; `following`, the most probable next tokens."""
+    """Rows for edits on texts: `positions`, the KL at each; `following`, the most probable next tokens."""
 
     positions: pd.DataFrame
     following: pd.DataFrame
 
 
 def _sources(how: Latents, model: Any, data: Opened) -> OpenText | None:
-    """The sources, cut as the texts are; None where there are none."""
+    """The sources, cut as the texts are, or None."""
     texts = data[Text].rows
     if how.source and len(how.source) != len(texts):
         raise InputError(f"{len(texts)} --text and {len(how.source)} --source: give one source for each text")
@@ -158,20 +150,18 @@ def _sources(how: Latents, model: Any, data: Opened) -> OpenText | None:
 
 
 def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[list[int], list[int]]:
-    """(positions of a text of n tokens, the same positions of its source), from 0; all where `at` is empty.
+    """(positions of a text of n tokens, the same positions of its source), from 0; all if `at` is empty.
 
-    Negative positions count from the end of either. Raises `InputError` for positions outside, and for texts of
-    different lengths without positions.
+    Negative positions count from the end of each. Raises `InputError` for positions outside, and for texts of different
+    lengths without positions.
     """
     m = n if n_source is None else n_source
     if not at and n != m:
-        raise InputError(
-            f"the texts have {n} and {m} tokens: say with --position which stand for each other (−1: last)"
-        )
+        raise InputError(f"the texts have {n} and {m} tokens: give --position for the tokens to pair (−1: the last)")
     chosen = list(at) or list(range(n))
     for p in chosen:
         if not -min(n, m) <= p < min(n, m):
-            raise InputError(f"position {p} is outside a text of {min(n, m)} tokens, BOS included")
+            raise InputError(f"position {p} is outside a text of {min(n, m)} tokens including BOS")
     return [p % n for p in chosen], [p % m for p in chosen]
 
 
@@ -179,17 +169,17 @@ def texts_of(
     how: Latents, model: Any, cells: Sequence[Cell], texts: OpenText, sources: Sequence[Sequence[int]],
     progress: Progress = iter,
 ) -> Texts:  # fmt: skip
-    """KL at every position, and the k most probable next tokens after the last one, of every text and edit.
+    """KL at every position, and the k most probable next tokens after the last one, for every text and edit.
 
-    A blend takes z of `sources[i]`, at aligned positions, from an unedited pass. `before` is the unedited probability;
-    rows of the edit "none" are the unedited predictions.
+    A blend takes z from an unedited pass of `sources[i]` at aligned positions. `before` is the unedited probability;
+    rows with the edit "none" are the unedited predictions.
     """
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     positions, following = list[dict[str, Any]](), list[dict[str, Any]]()
     for prompt, ids in enumerate(progress(texts.rows)):
         source = sources[prompt] if sources else None
         here, there = aligned_positions(len(ids), len(source) if source else None, how.position)
-        taken = _taken(model, source, there, cells) if source else None
+        other = _latents_at(model, source, there, cells) if source else None
         query = Query(tokens=[list(ids)], hooks=(last,), logits=[[len(ids) - 1]])
 
         def predict(edits: Edits, query: Query = query) -> tuple[Float[Tensor, "T D"], Float[Tensor, " V"]]:
@@ -204,7 +194,7 @@ def texts_of(
         for cell in cells:
             labels = cell.labels
             labels |= {"prompt": prompt, "change": f"{labels['latents']} {cell.kind} {cell.amount:g}"}
-            x, after = predict(cell.edits(here, taken))
+            x, after = predict(cell.edits(here, other))
             kl = divergences(plain, x, model.head).double().cpu().tolist()
             rows = enumerate(zip(pieces, kl, strict=True))
             positions += [{**labels, "position": i, "token": piece, "kl": value} for i, (piece, value) in rows]
@@ -212,8 +202,8 @@ def texts_of(
     return Texts(pd.DataFrame(positions), pd.DataFrame(following))
 
 
-def _taken(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> Taken:
-    """z of a prompt at the positions `at`, at every place of the cells."""
+def _latents_at(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> LatentValues:
+    """z of a prompt at the positions `at`, for every place of the cells."""
     places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     query = Query(tokens=[list(ids)], hooks=tuple(place.hook for place in places), positions=[list(at)])
     found = run(model, query)
@@ -229,7 +219,7 @@ def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str,
 
 
 def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str]) -> None:
-    """KL as observations: cells are edits of a text, units positions; the mean over a text's positions is wanted."""
+    """Add KL as a block: cells are edits of a text, units its positions; the mean over positions is estimated."""
     index = ["prompt", *KEYS]
     cells = positions[index].drop_duplicates(ignore_index=True)
     units = positions[["prompt", "position"]].drop_duplicates(ignore_index=True)
@@ -241,17 +231,11 @@ def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str
     units["unit"] = [f"{names[i]}:{at}" for i, at in zip(units["prompt"], units["position"], strict=True)]
     measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"])
     seen.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-    labels = cells.to_dict("records")
-    seen.contrasts["texts"] = [
-        Contrast(quantity="kl", weights={i: 1.0}, labels=at, null=None) for i, at in enumerate(labels)
-    ]
-
-
-# ---- tables ------------------------------------------------------------------------------------
+    seen.contrasts["texts"] = each("kl", cells, null=None)
 
 
 def tables(how: Latents, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """latents: a row per edit over documents; texts: per text and edit; next: its next tokens; positions: KL."""
+    """latents: a row per edit over documents; texts: per text and edit; next: next tokens; positions: KL."""
     made, titles, texts = {}, seen.about["title"], seen.extra
     if "loss" in estimates:
         frame, missing = estimates["loss"].wide(KEYS)
@@ -263,60 +247,62 @@ def tables(how: Latents, seen: InstrumentData, estimates: Mapping[str, Estimates
     frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
     frame["kl_max"] = texts.positions.groupby(each, sort=False)["kl"].max().to_numpy()
     edited = texts.following[texts.following["edit"] != "none"]
-    frame["following"] = [_told(rows) for _, rows in edited.groupby(each, sort=False)]
+    frame["following"] = [_probabilities(rows) for _, rows in edited.groupby(each, sort=False)]
     plain = texts.following[texts.following["edit"] == "none"].groupby("prompt")
-    unedited = "; ".join(_told(rows, before=False) for _, rows in plain)
+    unedited = "; ".join(_probabilities(rows, before=False) for _, rows in plain)
     named = titles["texts"]
-    made["texts"] = Table(frame, TEXTS, {}, f"{named}; unedited, next: {unedited}", "kl", 40)
+    made["texts"] = Table(frame, TEXTS, {}, f"{named}; next tokens of the unedited model: {unedited}", "kl", 40)
     following = texts.following[[column.name for column in NEXT]]
-    made["next"] = Table(following, NEXT, {}, f"{named}: the most probable next tokens", "probability", 10)
+    made["next"] = Table(following, NEXT, {}, f"{named}: most probable next tokens", "probability", 10)
     positions = texts.positions[[column.name for column in POSITIONS]]
     made["positions"] = Table(positions, POSITIONS, {}, f"{named}: KL at every position", "kl", 10)
     return made
 
 
-def _told(rows: pd.DataFrame, *, before: bool = True) -> str:
-    """Tokens with their probabilities, in brackets the unedited ones."""
+def _probabilities(rows: pd.DataFrame, *, before: bool = True) -> str:
+    """Tokens with their probabilities, and the unedited ones in brackets."""
     each = zip(rows["token"], rows["probability"], rows["before"], strict=True)
     return ", ".join(f"{token!r} {p:.2f}" + f" ({b:.2f})" * before for token, p, b in each)
 
 
 WHICH = (
-    key("latents", "latents", "the projection, and in brackets the latent dimensions where not all are changed"),
-    Column(name="place", title="projection", unit="name", shown=False, doc="the projections that are changed"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0; −1 of several projections"),
-    Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, gate or up; none of several"),
-    Column(name="dims", title="dimensions", unit="latent dimensions", shown=False, doc="which are changed, from 0"),
+    key("latents", "latents", "the projection, with the changed latent dimensions in brackets if not all"),
+    Column(name="place", title="projection", unit="name", shown=False, doc="the changed projections"),
+    number("layer", "layer", "layer", "from 0; −1 for several projections", "d", False),
+    Column(name="projection", title="projection", unit="name", shown=False,
+           doc="q, k, v, gate or up; empty for several"),
+    Column(name="dims", title="dimensions", unit="latent dimensions", shown=False, doc="changed dimensions, from 0"),
     key("edit", "edit", "scale, clamp, or blend with another text's z"),
     key("amount", "amount", "factor on z, value of z, or share of the other text's z", "scale, z or share", "g"),
-)
+)  # fmt: skip
 COLUMNS = (
     *WHICH,
     *quantity("loss", "loss", UNIT["loss"], "loss under the edit", tested=False, format=".4f"),
-    *quantity("baseline", "unedited", UNIT["loss"], "loss of the model", tested=False, format=".4f", shown=False),
+    *quantity("baseline", "unedited loss", UNIT["loss"], "loss of the unedited model", tested=False, format=".4f",
+              shown=False),
     *quantity("delta", "Δ loss", UNIT["loss"], "loss under the edit − loss", sd="documents"),
-    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "how far predictions move"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents, or windows of them", "documents"),
-)
-PROMPT = key("prompt", "text", "from 0", "text", "d")
+    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "change of the predictions"),
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
+    *counts("documents or windows", "documents"),
+)  # fmt: skip
+PROMPT = key("prompt", "text", "number of the text, from 0", "text", "d")
 CHANGE = Column(name="change", title="change", unit="name", doc="latents, edit and amount", shown=False)
-MEANS = quantity("kl", "KL, mean", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")
+MEANS = quantity("kl", "mean KL", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")
 TEXTS = (
     PROMPT, *WHICH, *MEANS,
-    Column(name="kl_max", title="KL, largest", unit=DIVERGENCE, format=".4f", doc="at any position of the text"),
+    number("kl_max", "largest KL", DIVERGENCE, "largest KL at a position of the text", ".4f"),
     Column(name="following", title="next tokens (unedited)", unit="probability",
-           doc="the most probable next tokens after the text, with their probability and in brackets the unedited one"),
+           doc="most probable next tokens with their probability, and the unedited one in brackets"),
     counts("positions", "texts")[0],
 )  # fmt: skip
 NEXT = (
     PROMPT, *WHICH, CHANGE, Column(name="rank", title="rank", unit="rank", format="d", doc="1 is the most probable"),
-    key("token", "next token", "the candidate"),
-    Column(name="probability", title="probability", unit="probability", format=".3f", doc="under the edit"),
-    Column(name="before", title="unedited", unit="probability", format=".3f", doc="of the same token, unedited"),
+    key("token", "next token", "a likely next token"),
+    number("probability", "probability", "probability", "probability under the edit", ".3f"),
+    number("before", "unedited probability", "probability", "probability of this token in the unedited model", ".3f"),
 )  # fmt: skip
 POSITIONS = (
-    PROMPT, *WHICH, CHANGE, key("position", "position", "from BOS = 0", "tokens from BOS", "d"),
-    key("token", "token read", "the token at the position"),
-    Column(name="kl", title="KL", unit=DIVERGENCE, format=".4f", doc="how far the prediction there moves"),
+    PROMPT, *WHICH, CHANGE, key("position", "position", "position in the text, from BOS = 0", "tokens from BOS", "d"),
+    key("token", "token", "the token at the position"),
+    number("kl", "KL", DIVERGENCE, "change of the prediction at the position", ".4f"),
 )  # fmt: skip

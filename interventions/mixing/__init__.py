@@ -7,20 +7,20 @@
 
     X ← H_res X + H_post ⊗ F(H_pre X)          streams X, around the branch F of every module, L2.attn or L2.mlp
 
-    res-identity   H_res → I: streams are read and written, and never mix
-    res-mean       H_res → its mean over the tokens of the documents: it mixes, and depends on no token
+    res-identity   H_res → I: streams are read and written but never mix
+    res-mean       H_res → its mean over the tokens of the documents: it mixes independently of the token
     res-even       H_res → 1/n: every stream becomes the mean of the streams
     pre-mean, post-mean, both-mean       H_pre, H_post or both → their means over the tokens of the documents
-    pre-even, post-even, both-even       H_pre → 1/n; H_post → the mean of post-mean over streams, the same for all
-    permute        the streams trade places where they enter the module, and keep them: all permutations, or --draws
+    pre-even, post-even, both-even       H_pre → 1/n; H_post → the mean of post-mean over streams
+    permute        streams are permuted where they enter the module and stay permuted: all permutations, or --draws
     average        each stream becomes their mean where it enters the module
 
-At one module all else goes on from there; `everywhere` every module is changed at once, by the same permutation. delta
-is in nats per token, with a 95 % interval over documents; Holm's p corrects over the modules of one change, and over
-the changes that are everywhere. Over permutations a number is their mean, and the interval does not hold their spread:
-see sd of draws. What cannot change an output is undefined, and no finding of 0: where streams enter the first module
-they are equal, so that a doubly stochastic H_res, permuting and averaging do nothing there; the last H_res is not seen
-where the head reads the sum alone. H_pre of equal streams only scales what the branch's norm takes out, but for its ε.
+A change at one module affects everything after it; `everywhere` changes every module at once, with one permutation.
+delta is in nats per token with a 95 % interval over documents. Holm's p corrects over the modules of one change, and
+over the changes everywhere. For permutations a number is their mean; its interval does not include their spread (sd of
+draws). A change that cannot affect an output is undefined, not 0: streams are equal where they enter the first module,
+so a doubly stochastic H_res, permuting and averaging do nothing there, and the last H_res has no effect if the head
+reads only the sum. H_pre of equal streams only changes the scale, which the branch's norm removes up to its ε.
 --control pairs the documents of two models with the same modules.
 """
 
@@ -42,19 +42,19 @@ Change = Literal[
 
 @instrument("mixing", Documents(max_documents=50))
 class Mixing(Instrument):
-    """Change how parallel streams are mixed, read or written, at one module or all, and measure what the model loses.
+    """Change how parallel streams are mixed, read or written, at one module or all, and measure the loss.
 
     X ← H_res X + H_post ⊗ F(H_pre X); delta = loss under the change − loss, KL(unedited ‖ edited) (KROM).
     """
 
     change: tuple[Change, ...] = get_args(Change)
-    """What is changed, and into what."""
+    """Changes to make, named by coefficient and replacement."""
     where: Names = ()
-    """Modules, each alone: L2.attn, L2.*, L0-2.mlp, *.attn, all; all of them at once: everywhere. Default: both."""
+    """Modules, one at a time: L2.attn, L2.*, L0-2.mlp, *.attn, all; or everywhere, all at once. Default: both."""
     draws: Annotated[Count, Only("change", "permute")] = 5
-    """Permutations of the streams; all where there are no more."""
+    """Number of permutations of the streams; all, if there are fewer."""
     seed: Seed = 0
-    """Of the permutations."""
+    """Seed of the permutations."""
 
     figures: ClassVar = (
         Intervals("delta", "everywhere", label="definition", ranked=False,
@@ -74,10 +74,9 @@ class Mixing(Instrument):
             raise InputError("give at least one --change")
 
     def check(self, model: Any) -> None:
-        """The streams and the modules are there."""
+        """Raise `InputError` for a model without parallel streams, or without the modules."""
         need_streams(model, self.name)
         self._body().places(self.where, model.config.n_layers)
 
 
 main = main_of(Mixing, __doc__)
-"""`python -m interventions.mixing`."""

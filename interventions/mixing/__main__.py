@@ -1,5 +1,3 @@
-"""`python -m interventions.mixing`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.mixing import main
 

@@ -1,4 +1,4 @@
-"""Losses of documents under changes of how streams are mixed, read and written; what cannot act is not measured."""
+"""Losses of documents under changes of the mixing of streams; changes without effect are not measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Observations, joined
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
     average_streams,
@@ -33,40 +33,41 @@ OF = {"res": "H_res", "pre": "H_pre", "post": "H_post", "both": "H_pre and H_pos
 TO = {"identity": "I", "mean": "mean over tokens", "even": "even"}
 STREAMS = {"permute": "permuted", "average": "their mean"}
 COEFFICIENTS = {"both": ("pre", "post")}
-"""What a change is of, where it is of several."""
+"""Coefficients of changes that affect several."""
 KEYS = ("change", "definition", "of", "to", "where", "acts")
 NOTHING = {**dict.fromkeys(KEYS, ""), "change": "none", "module": -1, "layer": -1, "draw": -1}
-"""The keys of the unedited model."""
+"""Keys of the unedited model."""
 SAME = "coefficients are the same at every token by construction"
 EQUAL = "its streams are equal"
-SUM = "only the sum of its streams is read, which gets as much"
+SUM = "only the sum of its streams is read, which stays the same"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One change of one module, or of all at once."""
+    """One change of one module (L2.attn) or of all at once (everywhere).
+
+    modules: those it acts in. why: the reason if it acts in none.
+    """
 
     change: str
     where: str
-    """L2.attn, or everywhere."""
     modules: tuple[PlacedConnection, ...]
-    """Those that it acts in."""
     why: str
-    """Why it acts in none."""
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The columns that name it; module and layer are −1 of everywhere."""
+        """Columns that name the cell; module and layer are −1 for everywhere."""
         of, _, to = self.change.partition("-")
-        what, into = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
+        coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
         one = self.modules[0] if self.where != EVERYWHERE else None
         return {
-            "change": self.change, "definition": f"{what} → {into}", "of": what, "to": into, "where": self.where,
+            "change": self.change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value,
+            "where": self.where,
             "acts": "no" if self.why else "yes", "module": one.number if one else -1, "layer": one.layer if one else -1,
         }  # fmt: skip
 
     def edits(self, constants: Mapping[tuple[str, str], Tensor], orders: Sequence[Sequence[int]]) -> list[Edits]:
-        """The edits that do it, one for each permutation."""
+        """The edits, one for each permutation."""
         if self.change == "permute":
             return [permute_streams(self.modules, order) for order in orders]
         if self.change == "average":
@@ -77,26 +78,24 @@ class Cell:
 
 
 def hooks_of(change: str, module: PlacedConnection) -> list[str]:
-    """The coefficients of a module that a change is of, by their hooks."""
+    """Hooks of the module's coefficients that a change affects."""
     of = change.partition("-")[0]
     return [f"{module.path}.hook_{name}" for name in COEFFICIENTS.get(of, (of,))]
 
 
 def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnection]]:
-    """(whether all modules at once are asked for, those that are asked for alone); both without specs.
-
-    Raises `InputError` as `parse_modules`.
-    """
+    """(whether to change all modules at once, the modules to change alone); both by default. Raises as
+    `parse_modules`."""
     alone = [spec for spec in where if spec != EVERYWHERE] if where else ["all"]
     return not where or EVERYWHERE in where, parse_modules(alone, n_layers)
 
 
 def cells_of(how: Mixing, model: Any) -> list[Cell]:
-    """Every change everywhere and at every module, as far as `how` asks for them."""
+    """Every requested change, everywhere and at every module."""
     everywhere, alone = places(how.where, model.config.n_layers)
     every, cells = parse_modules("all", model.config.n_layers), []
     for change in dict.fromkeys(how.change):
-        without = inert(model, change)
+        without = inert_reasons(model, change)
         for where, modules in [(EVERYWHERE, every)] * everywhere + [(module.label, [module]) for module in alone]:
             acting = tuple(module for module in modules if module.path not in without)
             reasons = " and ".join(dict.fromkeys(without.get(module.path, "") for module in modules))
@@ -105,10 +104,10 @@ def cells_of(how: Mixing, model: Any) -> list[Cell]:
     return cells
 
 
-def inert(model: Any, change: str) -> dict[str, str]:
-    """Modules in which a change cannot change any output, by name, with the reason.
+def inert_reasons(model: Any, change: str) -> dict[str, str]:
+    """Modules in which a change cannot affect any output, by name, with the reason.
 
-    With an edit of somebody's own around it, or hooks, nothing is known by construction.
+    Empty if the user has edits or hooks on the model, because then nothing is known by construction.
     """
     spec, modules = model.config.residual, list(connections(model))
     to = change.partition("-")[2]
@@ -126,9 +125,9 @@ def inert(model: Any, change: str) -> dict[str, str]:
 
 
 def constants_of(model: Any, cells: Sequence[Cell], opened: OpenDocuments) -> dict[tuple[str, str], Tensor]:
-    """(hook, identity, mean or even) -> what coefficients become; one object for one thing, which sweeps share.
+    """(hook, "identity", "mean" or "even") -> the new coefficients; equal keys share one object, also between sweeps.
 
-    The even H_post is as large as its mean over tokens and streams: 1/n would also write less.
+    The even H_post is the mean over tokens and streams: 1/n would also write less.
     """
     n = model.config.residual.n
     wanted = dict.fromkeys(
@@ -150,7 +149,7 @@ def constants_of(model: Any, cells: Sequence[Cell], opened: OpenDocuments) -> di
 
 
 def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every change, one for each permutation; units: documents."""
+    """Cells: the unedited model and every change, one per permutation. Units: documents."""
     opened, cells = data[Documents], cells_of(how, model)
     constants = constants_of(model, cells, opened)
     orders = permutations(model.config.residual.n, how.draws, how.seed)
@@ -165,16 +164,16 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Instru
     losses = document_losses(model, opened.shards, sweep, kl="forward", progress=progress, **opened.limits)
     total, kl = np.zeros((2, len(keys), len(losses.tokens)))
     total[0], total[acting], kl[acting] = losses.baseline, losses.edited, losses.kl
-    made = np.zeros((len(keys), 1))
-    made[[0, *acting]] = 1.0
-    tokens, baseline = made * losses.tokens, made * losses.baseline
+    measured = np.zeros((len(keys), 1))
+    measured[[0, *acting]] = 1.0
+    tokens, baseline = measured * losses.tokens, measured * losses.baseline
     loss = f"loss {losses.baseline.sum() / losses.tokens.sum():.4f} nats/token"
     title = f"{title_of(model)}, {loss}; {opened.title()}, {losses.tokens.sum():,} tokens"
     seen = InstrumentData({}, {}, {"title": title}, extra=(cells, index))
-    told: dict[str, Any] = {"cells": pd.DataFrame(keys), "units": opened.units()}
-    seen.blocks["loss"] = Observations(measure=NATS, total=total, size=tokens, **told)
-    seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=baseline, **told)
-    seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=kl, size=tokens, **told)
+    common: dict[str, Any] = {"cells": pd.DataFrame(keys), "units": opened.units()}
+    seen.blocks["loss"] = Observations(measure=NATS, total=total, size=tokens, **common)
+    seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=baseline, **common)
+    seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=kl, size=tokens, **common)
     seen.contrasts |= {"loss": [], "percent": [], "kl": []}
     for cell, at in zip(cells, index, strict=True):
         edited, labels = {i: 1 / len(at) for i in at}, cell.labels
@@ -190,14 +189,11 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Instru
     return seen
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: Mixing, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """everywhere: a row for each change of all modules at once; modules: for each change of each module."""
+    """everywhere: one row per change of all modules at once; modules: one row per change and module."""
     cells, index = seen.extra
     made = {}
-    for name, keys, columns in ((EVERYWHERE, KEYS, ALL), ("modules", (*KEYS, "module", "layer"), ALONE)):
+    for name, keys, columns in ((EVERYWHERE, KEYS, COLUMNS), ("modules", (*KEYS, "module", "layer"), MODULE_COLUMNS)):
         chosen = [i for i, cell in enumerate(cells) if (cell.where == EVERYWHERE) == (name == EVERYWHERE)]
         if not chosen:
             continue
@@ -212,39 +208,39 @@ def tables(how: Mixing, seen: InstrumentData, estimates: Mapping[str, Estimates]
 
 
 def _of_draws(cell: Cell, at: Sequence[int], block: Observations) -> tuple[int, float, str]:
-    """(permutations, sd of delta between them, why there is none)."""
+    """(number of permutations, sd of delta between them, reason if there is none)."""
     if cell.change != "permute" or len(at) < 2 or cell.why:
-        return 0, np.nan, cell.why or "nothing is drawn"
+        return 0, np.nan, cell.why or "no permutations are drawn"
     change = (block.total[list(at)] - block.total[0]).sum(1) / block.sizes[0].sum()
     return len(at), float(np.std(change, ddof=1)), ""
 
 
-WHAT = (
-    Column(name="change", title="change", unit="name", shown=False, doc="as --change has it"),
-    key("definition", "change", "what is changed → what stands in its place"),
-    Column(name="of", title="of", unit="name", shown=False, doc="coefficients, or the streams themselves"),
-    Column(name="to", title="becomes", unit="name", shown=False, doc="what stands in their place"),
+CHANGE = (
+    Column(name="change", title="change", unit="name", shown=False, doc="value of --change"),
+    key("definition", "change", "coefficient or streams → replacement"),
+    Column(name="of", title="changed", unit="name", shown=False, doc="coefficients, or the streams themselves"),
+    Column(name="to", title="becomes", unit="name", shown=False, doc="the replacement"),
     key("where", "where", "layer and branch, or everywhere", "place"),
-    key("acts", "acts", "whether it can change an output"),
-)
+    key("acts", "can act", "whether the change can affect an output"),
+)  # fmt: skip
 MEASURED = (
     *described("loss", "loss", "nats/token", "loss under the change", format=".4f", shown=False),
-    *described("baseline", "unedited", "nats/token", "loss of the model", format=".4f", shown=False),
+    *described("baseline", "unedited loss", "nats/token", "loss of the unedited model", format=".4f", shown=False),
     *quantity("delta", "Δ loss", "nats/token", "loss under the change − loss", sd="documents"),
-    *described("percent", "percent", "percent of the unedited loss", "100 (loss under the change / loss − 1)",
+    *described("percent", "Δ loss, percent", "percent of the unedited loss", "100 (loss under the change / loss − 1)",
                format="+.2f"),
-    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "how far predictions move"),
-    Column(name="draws", title="draws", unit="permutations", format="d", shown=False,
-           doc="of the streams, whose mean the row is; 0 where nothing is drawn"),
-    Column(name="draw_sd", title="sd of draws", unit="nats/token, between permutations", format=".4f", shown=False,
-           doc="standard deviation of delta between permutations"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents, or windows of them", "documents"),
+    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "change of the predictions"),
+    number("draws", "permutations", "permutations", "number of permutations that the row averages; 0 for other changes",
+           "d", False),
+    number("draw_sd", "sd over permutations", "nats/token, between permutations",
+           "standard deviation of delta between permutations", ".4f", False),
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip
-ALL = (*WHAT, *MEASURED)
-ALONE = (
-    *WHAT,
-    Column(name="module", title="module", unit="from 0", format="d", shown=False, doc="in the order of writing"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
+COLUMNS = (*CHANGE, *MEASURED)
+MODULE_COLUMNS = (
+    *CHANGE,
+    number("module", "module", "from 0", "number of the module in the order of writing", "d", False),
+    number("layer", "layer", "layer", "counted from 0", "d", False),
     *MEASURED,
-)
+)  # fmt: skip

@@ -7,17 +7,17 @@
         --corrupt "Leo met a robot and a monkey. Lonely and sad, it" --foil " lay" --by token
     python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
 
-A pair is a clean and a corrupted prompt of equally many tokens: two texts of yours, or of a suite by --contrast: clue
-(the same nouns, what follows calls for the other one), noun (another noun stands there), order (the two orders of a
-minimal pair). Prompts without such a partner are left out and counted. The metric is ln p(answer) − ln p(foil) after
-the last token; recovery is 0 at the corrupted run's value and 1 at the clean one's, undefined in pairs where the two
+A pair is a clean and a corrupted prompt with the same number of tokens: two texts of yours, or prompts of a suite
+paired by --contrast: clue (same nouns, the continuation calls for the other one), noun (another noun), order (the two
+orders of a minimal pair). Prompts without a partner are left out and counted. The metric is ln p(answer) − ln p(foil)
+after the last token. Recovery is 0 at the corrupted run's value and 1 at the clean run's, and undefined for pairs that
 differ by less than --threshold. denoise puts the clean activation into the corrupted run, noise the reverse. Intervals
-are over independent pairs. Beside it stands the first-order guess (attribution patching), and how far it is off.
+are over independent pairs. The first-order guess (attribution patching) and its error are given as well.
 
 Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pre, token_mid, context_post, s1_pre, …
 --senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.patch.paths`
-says what is frozen); top3:recovery are the heads that recovered most, on these same pairs. --control patches the same
-places of the same pairs in a second model with the run's tokenizer; the senders are those of the run.
+defines what is frozen); top3:recovery takes the heads with the largest recovery on the same pairs. --control patches
+the same places of the same pairs in a second model with the run's tokenizer, and the run's senders.
 """
 
 from collections.abc import Mapping
@@ -34,39 +34,39 @@ from streamscope.models.head_spec import score_names
 
 @instrument("patch", Prompts(suite="stories"))
 class Patch(Instrument):
-    """Put single activations of one prompt into the run of another: which of them carry the answer.
+    """Put single activations of one prompt into the run of another, and see which of them carry the answer.
 
-    m = ln p(answer) − ln p(foil); effect = m(patched) − m(the run it was put into); recovery = (m(patched) −
-    m(corrupted)) / (m(clean) − m(corrupted)) (Meng et al. 2022; Wang et al. 2022).
+    m = ln p(answer) − ln p(foil); effect = m(patched) − m(unpatched run); recovery = (m(patched) − m(corrupted)) /
+    (m(clean) − m(corrupted)) (Meng et al. 2022; Wang et al. 2022).
     """
 
     contrast: Literal["clue", "noun", "order"] = "clue"
-    """What differs between the two prompts of a pair."""
+    """Difference between the two prompts of a pair."""
     clean: str | None = None
-    """A clean text of your own; with --corrupt, --answer and --foil instead of a suite."""
+    """Your own clean text; with --corrupt, --answer and --foil it replaces the suite."""
     corrupt: str | None = None
-    """The corrupted text, of equally many tokens."""
+    """The corrupted text, with the same number of tokens."""
     answer: str | None = None
-    """What follows the clean text, with its leading space; its first token counts."""
+    """Continuation of the clean text, with its leading space; its first token counts."""
     foil: str | None = None
-    """What follows the corrupted text."""
+    """Continuation of the corrupted text."""
     pairs: Count = 20
-    """About so many pairs, spread over the suite."""
+    """Approximate number of pairs, spread over the suite."""
     hooks: Names = ()
-    """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams entering each layer, attn_out,
+    """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams that enter each layer, attn_out,
     mlp_out, z."""
     layers: Names = ()
-    """Layers as 3 or 2-4; default: all."""
+    """Layers to patch, as 3 or 2-4; default: all."""
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"
-    """What is patched at once: all positions of a role, a head, a head at a role, one position, or everything."""
+    """Unit of a patch: all positions of a role, a head, a head at a role, one position, or everything."""
     direction: tuple[Literal["denoise", "noise"], ...] = ("denoise",)
-    """Clean into corrupted, or corrupted into clean."""
+    """denoise: clean into corrupted; noise: corrupted into clean."""
     method: tuple[Literal["exact", "attribution"], ...] = ("exact", "attribution")
-    """Run every patch, guess it from one gradient, or both."""
+    """Run every patch, approximate it from one gradient, or both."""
     senders: Names = ()
-    """Path patching from heads (L2.H3, top3:recovery), L2.attn or L2.mlp, in the first direction."""
+    """Path patching from heads (L2.H3, top3:recovery), L2.attn or L2.mlp, in the first --direction."""
     threshold: Positive = 0.5
-    """Nats between clean and corrupted below which recovery is undefined."""
+    """Difference in nats between clean and corrupted below which recovery is undefined."""
 
     figures: ClassVar = (
         HeadMap("recovery", each=("hook", "direction"), columns="position",
@@ -89,21 +89,21 @@ class Patch(Instrument):
         super().__post_init__()
         own = (self.clean, self.corrupt, self.answer, self.foil)
         if any(x is not None for x in own) and any(x is None for x in own):
-            raise InputError("a pair of your own needs all of --clean, --corrupt, --answer and --foil")
+            raise InputError("your own pair needs all of --clean, --corrupt, --answer and --foil")
         of_pairs = [one for one in ("contrast", "pairs") if getattr(self, one) != getattr(Patch, one)]
         if self.clean is not None and of_pairs:
-            raise InputError(f"--{of_pairs[0]} has no effect with --clean, which is a pair of your own: leave it out")
+            raise InputError(f"--{of_pairs[0]} has no effect with your own --clean: leave it out")
         if not self.direction or not self.method:
             raise InputError("give at least one --direction and one --method")
         if strange := score_names(self.senders) - {"recovery"}:
             raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """The suite, where a pair is given."""
+        """The suite is not read if a pair is given."""
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
 
     def with_resolved_heads(self, data: Opened) -> "Patch":
-        """With hooks and ranked senders by name, so that a control is patched in the same places."""
+        """This instrument with hooks and ranked senders by name, so that a control is patched in the same places."""
         return self._body().with_resolved_heads(self, data)
 
 

@@ -1,5 +1,3 @@
-"""`python -m interventions.patch`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.patch import main
 

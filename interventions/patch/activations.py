@@ -1,12 +1,12 @@
-"""Activation patching: one activation of another run, put into this one (Meng et al. 2022; Wang et al. 2022).
+"""Activation patching: put one activation of another run into this one (Meng et al. 2022; Wang et al. 2022).
 
     cells = plan(model, pairs, spots(model, ["token_pre", "attn_out", "z"]), "auto", layers)
     found = patch_pairs(model, pairs, cells, "denoise")
     found.patched[c, i]                 log-odds of pair i with cell c patched, nats
 
-denoise puts the clean activation into the corrupted run, noise the corrupted one into the clean run. The metric is
-m = ln p(answer) − ln p(foil) at the last position. Everything after the patched activation is computed anew.
-`interventions.patch.attribution` guesses the same effects from one gradient.
+denoise puts the clean activation into the corrupted run, noise the reverse. The metric is m = ln p(answer) − ln p(foil)
+at the last position. Everything after the patched activation is recomputed. `interventions.patch.attribution`
+approximates the same effects from one gradient.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,27 +26,29 @@ from streamscope.models.hooks import Edit, ObservePoint, Query, row_of, run
 Direction = Literal["denoise", "noise"]
 By = Literal["auto", "role", "head", "head-role", "all"]
 ANYWHERE = "all"
-"""Label of cells that patch every position."""
+"""Position label of cells that patch every position."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A kind of hook, the same in every layer or outside of all, and the axes of its activation (without the batch)."""
+    """A kind of hook, in every layer or outside the blocks, and the axes of its activation (without the batch).
+
+
+    short: z, attn_out, token_pre, mlp.post, s1_pre, embed, ln_final.normalized, …
+    name: with L for the layer, blocks.L.attn.hook_z, or outside the blocks: hook_embed.
+    time, head: the axis of positions (in patterns the query's) and of heads, or None.
+    stream: the number of a parallel stream; None for all.
+    """
 
     short: str
-    """z, attn_out, token_pre, mlp.post, s1_pre, embed, ln_final.normalized, …"""
     name: str
-    """With L for the layer, blocks.L.attn.hook_z; without, outside the blocks: hook_embed."""
     time: int | None
-    """The position axis (of patterns the query's), or None."""
     head: int | None
-    """The axis of heads, or None."""
     stream: int | None = None
-    """Which of the parallel streams; None for all."""
 
     @property
     def layered(self) -> bool:
-        """Whether every layer has one."""
+        """Whether every layer has this hook."""
         return ".L." in self.name
 
     def hook(self, layer: int) -> str:
@@ -56,7 +58,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is patched at once: a hook, a layer (−1 outside the blocks), the positions with one label, a head or all."""
+    """The unit of a patch: a hook, a layer (−1 outside the blocks), positions with one label, and a head or all."""
 
     spot: Spot
     layer: int
@@ -69,7 +71,7 @@ class Cell:
         return self.spot.hook(self.layer)
 
     def index(self, pair: PatchPair, ndim: int) -> tuple[Any, ...] | None:
-        """The cell's part of an activation with `ndim` axes, batch first; None when the pair has no such position."""
+        """The cell's index into an activation with `ndim` axes, batch first; None if the pair has no such position."""
         at: list[Any] = [slice(None)] * ndim
         if self.place != ANYWHERE:
             if self.place not in pair.places:
@@ -85,10 +87,10 @@ class Cell:
 
 
 def spots(model: Any, names: Sequence[str]) -> list[Spot]:
-    """The hooks meant by short names: the part after `hook_`, with `mlp.`, `attn_hc.`, … where it is not attention's.
+    """Hooks from short names: the part after `hook_`, with `mlp.`, `attn_hc.`, … except for attention's.
 
-    s0_pre, s1_mid, … are single streams of hyper-connections. Raises `InputError` for a name that no hook of the model
-    has, and for one that only shows a sum, naming the streams.
+    s0_pre, s1_mid, … are single streams of hyper-connections. Raises `InputError` for a name without a hook, and for a
+    hook that only observes a sum.
     """
     known = _known(model)
     found: dict[str, Spot] = {}
@@ -112,7 +114,7 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
 
 
 def _known(model: Any) -> dict[str, Spot]:
-    """Short name -> hook: of all hooks inside the blocks, and of those before and after them."""
+    """Short name -> hook, for the hooks inside the blocks, before and after them."""
     found: dict[str, Spot] = {}
     for full in model.hook_dict:
         parts = full.split(".")
@@ -130,7 +132,7 @@ def _known(model: Any) -> dict[str, Spot]:
 
 
 def default_spots(model: Any) -> tuple[str, ...]:
-    """The streams entering each layer, what attention and the FFN write, and every head's output."""
+    """The streams that enter each layer, the outputs of attention and FFN, and every head's output."""
     streams = model.config.residual.streams or ("resid",)
     return (*(f"{name}_pre" for name in streams), "attn_out", "mlp_out", "z")
 
@@ -138,19 +140,19 @@ def default_spots(model: Any) -> tuple[str, ...]:
 def plan(
     model: Any, pairs: Sequence[PatchPair], chosen: Sequence[Spot], by: By = "auto", layers: Sequence[int] | None = None
 ) -> list[Cell]:
-    """The cells of a sweep: hooks × layers × (position labels of the pairs, heads, both, or the whole activation).
+    """The cells of a sweep: hooks × layers × (position labels, heads, both, or the whole activation).
 
-    auto: hooks with heads by head, others by position label. Raises `InputError` for heads of a hook without any, and
-    positions of one without positions.
+    auto: by head for hooks with heads, by position label for others. Raises `InputError` for heads or positions of a
+    hook without them.
     """
     labels = _labels(pairs)
     cells = []
     for spot in chosen:
         how = ("head" if spot.head is not None else "role" if spot.time is not None else "all") if by == "auto" else by
         if "head" in how and spot.head is None:
-            raise InputError(f"{spot.short} has no heads: patch it by role")
+            raise InputError(f"{spot.short} has no heads: patch it with --by role")
         if "role" in how and spot.time is None:
-            raise InputError(f"{spot.short} has no positions: patch it by head or all")
+            raise InputError(f"{spot.short} has no positions: patch it with --by head or all")
         heads = range(model.config.n_heads) if "head" in how else [None]
         places = labels if "role" in how else [ANYWHERE]
         every = range(model.config.n_layers) if layers is None else layers
@@ -160,7 +162,7 @@ def plan(
 
 
 def _labels(pairs: Sequence[PatchPair]) -> list[str]:
-    """Position labels in the order of a text: by their mean place over the pairs."""
+    """Position labels in text order, by their mean place over the pairs."""
     where: dict[str, list[float]] = {}
     for pair in pairs:
         for label, at in pair.places.items():
@@ -168,15 +170,9 @@ def _labels(pairs: Sequence[PatchPair]) -> list[str]:
     return sorted(where, key=lambda label: (label != "BOS", label == "last", float(np.mean(where[label]))))
 
 
-# ---- exact -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Patched:
-    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN where a pair lacks the position.
-
-    `sweep_pairs` makes sure that nothing else is NaN.
-    """
+class PatchResults:
+    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN only if a pair lacks the position."""
 
     direction: Direction
     clean: np.ndarray
@@ -185,29 +181,25 @@ class Patched:
 
     @property
     def effect(self) -> np.ndarray:
-        """Patched minus the run it was put into [cells, pairs], nats."""
+        """Patched minus unpatched run [cells, pairs], nats."""
         return self.patched - (self.corrupt if self.direction == "denoise" else self.clean)
 
     def recovery(self, threshold: float) -> np.ndarray:
-        """(patched − corrupt) / (clean − corrupt) [cells, pairs]; NaN where |clean − corrupt| < `threshold` nats."""
+        """(patched − corrupt) / (clean − corrupt) [cells, pairs]; NaN if |clean − corrupt| < `threshold` nats."""
         gap = self.clean - self.corrupt
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(np.abs(gap) >= threshold, (self.patched - self.corrupt) / gap, np.nan)
 
 
 MakeSweep = Callable[[PatchPair, Mapping[str, Tensor], Mapping[str, Tensor]], list[dict[str, Edit] | None]]
-"""(pair, the run's own activations, the source's) -> one set of edits per cell; None where the cell does not exist."""
+"""(pair, the run's own activations, the source's) -> one set of edits per cell, or None if the cell does not exist."""
 
 
 def patch_pairs(
-    model: Any,
-    pairs: Sequence[PatchPair],
-    cells: Sequence[Cell],
-    direction: Direction = "denoise",
-    *,
+    model: Any, pairs: Sequence[PatchPair], cells: Sequence[Cell], direction: Direction = "denoise", *,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> Patched:
-    """Every cell of every pair, exactly: one run per cell. Raises `InputError` without pairs or cells."""
+) -> PatchResults:  # fmt: skip
+    """Every cell of every pair, exactly, with one run per cell. Raises `InputError` without pairs or cells."""
 
     def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
         sweep: list[dict[str, Edit] | None] = []
@@ -224,16 +216,10 @@ def patch_pairs(
 
 
 def sweep_pairs(
-    model: Any,
-    pairs: Sequence[PatchPair],
-    names: Sequence[str],
-    make: MakeSweep,
-    n_cells: int,
-    direction: Direction,
-    *,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> Patched:
-    """Run `make`'s edits on every pair: the activations `names` of both its prompts come from unedited runs."""
+    model: Any, pairs: Sequence[PatchPair], names: Sequence[str], make: MakeSweep, n_cells: int, direction: Direction,
+    *, progress: Callable[[Iterable], Iterable] = iter,
+) -> PatchResults:  # fmt: skip
+    """Run `make`'s edits on every pair, with the activations `names` of both prompts from unedited runs."""
     if not pairs:
         raise InputError("no pairs of prompts to patch")
     runs, patched = np.zeros((2, len(pairs))), np.full((n_cells, len(pairs)), np.nan)
@@ -249,13 +235,13 @@ def sweep_pairs(
             raise InputError(f"log-odds of the pair {pair.id} are not finite: the weights, or a patch, are too large")
         patched[real, i] = odds[1:]
         runs[:, i] = (other[0], odds[0]) if direction == "denoise" else (odds[0], other[0])
-    return Patched(direction, runs[0], runs[1], patched)
+    return PatchResults(direction, runs[0], runs[1], patched)
 
 
 def both_runs(
     model: Any, pair: PatchPair, names: Sequence[str], direction: Direction
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Activations (without batch axis) of the run to be patched, and of the other one."""
+    """Activations (without batch axis) of the run to be patched, and of the other run."""
     tokens = [pair.corrupt, pair.clean] if direction == "denoise" else [pair.clean, pair.corrupt]
     found = run(model, Query(tokens=tokens, hooks=tuple(names))).hooks if names else {}
     return {name: x[0] for name, x in found.items()}, {name: x[1] for name, x in found.items()}

@@ -1,10 +1,10 @@
-"""Attribution patching: a first-order guess of every patch from one gradient (Nanda 2023; Syed et al. 2023).
+"""Attribution patching: a first-order approximation of every patch from one gradient (Nanda 2023; Syed et al. 2023).
 
     guessed = attribute_pairs(model, pairs, cells, "denoise")
-    guessed - patch_pairs(model, pairs, cells, "denoise").effect          how far it is off
+    guessed - patch_pairs(model, pairs, cells, "denoise").effect          its error
 
-A patched run is replaced by Σ (a_source − a_run) · ∂m/∂a at the run's own activations, with m = ln p(answer) −
-ln p(foil): right where m is linear between the two runs. How far it is off is reported, not assumed.
+The effect of a patch is approximated by Σ (a_source − a_run) · ∂m/∂a at the run's own activations, with
+m = ln p(answer) − ln p(foil). This is exact if m is linear between the two runs; the error is reported.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,16 +20,12 @@ from streamscope.models.hooks import capture
 
 
 def attribute_pairs(
-    model: Any,
-    pairs: Sequence[PatchPair],
-    cells: Sequence[Cell],
-    direction: Direction = "denoise",
-    *,
+    model: Any, pairs: Sequence[PatchPair], cells: Sequence[Cell], direction: Direction = "denoise", *,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> np.ndarray:
-    """First-order guesses of `Patched.effect` [cells, pairs] in nats: Σ (a_source − a_run) · ∂m/∂a over each cell.
+) -> np.ndarray:  # fmt: skip
+    """First-order guesses of `PatchResults.effect` [cells, pairs] in nats: Σ (a_source − a_run) · ∂m/∂a per cell.
 
-    One forward and one backward pass per pair. Raises `InputError` as `patch_pairs`.
+    One forward and one backward pass per pair. Raises `InputError` as `patch_pairs` does.
     """
     if not pairs or not cells:
         raise InputError("nothing to attribute: give at least one pair, one hook and one layer")

@@ -1,15 +1,17 @@
-"""Clean and corrupted prompts of equal token length, position by position comparable: what patching runs on.
+"""Clean and corrupted prompts of equal token length, aligned position by position, as patching needs them.
 
-clue    the nouns stay, what follows their sentence is that of a prompt whose target is the competitor ("… lay a crayon
-        and a basket. She used it to draw a face." against "… She filled it with toys."); answer: the target, foil: the
+clue    the nouns stay; the text after their sentence comes from a prompt whose target is the competitor ("… lay a
+crayon
+        and a basket. She used it to draw a face." against "… She filled it with toys."); answer: target, foil:
         competitor
-noun    the target noun is exchanged for another of the suite, everywhere else the texts agree; answer: the target,
-        foil: the other noun ("Tim saw a key and a box. … he used the": key against, say, spoon). A model that names
-        what the clue calls for, whatever was there, has little to recover
+noun    the target noun is replaced by another of the suite, everything else agrees; answer: target, foil: the other
+noun
+        ("Tim saw a key and a box. … he used the": key against, say, spoon). A model that follows the clue and ignores
+        the nouns has little to recover
 order   the two orders of a minimal pair (with their articles): clean names the target first; answer: coherent, foil:
-        incoherent. A model that understands either order gives both the same log-odds, and little is to recover
+        incoherent. A model that understands both orders has little to recover
 
-Positions have labels that mean the same in every pair (`PLACES`), so that pairs of different lengths share a table.
+Position labels mean the same in every pair (`PLACES`), so that pairs of different lengths share a table.
 """
 
 import re
@@ -29,42 +31,40 @@ PLACES = (
     "BOS", "before", "target", "first noun", "between", "distractor", "second noun", "after nouns", "query",
     "after query", "last",
 )  # fmt: skip
-"""In the order of a text. `between` is between the nouns, `last` the position that predicts the answer."""
+"""In text order. `between` is between the nouns, `last` the position that predicts the answer."""
 VOWELS = "aeiou"
 GENDERED = {"he", "she", "his", "her", "him", "hers", "they", "their", "them"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchPair:
-    """Two prompts of equal length; the answer is what follows the clean one, the foil what follows the corrupted."""
+    """Two prompts of equal length; the answer follows the clean one, the foil the corrupted one."""
 
     id: str
     cluster: Unit
-    """The unit of inference: the two orders of a minimal pair are one."""
+    """The unit of inference: the two orders of a minimal pair share one."""
     clean: tuple[int, ...]
     corrupt: tuple[int, ...]
     answer: int
     foil: int
     places: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Label -> positions, the same in both prompts; all positions, each once."""
+    """Label -> positions, the same in both prompts; covers every position once."""
 
     def __post_init__(self) -> None:
         if len(self.clean) != len(self.corrupt) or not self.clean:
-            raise InputError(
-                f"pair {self.id!r}: {len(self.clean)} and {len(self.corrupt)} tokens; patching needs equal"
-            )
+            raise InputError(f"pair {self.id!r} has {len(self.clean)} and {len(self.corrupt)} tokens; make them equal")
         if self.answer == self.foil:
             raise InputError(f"pair {self.id!r}: answer and foil are the same token")
 
     @property
     def last(self) -> int:
-        """The position whose next token is asked for."""
+        """The position that predicts the answer."""
         return len(self.clean) - 1
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs and what was left out, with reasons."""
+    """Pairs, and what was left out with reasons."""
 
     pairs: tuple[PatchPair, ...]
     filtered: tuple[tuple[str, str], ...] = ()
@@ -76,8 +76,7 @@ class Pairs:
 
 
 def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
-    """All pairs of a suite. Raises `InputError` when none is left."""
-
+    """All pairs of a suite. Raises `InputError` if there is none."""
     names = clusters(aligned)
     found: list[PatchPair] = []
     filtered: list[tuple[str, str]] = []
@@ -98,14 +97,14 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
     if not found:
         why = Counter(reason for _, reason in filtered).most_common(1)
         reason = why[0][0] if why else "it has no minimal pairs"
-        raise InputError(f"no prompt gives a clean and a corrupted text of equal tokens: {reason}; use another --suite")
+        raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use another --suite")
     return Pairs(tuple(found), tuple(filtered))
 
 
 def choose_pairs(pairs: Pairs, n: int) -> Pairs:
-    """About n pairs, whole clusters, spread evenly over the suite. Raises `InputError` for fewer than one."""
+    """About n pairs in whole clusters, spread evenly over the suite. Raises `InputError` for fewer than one."""
     if n < 1:
-        raise InputError(f"{n} pairs: at least 1")
+        raise InputError(f"{n} pairs: give at least 1")
     by_cluster: dict[Unit, list[PatchPair]] = {}
     for pair in pairs.pairs:
         by_cluster.setdefault(pair.cluster, []).append(pair)
@@ -116,9 +115,9 @@ def choose_pairs(pairs: Pairs, n: int) -> Pairs:
 
 
 def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
-    """A pair from two texts and two continuations, whose first tokens are compared; every position has its own label.
+    """A pair from two texts and two continuations, compared by their first tokens; every position has its own label.
 
-    Raises `InputError` for texts of different lengths and continuations that do not begin a token.
+    Raises `InputError` for texts of different lengths, and continuations that do not begin a new token.
     """
     ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
     following = []
@@ -130,9 +129,7 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
             )
         following.append(longer[len(ids)])
     if len(ids) != len(other):
-        raise InputError(
-            f"the clean text has {len(ids)} tokens, the corrupted {len(other)}; patching needs equal lengths"
-        )
+        raise InputError(f"the clean text has {len(ids)} tokens, the corrupted {len(other)}; make them equal")
     return PatchPair(
         id="own", cluster="own", clean=tuple(ids), corrupt=tuple(other), answer=following[0], foil=following[1],
         places={label: (p,) for p, label in enumerate(token_labels(tokenizer, ids, other))},
@@ -140,14 +137,13 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
 
 
 def token_labels(tokenizer: Tokenizer, clean: Sequence[int], corrupt: Sequence[int]) -> list[str]:
-    """One label per position: its number and token, both tokens where the texts differ."""
+    """One label per position: its number and token, or both tokens if the texts differ."""
     texts = zip(tokenizer.pieces(list(clean)), tokenizer.pieces(list(corrupt)), strict=True)
     return [f"{p} BOS" if p == 0 else f"{p} {a}" + (f" |{b}" if a != b else "") for p, (a, b) in enumerate(texts)]
 
 
 def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair]:
-    """The pairs with every position on its own. Raises `InputError` for several lengths."""
-
+    """The pairs with one label per position. Raises `InputError` for different lengths."""
     lengths = {len(pair.clean) for pair in pairs}
     if len(lengths) > 1:
         raise InputError(f"--by token needs prompts of one length, these have {min(lengths)} to {max(lengths)} tokens")
@@ -155,9 +151,6 @@ def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair
     if len(pairs) == 1:
         labels = token_labels(tokenizer, pairs[0].clean, pairs[0].corrupt)
     return [replace(pair, places={label: (p,) for p, label in enumerate(labels)}) for pair in pairs]
-
-
-# ---- the contrasts -------------------------------------------------------------------------
 
 
 def _nouns(aligned: Aligned) -> dict[str, list[str]]:
@@ -170,11 +163,11 @@ def _nouns(aligned: Aligned) -> dict[str, list[str]]:
 
 
 Clues = dict[tuple[str, str, frozenset[str]], list[tuple[str, tuple[int, ...]]]]
-"""(relation, target noun, gendered words) -> what follows the sentence of the nouns, and the query's characters."""
+"""(relation, target noun, gendered words) -> texts after the sentence of the nouns, with the query's characters."""
 
 
 def _split(prompt: Any) -> int | None:
-    """Where the text after the sentence of the nouns begins; None when the query stands before it."""
+    """Where the text after the sentence of the nouns begins; None if the query comes before it."""
     after = max(end for role, (_, end) in prompt.roles.items() if role != "query")
     stop = prompt.text.find(". ", after)
     return stop + 1 if 0 <= stop < prompt.roles["query"][0] else None
@@ -185,7 +178,7 @@ def _gendered(text: str) -> frozenset[str]:
 
 
 def _clues(aligned: Aligned) -> Clues:
-    """What the prompts say after their nouns, in order, each once."""
+    """The texts of the prompts after their nouns, in order, each once."""
     found: Clues = {}
     for p in aligned.prompts:
         at = _split(p) if "target" in p.roles else None
@@ -198,18 +191,15 @@ def _clues(aligned: Aligned) -> Clues:
 
 
 def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and the same nouns with a clue for the competitor, or the reason why there is none."""
+    """The prompt and the same nouns with a clue for the competitor, or the reason why there is no such pair."""
     prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
     if after is None or "target" not in at or "distractor" not in at:
-        return "it has no continuations, or no competitor"
+        return "it has no continuations or no competitor"
     split = _split(prompt)
     if split is None:
         return "its query is in the sentence of its nouns"
-    key = (
-        prompt.relation or prompt.category,
-        prompt.text[slice(*prompt.roles["distractor"])],
-        _gendered(prompt.text[split:]),
-    )
+    distractor = prompt.text[slice(*prompt.roles["distractor"])]
+    key = (prompt.relation or prompt.category, distractor, _gendered(prompt.text[split:]))
     for rest, (start, _) in clues.get(key, []):
         changed, spans = tokenizer.spans(prompt.text[:split] + rest)
         if len(changed) != len(ids):
@@ -225,10 +215,10 @@ def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, clu
 
 
 def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and the same one with another target noun, or the reason why there is none."""
+    """The prompt and the same one with another target noun, or the reason why there is no such pair."""
     prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
     if after is None or "target" not in at or "distractor" not in at:
-        return "it has no continuations, or no competitor"
+        return "it has no continuations or no competitor"
     start, end = prompt.roles["target"]
     noun = prompt.text[start:end]
     if (prompt.coherent or "").strip() != noun:
@@ -258,11 +248,7 @@ def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> Patch
         return "it has no continuations"
     if len(ids) != len(other):
         return "the two orders differ in tokens"
-    if (
-        at["target"] != swapped["distractor"]
-        or at["distractor"] != swapped["target"]
-        or at["query"] != swapped["query"]
-    ):
+    if (at["target"], at["distractor"], at["query"]) != (swapped["distractor"], swapped["target"], swapped["query"]):
         return "the nouns have different numbers of tokens"
     where = {"first noun": at["target"], "second noun": at["distractor"], "query": at["query"]}
     return PatchPair(

@@ -1,17 +1,17 @@
-"""Path patching: what one sender changes through one reader, by the direct edge between them (Wang et al. 2022).
+"""Path patching: the effect of one sender through one reader, by the direct edge between them (Wang et al. 2022).
 
     edges = edges_of(model, [Sender(1, 2)])
     found = patch_edges(model, pairs, edges, "denoise")
 
-The sender is a head, a layer's attention or its FFN. In the run that is patched, the reader's input alone gets
+The sender is a head, a layer's attention or its FFN. In the patched run, only the reader's input gets
 
-    δ = (what the sender writes in the source run) − (what it writes in this run)        [T, D], at every position
+    δ = (the sender's output in the source run) − (its output in this run)        [T, D], at every position
 
-added through its own hook: `hook_attn_in` (Q and K of a layer), `hook_attn_v_in` (V), `hook_mlp_in` (the FFN), or the
-streams after the last layer, which only the final norm and the head read. Frozen at the values of this run: all
-components between the two and all other readers, for none of them sees δ; also the coefficients of hyper-connections
-(H_post, H_res, H_pre) that carry δ to the reader. Not frozen: the reader itself, its norm included, and everything
-after it. Patching a sender outright adds up all of its paths and their interactions; an edge is one of them.
+through its own hook: `hook_attn_in` (Q and K of a layer), `hook_attn_v_in` (V), `hook_mlp_in` (the FFN), or the streams
+after the last layer, which only the final norm and the head read. Frozen at this run's values: all components between
+sender and reader and all other readers, because none of them sees δ; also the coefficients of hyper-connections
+(H_post, H_res, H_pre) that carry δ to the reader. Not frozen: the reader with its norm, and everything after it.
+Patching a whole sender combines all its paths and their interactions; an edge is one path.
 """
 
 import re
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.patch.activations import Direction, Patched, sweep_pairs
+from streamscope.interventions.patch.activations import Direction, PatchResults, sweep_pairs
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
 from streamscope.models.head_spec import Scores, parse_heads
@@ -49,14 +49,14 @@ class Sender:
 
     @property
     def hook(self) -> str:
-        """The hook that shows what it writes, or what its part of the output projection reads."""
+        """The hook of its output, or of the input of its part of the output projection."""
         name = "hook_mlp_out" if self.ffn else "hook_attn_out" if self.head is None else "attn.hook_z"
         return f"blocks.{self.layer}.{name}"
 
 
 @dataclass(frozen=True)
 class Edge:
-    """From a sender to one reader of a layer, or to the head (layer = number of layers)."""
+    """An edge from a sender to one reader of a layer, or to the head (layer = number of layers)."""
 
     sender: Sender
     reader: Reader
@@ -64,12 +64,12 @@ class Edge:
 
     @property
     def label(self) -> str:
-        """The reader: L3 attn_in, or head."""
+        """The reader, such as L3 attn_in, or head."""
         return "head" if self.reader == "head" else f"L{self.layer} {self.reader}"
 
 
 def parse_senders(specs: Sequence[str], model: Any, scores: Scores | None = None) -> list[Sender]:
-    """L2.H3 and the rest of the head grammar, L2.attn, L2.mlp. Raises `InputError` for what the model does not have."""
+    """Senders from L2.H3 and the rest of the head grammar, L2.attn, L2.mlp. `InputError` for parts the model lacks."""
     found: dict[Sender, None] = {}
     for spec in specs:
         if whole := re.fullmatch(r"L(\d+)\.?(attn|mlp)", spec):
@@ -84,7 +84,7 @@ def parse_senders(specs: Sequence[str], model: Any, scores: Scores | None = None
 
 
 def connected(model: Any, edge: Edge) -> bool:
-    """Whether the reader reads the stream that the sender writes, after it has written."""
+    """Whether the reader reads the stream that the sender writes, after the sender has written."""
     residual, sender = model.config.residual, edge.sender
     if edge.reader == "head":
         return True
@@ -100,7 +100,7 @@ def connected(model: Any, edge: Edge) -> bool:
 
 
 def every_edge(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
-    """From every sender to every reader of every layer, also where the reader does not read what the sender writes."""
+    """Edges from every sender to every reader of every layer, even if the reader does not read the sender's output."""
     n = model.config.n_layers
     every = [(reader, layer) for layer in range(n) for reader in READERS if reader in readers]
     every += [("head", n)] if "head" in readers else []
@@ -108,42 +108,36 @@ def every_edge(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] 
 
 
 def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
-    """All edges that exist from the senders. Raises `InputError` when there is none."""
+    """All existing edges from the senders. Raises `InputError` if there is none."""
     found = [edge for edge in every_edge(model, senders, readers) if connected(model, edge)]
     if not found:
-        raise InputError("no reader reads what these senders write; give a sender of an earlier layer")
+        raise InputError("no reader reads the output of these senders; give a sender of an earlier layer")
     for edge in found:
         if edge.sender.head is not None and isinstance(model.config.attention.o, Hdpl):
-            raise InputError(
-                "what a head writes does not add up through an HDPL output projection; send L2.attn instead"
-            )
+            raise InputError("a head has no output of its own through an HDPL output projection; send L2.attn instead")
     return found
 
 
 def patch_edges(
-    model: Any,
-    pairs: Sequence[PatchPair],
-    edges: Sequence[Edge],
-    direction: Direction = "denoise",
-    *,
+    model: Any, pairs: Sequence[PatchPair], edges: Sequence[Edge], direction: Direction = "denoise", *,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> Patched:
-    """Every edge of every pair: one run per edge, with δ added to the reader's input alone."""
+) -> PatchResults:  # fmt: skip
+    """Every edge of every pair: one run per edge, with δ added to the reader's input only."""
     names = list(dict.fromkeys(edge.sender.hook for edge in edges))
     if isinstance(model.config.residual, Hyper):
         for layer in range(min(edge.sender.layer for edge in edges), model.config.n_layers):
             names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
 
     def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
-        written = {edge.sender: _written(model, edge.sender, own, source) for edge in edges}
+        written = {edge.sender: _change(model, edge.sender, own, source) for edge in edges}
         return [_edits(model, edge, written[edge.sender], own) for edge in edges]
 
     return sweep_pairs(model, pairs, names, make, len(edges), direction, progress=progress)
 
 
 @torch.no_grad()
-def _written(model: Any, sender: Sender, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
-    """δ [T, D] in the update of the sender's branch."""
+def _change(model: Any, sender: Sender, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+    """δ [T, D], the change of the sender's output."""
     change = source[sender.hook] - own[sender.hook]
     if sender.head is None:
         return change
@@ -151,10 +145,10 @@ def _written(model: Any, sender: Sender, own: Mapping[str, Tensor], source: Mapp
 
 
 def _edits(model: Any, edge: Edge, delta: Tensor, own: Mapping[str, Tensor]) -> dict[str, Edit]:
-    """Add δ where the reader takes it in."""
+    """The edit that adds δ to the reader's input."""
     residual, last = model.config.residual, f"blocks.{model.config.n_layers - 1}."
     if isinstance(residual, Hyper):
-        delta = _carried(edge, delta, own, model.config.n_layers)
+        delta = _through_connections(edge, delta, own, model.config.n_layers)
         name = f"{last}hook_streams_post" if edge.reader == "head" else f"blocks.{edge.layer}.hook_{edge.reader}"
     elif edge.reader != "head":
         name = f"blocks.{edge.layer}.hook_{edge.reader}"
@@ -163,10 +157,10 @@ def _edits(model: Any, edge: Edge, delta: Tensor, own: Mapping[str, Tensor]) -> 
         name = f"{last}hook_{'token' if to_token else 'context'}_post"
     else:
         name = f"{last}hook_resid_post"
-    return {name: partial(_plus, delta=delta)}
+    return {name: partial(_add, delta=delta)}
 
 
-def _carried(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n_layers: int) -> Tensor:
+def _through_connections(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n_layers: int) -> Tensor:
     """δ through hyper-connections with this run's coefficients: [T, D] for a branch, [T, N, D] for the head."""
     steps = [(layer, branch) for layer in range(edge.sender.layer, n_layers) for branch in ("attn", "mlp")]
     start = steps.index((edge.sender.layer, "mlp" if edge.sender.ffn else "attn"))
@@ -174,12 +168,11 @@ def _carried(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n_layers: int
     D = own[f"blocks.{layer}.{branch}_hc.hook_post"][..., None] * delta[:, None]
     for layer, branch in steps[start + 1 :]:
         at = f"blocks.{layer}.{branch}_hc."
-        reads = layer == edge.layer and (edge.reader == "mlp_in") == (branch == "mlp") and edge.reader != "head"
-        if reads:
+        if layer == edge.layer and edge.reader != "head" and (edge.reader == "mlp_in") == (branch == "mlp"):
             return (own[f"{at}hook_pre"][..., None] * D).sum(-2)
         D = own[f"{at}hook_res"] @ D
     return D
 
 
-def _plus(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+def _add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
     return x + delta.to(x)

@@ -5,12 +5,11 @@
     python -m probes.directions runs/kromcanon --out indoor.parquet
     python -m interventions.steer runs/kromcanon --direction indoor.safetensors --streams s0 s2 --raw --scale 5
 
-After every block of --layers, x ← x + c·m·d at all positions, in each of --streams: d is the unit direction, m the mean
-norm of the residual stream (what the head would read) after that block over the measured documents, or 1 with --raw. So
-c = 1 adds as much as there is, once per layer. Adding to several streams adds to each: what the head reads moves by
-their sum or mean. KL(P_c ‖ P_0), loss and the shift of d·x are per token with 95 % intervals over documents. Any
-vector of that size disturbs a model: `random_kl` is the mean KL of random directions, added in the same way, and
-`kl_above` what the direction does beyond them.
+After every block of --layers, x ← x + c·m·d at all positions of each of --streams. d is the unit direction, m the mean
+norm of the residual stream after that block over the documents, or 1 with --raw: c = 1 adds a vector as large as the
+stream, once per layer. The head reads the sum or mean of the additions to several streams. KL(P_c ‖ P_0), loss and the
+shift of d·x are per token with 95 % intervals over documents. Any vector of that size disturbs a model: `random_kl` is
+the mean KL of random directions, and `kl_above` the excess of the direction.
 """
 
 from collections.abc import Mapping
@@ -26,33 +25,34 @@ from streamscope.instruments.figures import Curve
 
 @instrument("steer", Documents(batch_size=16), Sets())
 class Steer(Instrument):
-    """Add a direction to the residual streams, x ← x + c·m·d after some layers, and measure what predictions become.
+    """Add a direction to the residual streams, x ← x + c·m·d after some layers, and measure the change of predictions.
 
-    KL(P_c ‖ P_0), change of the loss and shift of d·x per token, beside random directions of the same size (SPEC §1.8).
+    KL(P_c ‖ P_0), change of the loss and shift of d·x per token, compared with random directions of the same size (SPEC
+    §1.8).
     """
 
     direction: str = "best"
-    """Between the sets, of the layer best (by d), norm or a number; or FILE[:LAYER|best|norm] of probes.directions."""
+    """Direction between the sets, from layer best (by d), norm or a number; or FILE[:LAYER|best|norm]."""
     stream: str = "resid"
-    """Whose direction: resid, s0, token, …"""
+    """Stream of the direction: resid, s0, token, …"""
     method: Literal["mean", "svd"] = "mean"
-    """Difference of means, or first singular vector."""
+    """How to find the direction: difference of means, or first singular vector."""
     layers: Names = ()
-    """Layers after which to add it, as 3 or 2-4; default: the direction's own."""
+    """Layers after which to add it, as 3 or 2-4; default: the direction's own layer."""
     streams: Names = ()
     """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
     scale: tuple[AnyNumber, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
     """Factors c."""
     raw: bool = False
-    """c in units of the residual stream, not in mean norms."""
+    """Give c in units of the residual stream instead of mean norms."""
     draws: Whole = 3
-    """Random directions to compare each scale with; 0: none."""
+    """Number of random directions to compare each scale with; 0: none."""
     prompt: str = "Once upon a time"
-    """What the samples continue; empty for no samples."""
+    """Prompt that the samples continue; empty for no samples."""
     sample_tokens: Annotated[Whole, Only("prompt")] = 40
-    """Tokens of a sample."""
+    """Number of tokens per sample."""
     seed: Seed = 0
-    """Of the samples and of the random directions."""
+    """Seed of the samples and of the random directions."""
 
     figures: ClassVar = (
         Curve("kl", beside="random_kl", title="How far predictions move along the direction"),
@@ -68,15 +68,15 @@ class Steer(Instrument):
             raise InputError("give at least one --scale")
 
     def check(self, model: Any) -> None:
-        """Direction of a file, layers, streams, and room for the samples."""
+        """Check a direction from a file, layers, streams, and room for the samples."""
         self._body().check(self, model)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Sets, where the direction is of a file."""
-        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file's"}
+        """Sets are not read if the direction comes from a file."""
+        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file"}
 
     def with_resolved_heads(self, data: Opened) -> "Steer":
-        """With the layers that the direction is added after, so that a control's is added after the same."""
+        """This instrument with the layers given, so that a control adds the direction after the same ones."""
         return self._body().with_resolved_heads(self, data)
 
 

@@ -1,5 +1,3 @@
-"""`python -m interventions.steer`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.steer import main
 

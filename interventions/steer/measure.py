@@ -1,4 +1,4 @@
-"""What steering along a direction does at every scale: KL, loss and projection of documents, and samples."""
+"""Steering along a direction at every scale: KL, loss and projection of documents, and samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe import SMALLEST, Losses, document_losses
@@ -35,7 +35,7 @@ MEASURES = {
 
 
 def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
-    """Mean over tokens (without BOS) of ‖resid_post‖ per layer, the unit of --scale; `resid` is what the head reads."""
+    """Mean ‖resid_post‖ over tokens (without BOS) per layer: the unit of --scale."""
     rows = [list(row) for row in rows]
     total = np.zeros(model.config.n_layers)
     tokens = 0
@@ -47,14 +47,14 @@ def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
         for name, xs in run(model, Query(tokens=some, hooks=("blocks.*.hook_resid_post",))).hooks.items():
             total[int(name.split(".")[1])] += sum(float(x[1:].double().norm(dim=-1).sum()) for x in xs)
     if not tokens:
-        raise InputError("a mean norm over no tokens: the documents hold BOS alone")
+        raise InputError("the documents contain only BOS, so there is no mean norm: give longer ones")
     return {layer: float(value) for layer, value in enumerate(total / tokens)}
 
 
 def steering_edits(
     direction: Tensor, layers: Sequence[int], streams: Sequence[str], scale: float, norms: Mapping[int, float] | None
 ) -> Edits:
-    """Add scale · norm_ℓ · d after each layer ℓ (norm_ℓ = 1 without `norms`) to each stream; d [D] is a unit vector."""
+    """Add scale · norm_ℓ · d to each stream after each layer ℓ (norm_ℓ = 1 without `norms`); d [D] is a unit vector."""
     amounts = {layer: scale * (norms[layer] if norms is not None else 1.0) for layer in layers}
     return add_direction(direction, amounts, streams)
 
@@ -70,7 +70,7 @@ def check(how: Steer, model: Any) -> None:
 
 
 def with_resolved_heads(how: Steer, data: Opened) -> Steer:
-    """With the layers of the model's direction."""
+    """These options with the layers of the model's direction."""
     return how if how.layers else replace(how, layers=(str(_direction(how, data)[0].layer),))
 
 
@@ -79,7 +79,7 @@ def _direction(how: Steer, data: Opened) -> tuple[Any, str]:
 
 
 def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model, every scale, and the random directions at it; units: documents."""
+    """Cells: the unedited model, every scale, and random directions at every scale. Units: documents."""
     direction, found_in = _direction(how, data)
     layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
     streams, opened = streams_of(model, how.streams), data[Documents]
@@ -92,7 +92,7 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Instrum
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
     seen = InstrumentData({}, {}, arrays={"direction": direction.vector.numpy()}, extra={})
-    seen.about |= {"title": title + (f"; the direction was {found_in}" if found_in else ""), "layers": layers}
+    seen.about |= {"title": title + (f"; direction {found_in}" if found_in else ""), "layers": layers}
     seen.about |= {"direction": direction.about, "streams": list(streams)}
     seen.about["norms"] = None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()}
     add_divergence(seen, found, scales, how.draws, opened.units())
@@ -105,7 +105,7 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Instrum
 def add_divergence(
     seen: InstrumentData, found: Losses, scales: Sequence[float], draws: int, units: pd.DataFrame
 ) -> None:
-    """Loss, KL and shift of every document: unedited, under the direction's scales, under each random direction's."""
+    """Blocks of loss, KL and shift: unedited, under the direction at every scale, and under each random direction."""
     n, nothing = len(scales), np.zeros((1, len(found.tokens)))
     keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
     cells = pd.DataFrame([{"scale": np.nan, "draw": -1}, *keys])
@@ -114,10 +114,9 @@ def add_divergence(
         "kl": np.concatenate([nothing, found.kl]),
         "shift": np.concatenate([nothing, found.shift]),
     }
+    tokens = found.tokens.astype(float)
     for name, total in totals.items():
-        seen.blocks[name] = Observations(
-            measure=MEASURES[name], cells=cells, units=units, total=total, size=found.tokens.astype(float)
-        )
+        seen.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=tokens)
         seen.contrasts[name] = []
     for i, scale in enumerate(scales, 1):
         labels, fixed = {"scale": float(scale)}, BASELINE if scale == 0 else ""
@@ -136,40 +135,39 @@ def add_divergence(
             Contrast(quantity="random_kl", weights=random, **of_random),
             Contrast(quantity="kl_above", weights=beyond, labels=labels, missing=missing, fixed=fixed if draws else ""),
         ]
-        seen.contrasts["shift"] += [
-            Contrast(quantity="shift", weights={i: 1.0}, labels=labels, tested=False, fixed=fixed)
-        ]
+        shift = Contrast(quantity="shift", weights={i: 1.0}, labels=labels, tested=False, fixed=fixed)
+        seen.contrasts["shift"].append(shift)
 
 
 def tables(how: Steer, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """A row for each scale, and what the model says there."""
+    """One row per scale, and the samples."""
     title = seen.about["title"]
     parts = [estimates[name].wide(["scale"]) for name in ("kl", "loss", "shift")]
     frame = pd.concat([part for part, _ in parts], axis=1)
     frame = frame.loc[:, ~frame.columns.duplicated()].assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))
     missing = {at: why for _, some in parts for at, why in some.items()}
     unit = "units of the residual stream" if how.raw else "mean residual norms"
-    scale = key("scale", "scale", "c, how much of the direction is added", unit, "+g")
+    scale = key("scale", "scale", "factor c of the added direction", unit, "+g")
     out = {"steer": Table(frame, (scale, *STEER), missing, title)}
     if "samples" in seen.extra:
         sample = Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this scale")
-        out["samples"] = Table(seen.extra["samples"], (scale, sample), title=f"samples; {title}")
+        out["samples"] = Table(seen.extra["samples"], (scale, sample), title=f"Samples; {title}")
     return out
 
 
 RANDOM = "mean over random directions of the same size"
 STEER = (
-    *described("kl", "KL(P_c ‖ P_0)", "nats/token", "of next-token distributions, steered from unsteered",
+    *described("kl", "KL(P_c ‖ P_0)", "nats/token", "KL of next-token distributions, steered from unsteered",
                sd="documents", source="SPEC §1.8"),
-    *quantity("random_kl", "KL, random", "nats/token", RANDOM, format=".4f", tested=False),
-    *quantity("kl_above", "KL above random", "nats/token", "KL − that of random directions", sd="documents"),
+    *quantity("random_kl", "KL, random direction", "nats/token", RANDOM, format=".4f", tested=False),
+    *quantity("kl_above", "KL − random", "nats/token", "KL − mean KL of random directions", sd="documents"),
     *quantity("loss", "loss", "nats/token", "loss per token, steered", format=".4f", tested=False),
-    *quantity("baseline", "loss without", "nats/token", "loss per token, unsteered", tested=False, format=".4f",
+    *quantity("baseline", "unsteered loss", "nats/token", "loss per token, unsteered", tested=False, format=".4f",
               shown=False),
-    *quantity("delta", "Δ loss", "nats/token", "loss − loss without", sd="documents"),
-    *quantity("random_delta", "Δ loss, random", "nats/token", RANDOM, tested=False, shown=False),
-    *described("shift", "shift of d·x", "units of the residual stream", "of d·x after the last layer, before the norm",
-               format="+.4f", sd="documents"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents, or windows of them", "documents"),
+    *quantity("delta", "Δ loss", "nats/token", "steered loss − unsteered loss", sd="documents"),
+    *quantity("random_delta", "Δ loss, random direction", "nats/token", RANDOM, tested=False, shown=False),
+    *described("shift", "shift of d·x", "units of the residual stream",
+               "change of d·x after the last layer, before the norm", format="+.4f", sd="documents"),
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip

@@ -4,19 +4,18 @@
     python -m interventions.steer_heads runs/pls --control runs/c2 --out steering.parquet
     python -m interventions.steer_heads runs/pls --groups entity anchor --tasks capitalization gender --scales 0 0.5 3
 
-z ← g z for the heads of a group at every position, which is the same as scaling their attention weights without
-normalising them again (z = A V is linear in A): 0 ablates, 1 changes nothing, above 1 amplifies. Over the scales g, per
-measure m (P(answer), log-odds of answer against foil, loss of documents):
+z ← g z for the heads of a group at every position. This equals scaling their attention weights without renormalising,
+because z = A V is linear in A: 0 ablates, 1 changes nothing, above 1 amplifies. Over the scales g, per measure m
+(P(answer), log-odds of answer against foil, loss of documents):
 
     control range  max_g m̄(g) − min_g m̄(g) of the mean curve, over the scales within bounds (PLS: 0 to 1.5)
-    monotonicity   Spearman's ρ between g and m within each case, averaged over cases; cases that do not move are left
+    monotonicity   Spearman's ρ between g and m within each case, averaged over cases; cases without change are left
                    out and counted. 1: every case rises with g
     leverage       control range of a model / control range of its control, on the same cases (--control)
 
-A range is a maximum minus a minimum: never negative, and noise widens it. So it stands beside the ranges of random
-groups of as many heads. Its interval, and that of the leverage, resample whole independent cases
-(`estimators.statistic_interval`); a leverage over a control that does not move is undefined. To add directions to the
-stream: `interventions.steer`.
+A range is never negative, and noise widens it, so it is compared with the ranges of random groups of as many heads.
+Intervals of ranges and leverage resample whole independent cases (`estimators.statistic_interval`). A leverage is
+undefined if the control does not change. To add directions to the stream use `interventions.steer`.
 """
 
 from collections.abc import Mapping
@@ -34,28 +33,28 @@ OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semant
 
 @instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))
 class SteerHeads(Instrument):
-    """Scale the outputs of groups of heads, z ← g z, and see a behaviour follow: its range, and whether it rises.
+    """Scale the outputs of groups of heads, z ← g z, and measure how far and how monotonically a behaviour follows.
 
-    Control range = max_g − min_g of the mean curve, beside random groups; leverage = range / range of a control (PLS
-    §5.2, Fig. 3).
+    Control range = max_g − min_g of the mean curve, compared with random groups; leverage = range / range of a control
+    (PLS §5.2, Fig. 3).
     """
 
     groups: Names = ("entity",)
-    """entity, anchor, semantic (PLS); found, found-entity, …; or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
+    """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     scales: tuple[AnyNumber, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-    """Factors g on the heads' outputs; 1 is always among them."""
+    """Factors g for the heads' outputs; 1 is always included."""
     within: tuple[AnyNumber, AnyNumber] = (0.0, 1.5)
-    """Scales over which range and monotonicity are taken; 0 to 1.5 in the paper."""
+    """Lowest and highest scale for range and monotonicity; 0 to 1.5 in the paper."""
     measures: tuple[Literal["task", "loss"], ...] = ("task", "loss")
-    """task: P(answer) and log-odds; loss: of documents, under the same scales."""
+    """task: P(answer) and log-odds; loss: of documents under the same scales."""
     k: Annotated[Count, OF_FOUND] = 2
-    """Heads in a found group."""
+    """Number of heads in a found group."""
     layers: Annotated[Literal["last", "all"], OF_FOUND] = "last"
-    """Where found groups are looked for."""
+    """Layers to search for found groups."""
     draws: Whole = 9
-    """Random groups of as many heads to compare the ranges with; 0: none."""
+    """Number of random groups of as many heads to compare the ranges with; 0: none."""
     seed: Seed = 0
-    """Which random groups are drawn."""
+    """Seed of the random groups."""
 
     figures: ClassVar = (
         Curve("level", x="scale", by="group", each=("task",),
@@ -77,16 +76,16 @@ class SteerHeads(Instrument):
         if len(chosen) < 2:
             raise InputError(f"--scales {list(self.scales)}: give at least one scale besides 1")
         if not low < high or sum(low <= g <= high for g in chosen) < 2:
-            raise InputError(f"--within {low:g} {high:g}: fewer than two scales lie there, of {list(chosen)}")
+            raise InputError(f"--within {low:g} {high:g}: fewer than two of the scales {list(chosen)} lie there")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """The kind whose measure is not among the measures."""
-        reasons = {Tasks: ("task", "--measures is loss alone"), Documents: ("loss", "--measures is task alone")}
+        """Data of a measure that is not requested are not read."""
+        reasons = {Tasks: ("task", "--measures is only loss"), Documents: ("loss", "--measures is only task")}
         return {kind: reason for kind, (measure, reason) in reasons.items() if measure not in self.measures}
 
     @property
     def chosen(self) -> tuple[float, ...]:
-        """The scales in order, each once, 1 among them."""
+        """The scales in order, each once, including 1."""
         return tuple(sorted({*self.scales, 1.0}))
 
 

@@ -1,5 +1,3 @@
-"""`python -m interventions.steer_heads`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.steer_heads import main
 

@@ -1,6 +1,7 @@
 """How a behaviour follows the scale of a group of heads: levels, control range, monotonicity, leverage."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from streamscope.instruments.observations import (
     Observations,
     Reasons,
     bootstrap,
+    each,
     estimate,
     estimate_all,
 )
@@ -26,7 +28,7 @@ from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.p_values import rank_among
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.controls import Sweep, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_task
@@ -36,16 +38,16 @@ from streamscope.models.head_spec import every_head
 
 NAN = float("nan")
 BASELINE = "scale 1 is the baseline itself"
-STILL, NO_DRAWS = "no case moves with the scale", "no random groups were drawn"
-CONTROL_STILL = "the control does not move"
+NO_CHANGE, NO_DRAWS = "no case changes with the scale", "no random groups were drawn"
+CONTROL_CONSTANT = "the control does not change"
 KEYS = ("task", "group")
 NAMES = {"probability": "P(answer)", "log_odds": "log-odds", "loss": "loss"}
-"""The measures, and what titles call them."""
+"""The measures, and their names in titles."""
 Blocks = Mapping[str, Observations]
 
 
 def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: groups and random groups at every scale, of every task; units: cases of the tasks, or documents."""
+    """Cells: groups and random groups at every scale, for every task. Units: cases of the tasks, or documents."""
     opened = data[Tasks]
     groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
     sweep = plan([g.heads for g in groups], how.chosen, every_head(model), scale_heads, draws=how.draws, seed=how.seed)
@@ -61,14 +63,14 @@ def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> In
     for name, block in list(blocks.items()):
         own = monotonicity(block, how.within)
         if own.inside.any():
-            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = own, monotonic(own)
+            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = own, monotonicity_contrasts(own)
     return InstrumentData(blocks, contrasts, about)
 
 
 def task_blocks(
     model: Any, tasks: Sequence[Task], groups: Sequence[Group], sweep: Sweep, progress: Progress = iter
 ) -> dict[str, Observations]:
-    """`blocks_of` of tasks: probability and log_odds."""
+    """`blocks_of` for tasks: probability and log_odds."""
     seen = {t.name: (observe_task(model, t, sweep.edits, progress=progress), OpenTasks.units(t)) for t in tasks}
     return blocks_of(seen, groups, sweep)
 
@@ -76,9 +78,9 @@ def task_blocks(
 def blocks_of(
     seen: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
 ) -> dict[str, Observations]:
-    """Per measure the values of every case, from what each task was observed to do, and its units.
+    """Per measure the values of every case, from the observations of each task and its units.
 
-    Cells: task, group, scale, and draw (−1: the group itself, else which random one). At scale 1 the model is unedited.
+    Cells: task, group, scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model.
     """
     scales = list(dict.fromkeys(g for _, g in sweep.cells))
     keys, edits = list[dict[str, Any]](), list[int | None]()
@@ -104,40 +106,36 @@ def blocks_of(
 
 
 def contrasts_of(block: Observations) -> list[Contrast]:
-    """Level and change from scale 1 of every group at every scale; Holm's family are a task's groups and scales."""
+    """Level and change from scale 1, for every group and scale; Holm's family is a task's groups and scales."""
     own, out = block.cells[block.cells["draw"] == -1], []
     for (task, group), rows in own.groupby(list(KEYS), sort=False):
         base = int(rows.index[rows["scale"] == 1][0])
         for i, scale in rows["scale"].items():
             labels, same = {"task": task, "group": group, "scale": scale}, scale == 1
-            told: dict[str, Any] = {"labels": labels, "family": f"{block.measure.name} of {task}"}
+            edited = {"weights": {base: 0.0}, "fixed": BASELINE} if same else {"weights": {int(i): 1.0, base: -1.0}}
             out += [
                 Contrast(quantity="level", weights={int(i): 1.0}, labels=labels, tested=False),
-                Contrast(quantity="change", weights={base: 0.0} if same else {int(i): 1.0, base: -1.0},
-                         fixed=BASELINE if same else "", **told),
-            ]  # fmt: skip
+                Contrast(quantity="change", labels=labels, family=f"{block.measure.name} of {task}", **edited),
+            ]
     return out
 
 
-# ---- ranges and monotonicity -------------------------------------------------------------------
-
-
 def curves_of(block: Observations, within: tuple[float, float]) -> dict[tuple[str, str], list[int]]:
-    """(task, group) -> its cells in the order of the scales within bounds."""
+    """(task, group) -> its cells, in the order of the scales within bounds."""
     low, high = within
     own = block.cells[(block.cells["draw"] == -1) & block.cells["scale"].between(low, high)].sort_values("scale")
     return {(str(task), str(group)): list(rows.index) for (task, group), rows in own.groupby(list(KEYS), sort=False)}
 
 
 def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Spearman's ρ [N] of values [S, N] with scales [S], ties at their mean rank; NaN for a constant column."""
+    """Spearman's ρ [N] of values [S, N] with scales [S], mean ranks for ties; NaN for a constant column."""
     x, y = rankdata(scales) - (len(scales) + 1) / 2, rankdata(values, axis=0) - (len(scales) + 1) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray((x[:, None] * y).sum(0) / np.sqrt((x**2).sum() * (y**2).sum(0)))
 
 
 def monotonicity(block: Observations, within: tuple[float, float]) -> Observations:
-    """Spearman's ρ between scale and measure of every case that moves at all, for every task and group."""
+    """Spearman's ρ between scale and measure for every case that changes, per task and group."""
     curves = curves_of(block, within)
     total, size = np.zeros((2, len(curves), len(block.units)))
     for row, there, cells in zip(total, size, curves.values(), strict=True):
@@ -145,17 +143,15 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
         moved = np.ptp(values, axis=0) > block.measure.resolution
         row[moved], there[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
     measure = Measure(name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9)
-    return Observations(
-        measure=measure, cells=pd.DataFrame(list(curves), columns=list(KEYS)), units=block.units, total=total, size=size
-    )
+    cells = pd.DataFrame(list(curves), columns=list(KEYS))
+    return Observations(measure=measure, cells=cells, units=block.units, total=total, size=size)
 
 
-def monotonic(block: Observations) -> list[Contrast]:
-    """The mean over cases."""
-    moving = block.inside.sum(1)
+def monotonicity_contrasts(block: Observations) -> list[Contrast]:
+    """The mean over the cases that change."""
+    contrasts = each("spearman", block.cells, tested=False)
     return [
-        Contrast(quantity="spearman", weights={i: 1.0}, labels=labels, tested=False, missing="" if moving[i] else STILL)
-        for i, labels in enumerate(block.cells.to_dict("records"))
+        one if n else replace(one, missing=NO_CHANGE) for one, n in zip(contrasts, block.inside.sum(1), strict=True)
     ]
 
 
@@ -165,13 +161,13 @@ def curve_range(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def range_ratio(k: int, y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
-    """`curve_range` of the first k cells over that of the others."""
+    """`curve_range` of the first k cells divided by that of the others."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(curve_range(y[:k], n[:k], axis) / curve_range(y[k:], n[k:], axis))
 
 
 def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]) -> Table:
-    """One row per measure, task and group: control range beside random groups; monotonicity of cases and of the mean.
+    """One row per measure, task and group: control range and those of random groups; monotonicity of cases and mean.
 
     `heads` names the heads of each group.
     """
@@ -179,11 +175,11 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
     for name in (name for name in NAMES if name in blocks):
         block = blocks[name]
         own = monotonicity(block, within)
-        found = estimate(own, monotonic(own))
+        found = estimate(own, monotonicity_contrasts(own))
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, why = _range(block, task, group, cells)
-            told, moved = found.frame.iloc[i], own.inside[i]
-            values = {"": told["value"], "_low": max(told["low"], -1.0), "_high": min(told["high"], 1.0)}
+            estimated, moved = found.frame.iloc[i], own.inside[i]
+            values = {"": estimated["value"], "_low": max(estimated["low"], -1.0), "_high": min(estimated["high"], 1.0)}
             row |= {f"spearman{end}": value for end, value in values.items()}
             names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
             why |= {names[of]: text for (at, of), text in found.reasons.items() if at == i and of in names}
@@ -193,23 +189,23 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
                 mean = block.total[cells][:, inside].mean(1)
                 row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean[:, None])[0])
             if np.isnan(row["spearman_curve"]):
-                why["spearman_curve"] = "the mean over cases does not move" if moved.any() else STILL
-            row |= {"n": int(moved.sum()), "flat": int((inside & ~moved).sum()), "clusters": int(told["clusters"])}
+                why["spearman_curve"] = "the mean over cases does not change" if moved.any() else NO_CHANGE
+            row |= {"n": int(moved.sum()), "flat": int((inside & ~moved).sum()), "clusters": int(estimated["clusters"])}
             missing |= {(len(rows), column): text for column, text in why.items()}
             rows.append({"measure": name, "task": task, "group": group, "heads": heads[group], **row})
-    title = f"control range and monotonicity, scales {within[0]:g} to {within[1]:g}"
+    title = f"Control range and monotonicity, scales {within[0]:g} to {within[1]:g}"
     return Table(pd.DataFrame(rows), CURVES, missing, title)
 
 
 def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
-    """range with its interval, beside those of random groups, and why some are missing."""
+    """range with its interval, those of random groups, and reasons for missing values."""
     found, lost = bootstrap(block, cells, curve_range)
     row: dict[str, Any] = {"range": found["value"], "range_low": found["low"], "range_high": found["high"]}
     why = {f"range_{end}": text for end, text in lost.items() if end != "value"}
     values = block.total[cells]
     if not (np.ptp(values, axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}
-        why = dict.fromkeys(("range_low", "range_high"), STILL)
+        why = dict.fromkeys(("range_low", "range_high"), NO_CHANGE)
     inside = np.flatnonzero(block.inside[cells[0]])
     at = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
     scales = block.cells["scale"].to_numpy()[cells]
@@ -230,7 +226,7 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
 def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table:
     """One row per measure, task and group of both models: control ranges and their ratio, over shared cases.
 
-    Raises `InputError` where fewer than two cases of a task are in both.
+    Raises `InputError` if the models share fewer than two cases of a task.
     """
     rows, missing = list[dict[str, Any]](), Reasons()
     for name in (name for name in ("probability", "log_odds") if name in run and name in control):
@@ -255,19 +251,16 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
             row |= {"leverage": found["value"], "leverage_low": found["low"], "leverage_high": found["high"]}
             if row["control_range"] <= mine.measure.resolution:
                 row |= dict.fromkeys(("leverage", "leverage_low", "leverage_high"), NAN)
-                why = dict.fromkeys(("value", "low", "high"), CONTROL_STILL)
+                why = dict.fromkeys(("value", "low", "high"), CONTROL_CONSTANT)
             names = {"value": "leverage", "low": "leverage_low", "high": "leverage_high"}
             missing |= {(len(rows), names[of]): text for of, text in why.items()}
             counted = {"n": found["n"], "clusters": found["clusters"]}
             rows.append({"measure": name, "task": task, "group": group, **row, **counted})
-    return Table(pd.DataFrame(rows), LEVERAGE, missing, "leverage: control range of the model over its control's")
-
-
-# ---- tables ------------------------------------------------------------------------------------
+    return Table(pd.DataFrame(rows), LEVERAGE, missing, "Leverage: control range of the model divided by its control's")
 
 
 def tables(how: SteerHeads, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """A table of levels for each measure, then ranges and monotonicity."""
+    """One table of levels per measure, and one of ranges and monotonicity."""
     heads, title = seen.about["groups"], seen.about["title"]
     out = {}
     for name in (name for name in NAMES if name in seen.blocks):
@@ -277,7 +270,7 @@ def tables(how: SteerHeads, seen: InstrumentData, estimates: Mapping[str, Estima
 
 
 def level_table(name: str, found: Estimates, heads: Mapping[str, str], title: str) -> Table:
-    """Levels of one measure."""
+    """The levels of one measure."""
     frame, missing = found.wide([*KEYS, "scale"])
     frame.insert(2, "heads", frame["group"].map(heads))
     return Table(frame, columns_of(name), missing, title)
@@ -291,13 +284,13 @@ def levels(blocks: Blocks, heads: Mapping[str, str]) -> pd.DataFrame:
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """How much larger the model's control ranges are than the control's."""
+    """Leverage: the ratio of the model's control ranges to the control's."""
     table = leverage(run.blocks, control.blocks, tuple(run.about["options"]["within"]))
     return {"leverage": table} if len(table.frame) else {}
 
 
-TASK = key("task", "task", "whose answers are scored, or documents")
-GROUP = key("group", "group", "of the heads that are scaled")
+TASK = key("task", "task", "the task whose answers are scored, or documents")
+GROUP = key("group", "group", "the scaled group of heads")
 HEADS = Column(name="heads", title="heads", unit="layer and index", doc="the heads of the group")
 MIXED = "units of the measure: probability, nats, nats/token"
 
@@ -307,10 +300,10 @@ def columns_of(name: str) -> tuple[Column, ...]:
     unit = UNIT[name]
     return (
         TASK, GROUP, HEADS,
-        key("scale", "g", "what the outputs of the heads are multiplied by", "factor on z", "g"),
+        key("scale", "scale", "factor g on the heads' outputs", "factor on z", "g"),
         *described("level", NAMES[name], unit, "mean under scaled heads", sd="independent cases", source="PLS Fig. 3"),
         *quantity("change", "change", unit, "level − level at scale 1", sd="independent cases"),
-        *counts("cases", "independent cases, or the fewest words of a kind where cases share words"),
+        *counts("cases", "independent cases, or the fewest words of a kind if cases share words"),
     )  # fmt: skip
 
 
@@ -319,23 +312,24 @@ RHO = "Spearman's ρ"
 CURVES = (
     MEASURE, TASK, GROUP, HEADS,
     *described("range", "control range", MIXED, "largest − smallest mean over the scales", source="PLS §5.2"),
-    Column(name="random_range", title="random", unit=MIXED, format=".4f", doc="mean range of random groups as large"),
-    Column(name="p_rank", title="p, rank", unit="probability", format="p",
-           doc="share of random groups whose range reaches the group's, itself counted"),
-    Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
-           doc="the smallest that p_rank can be with so many groups"),
-    Column(name="draws", title="draws", unit="random groups", format="d", shown=False, doc="compared with"),
-    *described("spearman", "monotonicity", RHO, "between scale and measure within a case, mean over cases that move",
+    number("random_range", "range, random heads", MIXED, "control: mean range of random groups of as many heads",
+           ".4f"),
+    number("p_rank", "p among random heads", "probability",
+           "share of groups with at least this range, among the random groups and itself", "p"),
+    number("p_rank_min", "smallest p among random heads", "probability",
+           "smallest p_rank possible with this number of groups", "p", False),
+    number("draws", "random groups", "random groups", "number of random groups compared with", "d", False),
+    *described("spearman", "monotonicity", RHO, "between scale and measure within a case, mean over cases that change",
                format="+.2f"),
-    Column(name="spearman_curve", title="of the mean", unit=RHO, format="+.2f", source="PLS §5.2",
-           doc="between scale and the mean over cases"),
-    Column(name="flat", title="flat", unit="cases", format="d", doc="that do not move and have no monotonicity"),
-    *counts("cases that move", "independent cases among them"),
+    number("spearman_curve", "monotonicity of mean", RHO, "between scale and the mean over cases", "+.2f",
+           source="PLS §5.2"),
+    number("flat", "constant cases", "cases", "cases that do not change with the scale", "d"),
+    *counts("cases that change", "independent cases among them"),
 )  # fmt: skip
 LEVERAGE = (
     MEASURE, TASK, GROUP,
-    Column(name="range", title="range", unit=MIXED, format=".4f", doc="control range of the model"),
-    Column(name="control_range", title="control", unit=MIXED, format=".4f", doc="control range of the control"),
-    *described("leverage", "leverage", "ratio", "range / the control's", format=".3f", source="PLS §5.2"),
+    number("range", "range", MIXED, "control range of the model", ".4f"),
+    number("control_range", "range, control", MIXED, "control range of the control", ".4f"),
+    *described("leverage", "leverage", "ratio", "range / range of the control", format=".3f", source="PLS §5.2"),
     *counts("cases that both models score", "independent cases"),
 )  # fmt: skip

@@ -6,18 +6,16 @@
     python -m interventions.streams runs/kromhc --streams s0 s2 --where 2-4 --reach onwards
     python -m interventions.streams runs/lfa --control runs/kron --streams token
 
-DST Table 4 evaluates trained models "with one stream removed or corrupted": x_t → 0, x_e → 0, x_t → random vocabulary
-embeddings, and gives the change of the loss in percent of the baseline. It does not say where. So every place is
-measured: `everywhere` nobody reads the stream; x_t → 0 is then a model that sees no text.
-`head`: only the final norm and the head read the change. L3: layer 3, with --reach layer its own attention and FFN
-only, the stream being put back after it; with --reach onwards the stream is changed where it enters layer 3 and stays
-so, which in a model with a frozen token stream changes every later layer and the head.
+DST Table 4 evaluates trained models "with one stream removed or corrupted" (x_t → 0, x_e → 0, x_t → random vocabulary
+embeddings) and prints the change of the loss in percent. It does not say where, so every place is measured. everywhere:
+nothing reads the stream; with x_t → 0 the model sees no text. head: only the final norm and the head read the change.
+L3 with --reach layer: only the attention and FFN of layer 3, after which the stream is put back; with --reach onwards
+the stream stays changed from layer 3 on, so a frozen token stream changes for every later layer and the head.
 
-Methods: zero; random, embeddings of random tokens, drawn --draws times (x_e does not begin as embeddings and has
-none); mean, over the measured documents; resample, the stream of another stretch of the data, drawn --draws times.
-With one stream there is nothing left when it is gone: --streams resid measures that, layer by layer, where asked for.
---control gives the difference of the changes to those of a second model with the same draws, paired by document; it
-must have the streams, the tokenizer and the context of the run.
+Methods: zero; random, embeddings of random tokens (--draws times; x_e does not begin as embeddings and has none); mean,
+over the documents; resample, the stream of another part of the data (--draws times). A single stream is only measured
+with --streams resid, layer by layer. --control gives the difference to a second model's changes with the same draws,
+paired by document; it must have the run's streams, tokenizer and context.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,23 +30,23 @@ from streamscope.instruments.figures import Curve, Intervals
 
 @instrument("streams", Documents())
 class Streams(Instrument):
-    """Take a residual stream away, at one place or everywhere, and measure what the model loses.
+    """Remove a residual stream, at one place or everywhere, and measure the loss.
 
     delta = loss without the stream − loss; percent = 100 (loss without the stream / loss − 1) (DST §4.1, Table 4).
     """
 
     streams: Names = ()
-    """Streams to take away: token, context; s0, s1, …; resid. Default: all that the model has."""
+    """Streams to remove: token, context; s0, s1, …; resid. Default: all of the model's."""
     method: tuple[Literal["zero", "random", "mean", "resample"], ...] = ("zero", "random")
-    """What stands in its place."""
+    """Replacement of the stream."""
     where: Names = ()
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
     reach: tuple[Literal["layer", "onwards"], ...] = ("layer", "onwards")
-    """Of a layer: only that layer reads the change, or everything from there on."""
+    """For a layer: only that layer reads the change, or everything from there on."""
     draws: Annotated[Count, Only("method", "random", "resample")] = 3
-    """Draws of random and resample."""
+    """Number of draws of random and resample."""
     seed: Seed = 0
-    """Of the draws."""
+    """Seed of the draws."""
 
     figures: ClassVar = (
         Curve("percent", x="layer", by="definition", each=("reach",), title="Loss increase without a stream, by layer"),
@@ -63,11 +61,11 @@ class Streams(Instrument):
             raise InputError("give at least one --method and one --reach")
 
     def check(self, model: Any) -> None:
-        """The streams are there."""
+        """Raise `InputError` for streams that the model lacks."""
         self._body().chosen_streams(model, self.streams)
 
     def with_resolved_heads(self, data: Opened) -> "Streams":
-        """With the streams that the model has by name."""
+        """This instrument with the model's streams given by name."""
         return self._body().with_resolved_heads(self, data)
 
 

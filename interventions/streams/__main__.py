@@ -1,5 +1,3 @@
-"""`python -m interventions.streams`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.streams import main
 

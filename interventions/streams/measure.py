@@ -1,4 +1,4 @@
-"""What a model loses without one of its streams: edits as cells, documents as units, a row for each place."""
+"""The loss of a model without one of its streams, one row per place, with documents as units."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Observations, estimate_all
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.edits.streams import Replacement
@@ -27,48 +27,47 @@ from streamscope.text.shards import TokenShards, document_batches
 
 METHODS = ("zero", "random", "mean", "resample")
 DRAWN = ("random", "resample")
-"""Methods that draw what they put in."""
+"""Methods with random replacements."""
 SYMBOL = {"token": "x_t", "context": "x_e", "resid": "x"}
 TARGET = {"zero": "0", "random": "random vocabulary", "mean": "mean", "resample": "other text"}
 PAPER = {("token", "zero"): 36.0, ("context", "zero"): 9.5, ("token", "random"): 28.0}
-"""Percent of DST Table 4: another model, another corpus, no place."""
+"""Percent in DST Table 4, for another model and corpus, at an unstated place."""
 EVERYWHERE, HEAD = "everywhere", "head"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 
 
 def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every edit, one for each draw; units: documents."""
+    """Cells: the unedited model and every edit, one per draw. Units: documents."""
     places = parse_places(how.where, model.config.n_layers)
     cells = cells_of(chosen_streams(model, how.streams), how.method, places, how.reach)
     opened = data[Documents]
-    losses, index = stream_losses(
-        model, opened.shards, cells, draws=how.draws, seed=how.seed, progress=progress, **opened.limits
-    )
+    options = {"draws": how.draws, "seed": how.seed, "progress": progress, **opened.limits}
+    losses, index = stream_losses(model, opened.shards, cells, **options)
     title = f"{title_of(model)}: loss without a stream; {opened.title()}, {losses.tokens.sum():,} tokens"
     return seen_of(model, cells, losses, index, opened.units(), title)
 
 
 def with_resolved_heads(how: Streams, data: Opened) -> Streams:
-    """With the streams that the model has by name, so that a control is measured without the same ones."""
+    """These options with the streams given by name, so that a control is measured without the same ones."""
     return replace(how, streams=chosen_streams(data.model, how.streams))
 
 
 def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
-    """The streams to take away. With a single stream, only `resid` by name.
+    """The streams to remove; a single stream only if named.
 
-    Raises `InputError` for a stream the model does not have, and for a single stream that was not asked for.
+    Raises `InputError` for a stream the model lacks, and for a single stream that was not named.
     """
     streams = streams_of(model, chosen)
     if streams == ("resid",) and not chosen:
         raise InputError(
-            f"{model.config.name} has one residual stream, and without it nothing is left: use interventions.ablate "
-            "for its heads or interventions.patch for its layers, or --streams resid to measure it all the same"
+            f"{model.config.name} has one residual stream, and nothing is left without it: use interventions.ablate "
+            "for its heads or interventions.patch for its layers, or --streams resid to measure it anyway"
         )
     return streams
 
 
 def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
-    """Layers ascending, then head and everywhere; all of them without specs. Raises `InputError` as `parse_layers`."""
+    """Layers ascending, then head and everywhere; all by default. Raises `InputError` as `parse_layers`."""
     last = [name for name in (HEAD, EVERYWHERE) if name in specs or not specs]
     layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
     for spec in layers:
@@ -80,18 +79,19 @@ def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One stream, replaced in one way at one place."""
+    """One stream, replaced in one way at one place.
+
+    where: a layer, "head" or "everywhere". reach: "layer" or "onwards"; "" for the other places.
+    """
 
     stream: str
     method: str
     where: int | str
-    """A layer, "head" or "everywhere"."""
     reach: str
-    """"layer" or "onwards"; "" for the other places."""
 
     @property
     def definition(self) -> str:
-        """As in DST Table 4: x_t → 0."""
+        """The notation of DST Table 4: x_t → 0."""
         return f"{SYMBOL.get(self.stream, self.stream)} → {TARGET[self.method]}"
 
     @property
@@ -101,12 +101,12 @@ class Cell:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The columns that name it."""
+        """Columns that name the cell."""
         where = {"where": self.place, "reach": self.reach, "layer": self.where if isinstance(self.where, int) else -1}
         return {"stream": self.stream, "definition": self.definition, "method": self.method, **where}
 
     def edits(self, replacement: Replacement, n_layers: int) -> Edits:
-        """The edits that do it."""
+        """The edits for a replacement."""
         if self.where == EVERYWHERE:
             return e.replace_everywhere(self.stream, replacement, n_layers)
         if self.where == HEAD:
@@ -119,9 +119,9 @@ class Cell:
 def cells_of(
     streams: Sequence[str], methods: Sequence[str], places: Sequence[int | str], reaches: Sequence[str]
 ) -> list[Cell]:
-    """Every stream with every method at every place; random embeddings only where a stream begins as embeddings.
+    """Every stream with every method at every place; random embeddings only for streams that begin as embeddings.
 
-    Raises `InputError` for an unknown method and when nothing is left.
+    Raises `InputError` for an unknown method, and if nothing is left.
     """
     for method in methods:
         if method not in METHODS:
@@ -140,16 +140,10 @@ def cells_of(
 
 
 def replacements(
-    model: StreamTransformer,
-    shards: TokenShards,
-    streams: Sequence[str],
-    methods: Sequence[str],
-    *,
-    draws: int,
-    seed: int,
-    rows: Callable[[], Iterable[Sequence[int]]],
-) -> dict[tuple[str, str], list[Replacement]]:
-    """(stream, method) -> replacements, one for each draw. `rows` gives the reference rows of the mean."""
+    model: StreamTransformer, shards: TokenShards, streams: Sequence[str], methods: Sequence[str], *, draws: int,
+    seed: int, rows: Callable[[], Iterable[Sequence[int]]],
+) -> dict[tuple[str, str], list[Replacement]]:  # fmt: skip
+    """(stream, method) -> replacements, one per draw. `rows` gives the reference rows of the mean."""
     found: dict[tuple[str, str], list[Replacement]] = {}
     for stream in streams:
         for method in methods:
@@ -167,25 +161,18 @@ def replacements(
 
 
 def empty_stream(model: StreamTransformer, cell: Cell) -> bool:
-    """Whether x_e is read where it is still 0: entering layer 0, and in all of it when attention writes x_t."""
+    """Whether x_e is read while still 0: entering layer 0, and in all of layer 0 if attention writes x_t."""
     whole = cell.reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
     return cell.stream == "context" and cell.where == 0 and whole
 
 
 def stream_losses(
-    model: StreamTransformer,
-    shards: TokenShards,
-    cells: Sequence[Cell],
-    *,
-    draws: int = 3,
-    seed: int = 0,
-    max_documents: int | None = None,
-    batch_size: int = 32,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> tuple[Losses, list[list[int]]]:
-    """(losses of every document, the edits of each cell, one for each draw). Raises `InputError` for no draw."""
+    model: StreamTransformer, shards: TokenShards, cells: Sequence[Cell], *, draws: int = 3, seed: int = 0,
+    max_documents: int | None = None, batch_size: int = 32, progress: Callable[[Iterable], Iterable] = iter,
+) -> tuple[Losses, list[list[int]]]:  # fmt: skip
+    """(losses of every document, the edits of each cell, one per draw). Raises `InputError` without a draw."""
     if draws < 1:
-        raise InputError(f"draws {draws}: at least 1")
+        raise InputError(f"draws {draws}: give at least 1")
 
     def rows() -> Iterable[Sequence[int]]:
         return document_rows(document_batches(shards, model.config.n_ctx, batch_size, max_documents))
@@ -203,14 +190,11 @@ def stream_losses(
     return document_losses(model, shards, sweep, **limits), index
 
 
-# ---- cells and contrasts -----------------------------------------------------------------------
-
-
 def seen_of(
     model: StreamTransformer, cells: Sequence[Cell], losses: Losses, index: Sequence[Sequence[int]],
     units: pd.DataFrame, title: str = "loss without a stream",
 ) -> InstrumentData:  # fmt: skip
-    """The loss of every document under every edit, in nats and in percent; drawn methods are means over draws."""
+    """The loss of every document under every edit, in nats and in percent; random methods are means over draws."""
     total = np.concatenate([losses.baseline[None], losses.edited])
     keys = [{**cell.labels, "draw": i} for cell, at in zip(cells, index, strict=True) for i in range(len(at))]
     table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
@@ -218,14 +202,14 @@ def seen_of(
     contrasts: dict[str, list[Contrast]] = {"loss": [], "percent": []}
     for cell, at in zip(cells, index, strict=True):
         edited, labels = {i + 1: 1 / len(at) for i in at}, cell.labels
-        told: dict[str, Any] = {"labels": labels, "family": f"{cell.stream}, {cell.method}"}
+        common: dict[str, Any] = {"labels": labels, "family": f"{cell.stream}, {cell.method}"}
         why = EMPTY if empty_stream(model, cell) else ""
         contrasts["loss"] += [
             Contrast(quantity="loss", weights=edited, labels=labels, null=None),
             Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
-            Contrast(quantity="delta", weights={**edited, 0: -1.0}, missing=why, **told),
+            Contrast(quantity="delta", weights={**edited, 0: -1.0}, missing=why, **common),
         ]
-        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, missing=why, **told))
+        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, missing=why, **common))
     blocks = {
         name: Observations(measure=measure, cells=table, units=units, total=total, size=size)
         for name, (measure, size) in sizes.items()
@@ -233,11 +217,8 @@ def seen_of(
     return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: Streams | None, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """A row for every stream, method and place; `draw_sd` is between draws, which the intervals do not hold."""
+    """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
     cells, index = seen.extra
     names = list(cells[0].labels)
     frame, missing = estimates["loss"].wide(names)
@@ -254,7 +235,7 @@ def tables(how: Streams | None, seen: InstrumentData, estimates: Mapping[str, Es
             frame.loc[i, "draw_sd"] = np.nan
             missing[i, "draw_sd"] = EMPTY
         elif len(at) < 2:
-            missing[i, "draw_sd"] = "one draw" if cell.method in DRAWN else "nothing is drawn"
+            missing[i, "draw_sd"] = "one draw" if cell.method in DRAWN else "the replacement is not random"
         if (cell.stream, cell.method) not in PAPER:
             missing[i, "paper_percent"] = "not in the paper"
     return {"streams": Table(frame.assign(tokens=int(block.sizes[0].sum())), COLUMNS, missing, seen.about["title"])}
@@ -272,22 +253,23 @@ def ablate_streams(
 
 
 COLUMNS = (
-    Column(name="stream", title="stream", unit="name", doc="the stream that is taken away", shown=False),
-    key("definition", "stream → put in", "what stands in the stream's place, as DST Table 4 writes it"),
+    Column(name="stream", title="stream", unit="name", doc="the removed stream", shown=False),
+    key("definition", "stream → replacement", "the stream and its replacement, in the notation of DST Table 4"),
     Column(name="method", title="method", unit="name", doc="zero, random, mean or resample", shown=False),
     key("where", "where", "a layer, the head, or everywhere", "place"),
-    key("reach", "reach", "that layer only, or everything from there on"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0; −1 of head and everywhere"),
+    key("reach", "reach", "readers of the change: that layer only, or everything from there on"),
+    number("layer", "layer", "layer", "from 0; −1 for head and everywhere", "d", False),
     *quantity("loss", "loss", "nats/token", "loss without the stream", tested=False, format=".4f"),
-    *quantity("baseline", "unedited", "nats/token", "loss of the model", tested=False, format=".4f", shown=False),
+    *quantity("baseline", "unedited loss", "nats/token", "loss of the unedited model", tested=False, format=".4f",
+              shown=False),
     *quantity("delta", "Δ loss", "nats/token", "loss without the stream − loss", sd="documents"),
-    *described("percent", "percent", "percent of the unedited loss", "100 (loss without the stream / loss − 1)",
+    *described("percent", "Δ loss, percent", "percent of the unedited loss", "100 (loss without the stream / loss − 1)",
                format="+.2f", source="DST Table 4"),
-    Column(name="draws", title="draws", unit="draws", format="d", doc="of what is put in; 0 where nothing is drawn"),
-    Column(name="draw_sd", title="sd of draws", unit="nats/token, between draws", format=".4f", shown=False,
-           doc="standard deviation of delta between draws"),
-    Column(name="paper_percent", title="percent, paper", unit="percent of the unedited loss", format="+.1f",
-           shown=False, doc="what DST Table 4 prints, of another model and corpus", source="DST Table 4"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents, or windows of them", "documents"),
+    number("draws", "draws", "draws", "number of random replacements; 0 for other methods", "d"),
+    number("draw_sd", "sd over draws", "nats/token, between draws", "standard deviation of delta between draws", ".4f",
+           False),
+    number("paper_percent", "percent, paper", "percent of the unedited loss",
+           "value in DST Table 4, for another model and corpus", "+.1f", False, source="DST Table 4"),
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a stream is replaced by: its mean over a reference set, another text's stream, random words' embeddings."""
+"""Replacements of a stream: its mean over a reference set, another text's stream, or embeddings of random words."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
-    """Where a stream is read: pre and mid of every layer, post of the last."""
+    """Hooks where a stream is read: pre and mid of every layer, post of the last."""
     kind = "streams" if stream[1:].isdigit() else stream
     names = [f"blocks.{layer}.hook_{kind}_{place}" for layer in range(n_layers) for place in ("pre", "mid")]
     return (*names, f"blocks.{n_layers - 1}.hook_{kind}_post")
 
 
-def _of(stream: str, x: Tensor) -> Tensor:
+def _stream_part(stream: str, x: Tensor) -> Tensor:
     """The stream's part [T, D] of a hook's activation [T, D] or [T, N, D]."""
     return x[:, int(stream[1:])] if stream[1:].isdigit() else x
 
@@ -32,20 +32,22 @@ def _of(stream: str, x: Tensor) -> Tensor:
 def stream_means(
     model: "StreamTransformer", stream: str, rows: Iterable[Sequence[int]], *, chunk: int = 32
 ) -> dict[str, Tensor]:
-    """Mean [D] of a stream at every hook where it is read, as `hook_means`."""
-    return hook_means(model, hook_names(stream, model.config.n_layers), rows, part=partial(_of, stream), chunk=chunk)
+    """Mean [D] of a stream at every hook where it is read; see `hook_means`."""
+    return hook_means(
+        model, hook_names(stream, model.config.n_layers), rows, part=partial(_stream_part, stream), chunk=chunk
+    )
 
 
 def stream_of(model: "StreamTransformer", stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
     """The stream of one text [T, D] at every hook where it is read, in an unedited run."""
     found = run(model, Query(tokens=[list(ids)], hooks=hook_names(stream, model.config.n_layers))).hooks
-    return {name: _of(stream, x[0]) for name, x in found.items()}
+    return {name: _stream_part(stream, x[0]) for name, x in found.items()}
 
 
 def random_embeddings(model: "StreamTransformer", stream: str, seed: int, draw: int) -> dict[str, Tensor]:
     """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook.
 
-    With a learned position table its rows are added, so that what the tokens say is lost and where they are is not.
+    Rows of a learned position table are added: the tokens' meaning is lost, their positions are not.
     """
     n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
     ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
@@ -57,15 +59,13 @@ def random_embeddings(model: "StreamTransformer", stream: str, seed: int, draw: 
 
 
 def window(shards: "TokenShards", n_ctx: int, seed: int, draw: int) -> list[int]:
-    """BOS and the n_ctx − 1 tokens of the data from a random place inside a document, so that no document starts there.
-
-    Raises `InputError` for data shorter than the context.
-    """
+    """BOS and n_ctx − 1 tokens from a random place inside a document. `InputError` for data shorter than the
+    context."""
     starts = set(shards.starts.tolist()) | {int(s) + 1 for s in shards.starts}
     last = shards.n_tokens - (n_ctx - 1)
     allowed = [i for i in range(max(0, last)) if i not in starts] if last < 10_000 else None
     if last < 1 or allowed == []:
-        raise InputError(f"{shards.n_tokens} tokens of data: resampling needs more than a context of {n_ctx}")
+        raise InputError(f"the data have {shards.n_tokens} tokens, resampling needs more than the context of {n_ctx}")
     rng = np.random.default_rng([seed, draw, 1])
     while True:
         at = int(rng.choice(allowed)) if allowed is not None else int(rng.integers(0, last))

@@ -6,11 +6,11 @@
     python -m interventions.suppress runs/lfa --control runs/std-t          each suppressed in its own position heads
 
 Heads are ranked by PDS; the top k (or those over the threshold) have their outputs z multiplied by a gate g. Each
-selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k heads.
-Units are prompts, the two orders of a minimal pair being one case. At the smallest gate the effect is told by relation
-and by layer as well, and where the target stands first against where it stands last (LFA App. F); over three and more
-gates by slope and curvature (App. D). SPS cannot change in the layer of a gated head or before: such cells are
-undefined. p_rank is the rank of the selected heads among the random sets; with 39 its smallest value is 0.05.
+selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k heads. Units
+are prompts; the two orders of a minimal pair are one case. At the smallest gate the effect is also given by relation
+and layer, and for targets that stand first or last (LFA App. F); over three or more gates also by slope and curvature
+(App. D). SPS cannot change in the layer of a gated head or before it: such cells are undefined. p_rank is the rank of
+the selected heads among the random sets; with 39 sets its smallest value is 0.05.
 """
 
 from collections.abc import Mapping
@@ -26,30 +26,30 @@ from streamscope.instruments.figures import Curve, HeadMap, Histogram
 
 @instrument("suppress", Prompts(), Documents(max_documents=50))
 class Suppress(Instrument):
-    """Turn down the heads that follow the place of a word, and measure what is left of SPS, coherence and loss.
+    """Gate the heads that follow word positions, and measure the change of SPS, coherence and loss.
 
-    Δ = R(outputs z of the heads × g) − R(unedited), beside the heads of the smallest PDS and random sets of as many
-    (LFA §3.3, App. D, F).
+    Δ = R(outputs z of the heads × g) − R(unedited), compared with the heads of the smallest PDS and random sets of as
+    many heads (LFA §3.3, App. D, F).
     """
 
     select: tuple[Literal["topk", "threshold"], ...] = ("topk",)
-    """The k heads with the largest PDS, for every --k; or all over --threshold; or both."""
+    """topk: the k heads with the largest PDS, for every --k; threshold: all heads over --threshold."""
     k: Annotated[tuple[Count, ...], Only("select", "topk")] = (1, 2, 3, 5)
-    """Heads to suppress, of topk."""
+    """Numbers of heads to gate (topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
-    """PDS that heads must exceed, of threshold; own is μ+σ over this model's heads."""
+    """PDS that heads must exceed (threshold); own is μ+σ over this model's heads."""
     gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
-    """Factors on the heads' outputs."""
+    """Factors for the heads' outputs."""
     measures: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
-    """What to measure under each gate."""
+    """Quantities to measure under each gate."""
     draws: Count = 39
-    """Random sets of heads per selection, under the smallest gate; all that there are where these are fewer."""
+    """Number of random sets per selection under the smallest gate; all, if there are fewer."""
     seed: Seed = 0
-    """Of the random sets."""
+    """Seed of the random sets."""
     rank_on: str | None = None
     """Suite whose pairs rank the heads; default: --suite, as in the paper."""
     resamples: Count = 2000
-    """Of the bootstrap intervals of Cohen's d."""
+    """Bootstrap samples for the intervals of Cohen's d."""
 
     figures: ClassVar = (
         Curve("delta", "effects", x="gate", by="group", each=("measure", "selection"), draws="draws",
@@ -65,16 +65,15 @@ class Suppress(Instrument):
     )
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents, where no loss is measured."""
+        """Documents are not read if no loss is measured."""
         return {} if "loss" in self.measures else {Documents: "no loss is among --measures"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.measures or not self.select or ("topk" in self.select and not self.k):
-            raise InputError("give at least one of --measures, one of --select, and one --k of topk")
+            raise InputError("give at least one --measures, one --select, and for topk one --k")
         if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
             raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
 
 
 main = main_of(Suppress, __doc__)
-"""`python -m interventions.suppress`."""

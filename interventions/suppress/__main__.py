@@ -1,5 +1,3 @@
-"""`python -m interventions.suppress`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.suppress import main
 

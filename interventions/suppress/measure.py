@@ -14,7 +14,7 @@ from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, ranks
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.table import Column, Table, counts, descending, described, key, quantity
+from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
 from streamscope.interventions.controls import random_sets
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
@@ -35,37 +35,37 @@ FLAT = "the mean response is the same at every gate"
 
 @dataclass(frozen=True)
 class Cell:
-    """Heads under a gate, and the index of the edit that does it (None: the baseline)."""
+    """Heads under a gate; `edit` is the index of their edit (None: the baseline), `draw` −1 unless they are random."""
 
     selection: str
     group: Literal["selected", "bottom", "random"]
     draw: int
-    """Of the random sets; −1 of the others."""
     heads: tuple[Head, ...]
     gate: float
     edit: int | None
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The keys that name it in every model: heads are each model's own."""
+        """Keys of the cell, the same in every model although heads are each model's own."""
         return {"selection": self.selection, "group": self.group, "draw": self.draw, "gate": self.gate}
 
     @property
     def names(self) -> dict[str, Any]:
-        """How many heads, and which."""
+        """The number of heads, and their names."""
         return {"k": len(self.heads), "heads": "+".join(head.label for head in self.heads)}
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Selections of heads, each with its controls, under every gate."""
+    """Selections of heads, each with its controls, under every gate.
+
+    edits: the sweep; gate 1 is the baseline and is not run. cells: selected and bottom-k heads under every gate. draws:
+    random sets of as many heads under the smallest gate.
+    """
 
     edits: list[Edits]
-    """The sweep to observe; gate 1 is the baseline and is not run."""
     cells: list[Cell]
-    """Selected and bottom-k heads under every gate."""
     draws: list[Cell]
-    """Random sets of as many heads under the smallest gate."""
 
     @property
     def hard(self) -> float:
@@ -74,7 +74,8 @@ class Protocol:
 
 
 def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: every selection with its controls under every gate, by part; units: prompts, pairs of them, documents."""
+    """Cells: every selection with its controls under every gate, by part. Units: prompts, pairs of them, or
+    documents."""
     prompts = data[Prompts]
     ranking = Pds().measure(model, _to_rank(how, data)).table("heads")
     scores = pds_scores(ranking.frame)
@@ -86,9 +87,9 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     title = f"{title_of(model)} on {prompts.title()}; heads ranked on {ranked_on}: {best}"
     seen = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for one in observed.values():
-        add(seen, protocol, one, model.config.n_layers, prompts.unit)
+        add_measure(seen, protocol, one, model.config.n_layers, prompts.unit)
     if "loss" in how.measures:
-        add(seen, protocol, _losses(model, protocol.edits, data[Documents], progress), model.config.n_layers)
+        add_measure(seen, protocol, _losses(model, protocol.edits, data[Documents], progress), model.config.n_layers)
     return seen
 
 
@@ -102,36 +103,35 @@ def _to_rank(how: Suppress, data: Opened) -> Any:
 
 
 def _losses(model: Any, edits: Sequence[Edits], documents: Any, progress: Progress) -> Observed:
-    """Loss per token of every document and edit, in nats; a document is a case, long or short."""
+    """Loss per token of every document and edit, in nats; each document is one case."""
     observed = observe_loss(model, edits, documents.shards, **documents.limits, progress=progress)
     units = documents.units()
     return replace(observed, cases=observed.cases.assign(id=units["unit"], cluster=units["cluster"]))
 
 
-# ---- which heads -------------------------------------------------------------------------------
-
-
 def select(how: Suppress, scores: Mapping[Head, float]) -> dict[str, tuple[Head, ...]]:
-    """top1, top3, …, and `over`: the heads to suppress."""
-    found = {f"top{k}": ranked(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
-    return {**found, OVER: over(scores, how.threshold)} if "threshold" in how.select else found
+    """The heads to suppress: top1, top3, …, and `heads_over`."""
+    found = {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
+    return {**found, OVER: heads_over(scores, how.threshold)} if "threshold" in how.select else found
 
 
-def ranked(scores: Mapping[Head, float], k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
-    """The k heads with the largest or the smallest PDS, in order of layer and index; ties go to the earlier head.
+def rank_heads(scores: Mapping[Head, float], k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
+    """The k heads with the largest or smallest PDS, by layer and index; ties go to the earlier head.
 
-    Raises `InputError` when the k heads leave fewer than k others for the controls.
+    Raises `InputError` if fewer than k other heads remain for the controls.
     """
     if not 1 <= k <= len(scores) // 2:
-        raise InputError(f"k={k} of {len(scores)} heads leave no {k} others to compare with; 1 to {len(scores) // 2}")
+        raise InputError(
+            f"k={k} of {len(scores)} heads leave fewer than {k} others to compare with; give 1 to {len(scores) // 2}"
+        )
     sign = -1.0 if which == "top" else 1.0
     return tuple(sorted(sorted(scores, key=lambda head: (sign * scores[head], head))[:k]))
 
 
-def over(scores: Mapping[Head, float], threshold: float | Literal["own"]) -> tuple[Head, ...]:
+def heads_over(scores: Mapping[Head, float], threshold: float | Literal["own"]) -> tuple[Head, ...]:
     """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1.
 
-    Raises `InputError` for no head and for more than half of them, which leave too few for the controls.
+    Raises `InputError` for no head, and for more than half of them, which leave too few for the controls.
     """
     values = np.array(list(scores.values()))
     limit = float(values.mean() + values.std(ddof=1)) if threshold == "own" else float(threshold)
@@ -151,17 +151,13 @@ def over(scores: Mapping[Head, float], threshold: float | Literal["own"]) -> tup
 
 
 def design(
-    scores: Mapping[Head, float],
-    selections: Mapping[str, Sequence[Head]],
-    gates: Sequence[float],
-    *,
-    draws: int = 39,
+    scores: Mapping[Head, float], selections: Mapping[str, Sequence[Head]], gates: Sequence[float], *, draws: int = 39,
     seed: int = 0,
-) -> Protocol:
+) -> Protocol:  # fmt: skip
     """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
 
-    Random sets (`selection.random_sets`) are run at the smallest gate only (hard suppression, LFA App. D).
-    Raises `InputError` for k that leaves no controls.
+    Random sets (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D). Raises
+    `InputError` for a k that leaves no controls.
     """
     edits: list[Edits] = []
     index: dict[tuple[tuple[Head, ...], float], int] = {}
@@ -175,23 +171,20 @@ def design(
 
     cells, random = [], []
     for name, heads in selections.items():
-        groups = {"selected": tuple(heads), "bottom": ranked(scores, len(heads), "bottom")}
+        groups = {"selected": tuple(heads), "bottom": rank_heads(scores, len(heads), "bottom")}
         cells += [cell(name, group, some, gate) for group, some in groups.items() for gate in gates]
         for i, some in enumerate(random_sets(scores, heads, len(heads), draws, seed)):
             random.append(cell(name, "random", some, min(gates), i))
     return Protocol(edits, cells, random)
 
 
-# ---- cells and contrasts -----------------------------------------------------------------------
-
-
-def add(
+def add_measure(
     seen: InstrumentData, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str
 ) -> None:
-    """The blocks of one measure: <measure>, and <measure>-curves over the gates and <measure>-orders of the pairs.
+    """Add the blocks of one measure: <measure>, <measure>-curves over the gates and <measure>-orders of the pairs.
 
-    Parts of a measure are all, at the smallest gate also each relation with two or more independent cases (LFA App. F)
-    and each layer that SPS was read in. Holm's families are the effects of one group, gate and kind of part.
+    Parts are all prompts, and at the smallest gate also each relation with two or more independent cases (LFA App. F)
+    and each layer in which SPS is read. Holm's families are the effects of one group, gate and kind of part.
     """
     name, hard = observed.measure, protocol.hard
     units = observed.cases.rename(columns={"id": "unit"})
@@ -223,20 +216,20 @@ def add(
                 Contrast(
                     quantity="delta", weights={edited: 1.0, base[part]: -1.0}, labels=labels,
                     family=f"{name}, {cell.group} at {cell.gate!r}, {kind}",
-                    missing=_idle(name, readout, cell, n_layers),
+                    missing=_no_effect(name, readout, cell, n_layers),
                 ),
             ]  # fmt: skip
     for cell in protocol.draws:
         edited = at[cell, "all"] = put(cell.edit, "all", **cell.labels)
         weights, labels = {edited: 1.0, base["all"]: -1.0}, {**cell.labels, "part": "all"}
-        why = _idle(name, "all", cell, n_layers)
+        why = _no_effect(name, "all", cell, n_layers)
         contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=why))
     for cell in protocol.cells:
         if cell.gate != hard or cell.group != "selected":
             continue
-        labels, why = {**cell.labels, "part": "all"}, _idle(name, "all", cell, n_layers)
+        labels, why = {**cell.labels, "part": "all"}, _no_effect(name, "all", cell, n_layers)
         mine = [at[c, "all"] for c in protocol.draws
-                if c.selection == cell.selection and not _idle(name, "all", c, n_layers)]  # fmt: skip
+                if c.selection == cell.selection and not _no_effect(name, "all", c, n_layers)]  # fmt: skip
         share = dict.fromkeys(mine, 1 / max(1, len(mine)))
         none = "" if mine else NO_DRAW
         beyond = {at[cell, "all"]: 1.0, **{i: -w for i, w in share.items()}}
@@ -244,9 +237,8 @@ def add(
             Contrast(quantity="random", weights={**share, base["all"]: -1.0}, labels=labels, null=None, missing=none),
             Contrast(quantity="above", weights=beyond, labels=labels, null=None, missing=why or none),
         ]
-    block = Observations(
-        measure=measure, cells=pd.DataFrame(keys), units=units, total=np.stack(totals), size=np.stack(sizes)
-    )
+    cells, total = pd.DataFrame(keys), np.stack(totals)
+    block = Observations(measure=measure, cells=cells, units=units, total=total, size=np.stack(sizes))
     seen.blocks[name], seen.contrasts[name] = block, contrasts
     gates = sorted({cell.gate for cell in protocol.cells})
     if len(gates) > 2:
@@ -256,13 +248,13 @@ def add(
         _add_orders(seen, protocol, observed, measure, n_layers, name_of)
 
 
-def _idle(measure: str, readout: str, cell: Cell, n_layers: int) -> str:
-    """Why the heads cannot change what is read, "" where they can."""
+def _no_effect(measure: str, readout: str, cell: Cell, n_layers: int) -> str:
+    """The reason if the heads cannot change the readout, else ""."""
     return REASON if by_construction(measure, readout, cell.heads, n_layers) else ""
 
 
 def _parts(observed: Observed) -> dict[str, tuple[str, str, np.ndarray]]:
-    """part -> (what is read, kind of part, which units are in it)."""
+    """part -> (readout, kind of part, which units are in it)."""
     cases = observed.cases
     every = np.ones(len(cases), bool)
     parts = {"all": ("all", "all", every)}
@@ -276,7 +268,7 @@ def _parts(observed: Observed) -> dict[str, tuple[str, str, np.ndarray]]:
 def _curves(
     protocol: Protocol, at: Mapping[tuple[Cell, str], int], name: str, n_layers: int, gates: Sequence[float]
 ) -> list[Contrast]:
-    """Least-squares slope of the measure over the gate, and the coefficient of (g − ḡ)², for each group of heads."""
+    """Least-squares slope of the measure over the gate, and the coefficient of (g − ḡ)², per group of heads."""
     x = np.array(gates) - np.mean(gates)
     line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
     bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
@@ -285,33 +277,27 @@ def _curves(
         by_curve.setdefault((cell.selection, cell.group), []).append(cell)
     out = []
     for (selection, group), cells in by_curve.items():
-        labels, why = {"selection": selection, "group": group}, _idle(name, "all", cells[0], n_layers)
-        for what, weights in (("slope", line), ("curvature", bend)):
+        labels, why = {"selection": selection, "group": group}, _no_effect(name, "all", cells[0], n_layers)
+        for curve, weights in (("slope", line), ("curvature", bend)):
             of = {at[cell, "all"]: float(weights[gates.index(cell.gate)]) for cell in cells}
-            out.append(
-                Contrast(quantity=what, weights=of, labels=labels, family=f"{name}, {what}, {group}", missing=why)
-            )
+            family = f"{name}, {curve}, {group}"
+            out.append(Contrast(quantity=curve, weights=of, labels=labels, family=family, missing=why))
     return out
 
 
 def _add_orders(
-    seen: InstrumentData,
-    protocol: Protocol,
-    observed: Observed,
-    measure: Measure,
-    n_layers: int,
+    seen: InstrumentData, protocol: Protocol, observed: Observed, measure: Measure, n_layers: int,
     name_of: Callable[..., str],
-) -> None:
-    """LFA App. F: the effect where the target stands first, where it stands last, and first − last, pairs as units."""
+) -> None:  # fmt: skip
+    """LFA App. F: the effect with the target first, with the target last, and first − last; pairs are the units."""
     cases = observed.cases.reset_index(drop=True)
     sides = [cases[cases["order"] == f"target_{order}"].groupby("pair").groups for order in ("first", "last")]
     pairs = [pair for pair in dict.fromkeys(cases["pair"]) if all(pair in side for side in sides)]
     if len(pairs) < 2:
-        raise InputError(f"{len(pairs)} pairs have both orders; an asymmetry needs two")
+        raise InputError(f"{len(pairs)} pairs have both orders; an asymmetry needs at least two")
     members = [list(cases.index[cases["pair"] == pair]) for pair in pairs]
-    units = cases.iloc[[rows[0] for rows in members]][["pair", "cluster", "category", "relation"]].reset_index(
-        drop=True
-    )
+    columns = ["pair", "cluster", "category", "relation"]
+    units = cases.iloc[[rows[0] for rows in members]][columns].reset_index(drop=True)
     units.insert(0, "unit", [name_of(*cases["id"].iloc[rows]) if name_of is not str else pair
                              for pair, rows in zip(pairs, members, strict=True)])  # fmt: skip
 
@@ -327,7 +313,7 @@ def _add_orders(
         if cell.gate != protocol.hard:
             continue
         labels = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}
-        i, why = len(keys), _idle(measure.name, "all", cell, n_layers)
+        i, why = len(keys), _no_effect(measure.name, "all", cell, n_layers)
         keys += [{**labels, "order": order} for order in ("first", "last")]
         totals += both(cell.edit)
         first, last = {i: 1.0, 0: -1.0}, {i + 1: 1.0, 1: -1.0}
@@ -335,46 +321,39 @@ def _add_orders(
         contrasts += [
             Contrast(quantity="first", weights=first, labels=labels, null=None, missing=why),
             Contrast(quantity="last", weights=last, labels=labels, null=None, missing=why),
-            Contrast(
-                quantity="asymmetry",
-                weights=difference,
-                labels=labels,
-                missing=why,
-                family=f"{measure.name}, asymmetry, {cell.group}",
-            ),
-        ]
+            Contrast(quantity="asymmetry", weights=difference, labels=labels, missing=why,
+                     family=f"{measure.name}, asymmetry, {cell.group}"),
+        ]  # fmt: skip
     block = Observations(measure=measure, cells=pd.DataFrame(keys), units=units, total=np.stack(totals), size=1.0)
     seen.blocks[f"{measure.name}-orders"], seen.contrasts[f"{measure.name}-orders"] = block, contrasts
 
-
-# ---- tables ------------------------------------------------------------------------------------
 
 Part = tuple[pd.DataFrame, Reasons]
 
 
 def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """effects, controls, parts, curves, asymmetry, draws, ranking: each with the measures one below the other."""
+    """effects, controls, parts, curves, asymmetry, draws, ranking: each holds all measures."""
     protocol, ranking = seen.extra
     measures = [name for name in seen.blocks if "-" not in name]
     found: dict[str, list[Part]] = {}
     for name in measures:
-        drawn = _drawn(protocol, name, estimates[name])
+        drawn = _draw_rows(protocol, name, estimates[name])
         found.setdefault("effects", []).append(_effects(seen, name, estimates[name], protocol, how.resamples))
         found.setdefault("controls", []).append(_controls(protocol, name, estimates[name], drawn))
         if f"{name}-curves" in estimates:
             found.setdefault("curves", []).append(_curve_rows(protocol, name, estimates))
         if f"{name}-orders" in estimates:
             frame, missing = estimates[f"{name}-orders"].wide(("selection", "group", "gate"))
-            found.setdefault("asymmetry", []).append((_named(protocol, frame, name), missing))
+            found.setdefault("asymmetry", []).append((_with_names(protocol, frame, name), missing))
         found.setdefault("draws", []).append(drawn)
     hard = f"gate {protocol.hard:g}"
     titles = {
-        "effects": f"{seen.about['title']}; edited − unedited, 95 % over cases",
-        "controls": f"{hard}: the selected heads, those of the smallest PDS, and random sets",
-        "parts": f"{hard}: by relation of the nouns, and SPS in the heads of each layer",
-        "curves": "the measure over the gate: slope, and how far it is from a line",
-        "asymmetry": f"{hard}: on prompts with the target first, and with the target last",
-        "draws": f"{hard}: each random set of as many heads",
+        "effects": f"{seen.about['title']}; gated − unedited, 95 % over cases",
+        "controls": f"{hard}: selected heads compared with heads of the smallest PDS and random sets",
+        "parts": f"{hard}: effect by relation of the nouns, and on SPS by layer",
+        "curves": "The measure as a function of the gate: slope and deviation from a line",
+        "asymmetry": f"{hard}: effect on prompts with the target first and with the target last",
+        "draws": f"{hard}: effect of each random set of as many heads",
     }
     made: dict[str, Table] = {}
     for name, some in found.items():
@@ -392,7 +371,7 @@ def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimate
 
 
 def _stacked(parts: Sequence[Part]) -> Part:
-    """Rows of several frames below one another, with their reasons."""
+    """The rows of several frames in one, with their reasons."""
     missing: Reasons = {}
     start = 0
     for frame, reasons in parts:
@@ -401,8 +380,8 @@ def _stacked(parts: Sequence[Part]) -> Part:
     return pd.concat([frame for frame, _ in parts], ignore_index=True), missing
 
 
-def _named(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """With the heads and the measure of every row."""
+def _with_names(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """The frame with columns for the heads and the measure of every row."""
     known = {(c.selection, c.group, c.draw): c.names for c in (*protocol.cells, *protocol.draws)}
     draw = frame["draw"] if "draw" in frame else [-1] * len(frame)
     names = [known[row] for row in zip(frame["selection"], frame["group"], draw, strict=True)]
@@ -414,20 +393,22 @@ def _named(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.DataFram
 
 
 def _effects(seen: InstrumentData, name: str, found: Estimates, protocol: Protocol, resamples: int) -> Part:
-    """A row per selection, group, gate and part, with Cohen's d."""
+    """One row per selection, group, gate and part, with Cohen's d."""
     block = seen.blocks[name]
     frame, missing = found.where(quantity=set(WHOLE)).wide(KEYS)
     sizes = [
         effect_sizes(block, list(c.weights), row, missing, resamples)
         for row, c in enumerate(c for c in found.contrasts if c.quantity == "delta")
     ]
-    return _named(protocol, frame, name).drop(columns="draw").assign(**pd.DataFrame(sizes)), missing
+    return _with_names(protocol, frame, name).drop(columns="draw").assign(**pd.DataFrame(sizes)), missing
 
 
-def _drawn(protocol: Protocol, name: str, found: Estimates) -> Part:
-    """A row per random set, beside what the selected heads do."""
+def _draw_rows(protocol: Protocol, name: str, found: Estimates) -> Part:
+    """One row per random set, with the effect of the selected heads."""
     frame, missing = found.where(quantity="drawn").wide(KEYS)
-    frame = _named(protocol, frame.drop(columns=["part", "n", "clusters"]), name).rename(columns={"drawn": "delta"})
+    frame = _with_names(protocol, frame.drop(columns=["part", "n", "clusters"]), name).rename(
+        columns={"drawn": "delta"}
+    )
     missing = {(row, "delta"): why for (row, _), why in missing.items()}
     of = found.where(quantity="delta", group="selected", gate=protocol.hard, part="all")
     selected = dict(zip(of.frame["selection"], of.frame["value"], strict=True))
@@ -437,12 +418,12 @@ def _drawn(protocol: Protocol, name: str, found: Estimates) -> Part:
 
 
 def _controls(protocol: Protocol, name: str, found: Estimates, drawn: Part) -> Part:
-    """A row per selection at the smallest gate: what the selected heads do beside all that they are compared with."""
+    """One row per selection at the smallest gate: the effect of the selected heads, and of all controls."""
     at: dict[str, Any] = {"gate": protocol.hard, "part": "all"}
     frame, missing = found.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at).wide(
         ("selection", "group", "gate"), describe=("low", "high")
     )
-    frame = _named(protocol, frame, name).rename(columns={"delta": "selected"})
+    frame = _with_names(protocol, frame, name).rename(columns={"delta": "selected"})
     frame["bottom"] = found.where(quantity="delta", group="bottom", **at).frame["value"].to_numpy()
     missing = {
         (row, {"delta": "selected"}.get(column, column)): why
@@ -452,29 +433,29 @@ def _controls(protocol: Protocol, name: str, found: Estimates, drawn: Part) -> P
     more: list[dict[str, float]] = []
     for row, one in frame.iterrows():
         values = drawn[0].loc[drawn[0]["selection"] == one["selection"], "delta"].dropna().to_numpy()
-        told = dict.fromkeys(("random_sd", "random_low", "random_high", "p_rank", "p_rank_min"), np.nan)
+        random = dict.fromkeys(("random_sd", "random_low", "random_high", "p_rank", "p_rank_min"), np.nan)
         if len(values):
-            told |= {"random_low": values.min(), "random_high": values.max()}
-            told |= ranks(one["selected"], values.tolist()) if one["selected"] == one["selected"] else {}
+            random |= {"random_low": values.min(), "random_high": values.max()}
+            random |= ranks(one["selected"], values.tolist()) if one["selected"] == one["selected"] else {}
         if len(values) > 1:
-            told["random_sd"] = float(values.std(ddof=1))
-        for column, value in told.items():
+            random["random_sd"] = float(values.std(ddof=1))
+        for column, value in random.items():
             if value != value:
                 inert = REASON if column.startswith("p_") and len(values) else NO_DRAW
                 missing[row, column] = ONE_DRAW if column == "random_sd" else inert
         if one["bottom"] != one["bottom"]:
             missing[row, "bottom"] = REASON
-        more.append({**told, "draws": len(values)})
+        more.append({**random, "draws": len(values)})
     names = [column.name for column in CONTROLS]
     return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more))[names], missing
 
 
 def _curve_rows(protocol: Protocol, name: str, estimates: Mapping[str, Estimates]) -> Part:
-    """A row per selection and group: slope and curvature, and from the mean curve r², departure and intercept.
+    """One row per selection and group: slope and curvature, and r², departure and intercept of the mean curve.
 
-    r² = 1 − Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure: a flat
-    curve has a small r² from noise alone. A large p of the curvature is no evidence of a line; a narrow interval of
-    the curvature around 0 is.
+    r² = 1 − Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure, because
+    noise alone gives a flat curve a small r². A narrow interval of the curvature around 0 supports a line; a large p
+    does not.
     """
     frame, missing = estimates[f"{name}-curves"].wide(("selection", "group"))
     more = []
@@ -483,81 +464,79 @@ def _curve_rows(protocol: Protocol, name: str, estimates: Mapping[str, Estimates
         gates, y = of["gate"].to_numpy(float), of["value"].to_numpy(float)
         residual = y - y.mean() - one["slope"] * (gates - gates.mean())
         total = float(np.square(y - y.mean()).sum())
-        told = {
+        shape = {
             "intercept": y.mean() - one["slope"] * gates.mean(),
             "r2": 1 - float(np.square(residual).sum()) / total if total > SMALLEST[name] ** 2 else np.nan,
             "departure": np.abs(residual).max(),
         }
         why = missing.get((row, "slope"), FLAT)
-        missing |= {(row, column): why for column, value in told.items() if value != value}
-        more.append(told)
-    return _named(protocol, frame, name).assign(**pd.DataFrame(more)), missing
+        missing |= {(row, column): why for column, value in shape.items() if value != value}
+        more.append(shape)
+    return _with_names(protocol, frame, name).assign(**pd.DataFrame(more)), missing
 
 
 MIXED = "units of the measure"
 """One table holds all measures: SPS in attention, coherence in nats of log-odds, loss in nats per token."""
 WHICH = (
     key("selection", "selection", "top1, top3, … by PDS, or over: all heads over the threshold"),
-    key("group", "group", "the selected heads, as many with the smallest PDS, or random ones"),
-    Column(name="k", title="k", unit="heads", format="d", shown=False, doc="how many heads are gated at once"),
+    key("group", "group", "selected heads, as many with the smallest PDS (bottom), or random ones"),
+    number("k", "heads gated", "heads", "number of heads gated at once", "d", False),
     key("heads", "heads", "the heads of the set", "layer and index"),
     key("measure", "measure", "sps (attention), coherence (nats, log-odds) or loss (nats/token)"),
-)
-GATE = Column(
-    name="gate", title="gate", unit="factor on z", format="g", doc="what the heads' outputs are multiplied by"
-)
-CASES = counts("prompts or documents", "independent cases: the two orders of a prompt, or documents")
+)  # fmt: skip
+GATE = number("gate", "gate", "factor on z", "factor on the heads' outputs", "g")
+CASES = counts("prompts or documents", "independent cases: the two orders of a prompt together, or documents")
 EFFECTS = (
     *WHICH, GATE, key("part", "part", "all prompts, those of a relation, or SPS in the heads of a layer"),
-    *quantity("edited", "gated", MIXED, "the measure with the heads gated", tested=False, format=".4f"),
-    *quantity("baseline", "unedited", MIXED, "the measure, nothing gated", tested=False, format=".4f"),
+    *quantity("edited", "gated", MIXED, "measure with the heads gated", tested=False, format=".4f"),
+    *quantity("baseline", "unedited", MIXED, "measure of the unedited model", tested=False, format=".4f"),
     *quantity("delta", "Δ", MIXED, "gated − unedited", sd="independent cases", source="LFA §3.3"), *CASES,
     *EFFECT_SIZES,
 )  # fmt: skip
 CONTROLS = (
     WHICH[0], *WHICH[2:], GATE,
-    *quantity("baseline", "unedited", MIXED, "the measure, nothing gated", tested=False, format=".4f"),
-    *quantity("selected", "selected", MIXED, "Δ of the selected heads", tested=False),
-    *quantity("bottom", "bottom", MIXED, "Δ of as many heads with the smallest PDS", tested=False),
-    *quantity("random", "random", MIXED, "mean Δ of the random sets that can act", tested=False, source="LFA App. D"),
-    *described("above", "above random", MIXED, "selected − random, the sets given", format="+.4f"),
-    Column(name="random_sd", title="sd of random", unit=f"{MIXED}, between random sets", format=".4f", shown=False,
-           doc="standard deviation of Δ between the random sets"),
-    Column(name="random_low", title="smallest random", unit=MIXED, format="+.4f", shown=False,
-           doc="the smallest Δ of a random set"),
-    Column(name="random_high", title="largest random", unit=MIXED, format="+.4f", shown=False,
-           doc="the largest Δ of a random set"),
-    Column(name="draws", title="draws", unit="random sets", format="d", doc="random sets that can act on the measure"),
-    Column(name="p_rank", title="p, rank", unit="probability", format="p",
-           doc="rank of the selected heads among the random sets, as a two-sided probability"),
-    Column(name="p_rank_min", title="smallest p, rank", unit="probability", format="p", shown=False,
-           doc="the smallest that p_rank can be with so many sets"),
+    *quantity("baseline", "unedited", MIXED, "measure of the unedited model", tested=False, format=".4f"),
+    *quantity("selected", "Δ, selected heads", MIXED, "Δ of the selected heads", tested=False),
+    *quantity("bottom", "Δ, smallest PDS", MIXED, "Δ of as many heads with the smallest PDS", tested=False),
+    *quantity("random", "Δ, random heads", MIXED, "mean Δ of the random sets that can act", tested=False,
+              source="LFA App. D"),
+    *described("above", "selected − random", MIXED, "Δ of selected − mean Δ of random heads, for fixed sets",
+               format="+.4f"),
+    number("random_sd", "sd over random sets", f"{MIXED}, between random sets",
+           "standard deviation of Δ over the random sets", ".4f", False),
+    number("random_low", "smallest Δ, random", MIXED, "smallest Δ of a random set", "+.4f", False),
+    number("random_high", "largest Δ, random", MIXED, "largest Δ of a random set", "+.4f", False),
+    number("draws", "random sets", "random sets", "number of random sets that can affect the measure", "d"),
+    number("p_rank", "p among random heads", "probability",
+           "two-sided p from the rank of the selected heads among the random sets", "p"),
+    number("p_rank_min", "smallest p among random heads", "probability",
+           "smallest p_rank possible with this number of sets", "p", False),
 )  # fmt: skip
 PER_GATE = f"{MIXED} per unit of the gate"
 CURVES = (
     *WHICH,
-    *quantity("slope", "slope", PER_GATE, "least-squares slope; −slope is full suppression on a line",
+    *quantity("slope", "slope", PER_GATE, "least-squares slope; for a line, −slope is the effect of full suppression",
               sd="independent cases", source="LFA App. D"),
     *quantity("curvature", "curvature", f"{PER_GATE}, squared", "coefficient of (g − mean g)²", sd="independent cases"),
-    Column(name="intercept", title="intercept", unit=MIXED, format="+.4f", shown=False, doc="Δ of the line at gate 0"),
-    Column(name="r2", title="r²", unit="share", format=".3f", doc="of the spread over gates that the line explains"),
-    Column(name="departure", title="departure", unit=MIXED, format=".4f", doc="largest distance of the mean from it"),
+    number("intercept", "intercept", MIXED, "Δ of the line at gate 0", "+.4f", False),
+    number("r2", "r²", "share", "share of the variance over gates that the line explains", ".3f"),
+    number("departure", "deviation from line", MIXED, "largest distance of the mean curve from the line", ".4f"),
     *CASES,
 )  # fmt: skip
 ASYMMETRY = (
     *WHICH, GATE,
     *quantity("first", "target first", MIXED, "Δ on prompts with the target first", tested=False),
     *quantity("last", "target last", MIXED, "Δ on prompts with the target last", tested=False),
-    *quantity("asymmetry", "first − last", MIXED, "Δ target first − Δ target last", sd="independent cases",
+    *quantity("asymmetry", "first − last", MIXED, "Δ with target first − Δ with target last", sd="independent cases",
               source="LFA App. F"),
     *counts("pairs with both orders", "independent cases"),
 )  # fmt: skip
 DRAWS = (
-    *WHICH, GATE, Column(name="draw", title="draw", unit="random sets", format="d", doc="which of them, from 0"),
+    *WHICH, GATE, number("draw", "draw", "random sets", "number of the random set, from 0", "d"),
     *quantity("delta", "Δ", MIXED, "Δ of the random set", tested=False),
-    *quantity("selected", "selected", MIXED, "Δ of the selected heads", tested=False),
+    *quantity("selected", "Δ, selected heads", MIXED, "Δ of the selected heads", tested=False),
 )  # fmt: skip
 COLUMNS = {"effects": EFFECTS, "controls": CONTROLS, "curves": CURVES, "asymmetry": ASYMMETRY,
            "draws": DRAWS}  # fmt: skip
 LONG = ("parts", "draws")
-"""Tables of which the largest rows are printed."""
+"""Tables that print only their largest rows."""

@@ -4,15 +4,15 @@
     python -m interventions.token_effects runs/pls --groups found --data valid.txt --out effects.parquet
     python -m interventions.token_effects runs/pls --heads L5.* top3:pds --max-tokens 20000 --out effects.parquet
 
-One row per position with a next token in its document, in the order of the data: document, position, token, target,
-unedited `loss` of the target and `log_p` of the model's own prediction ŷ, and per edit
-`delta_loss_L5H4` = ln p(target) unedited − edited, `delta_log_p_L5H4` = ln p(ŷ) edited − unedited, all in nats.
-The outputs z of the heads are multiplied by --scale, 0 removes them (LFA App. D; PLS §5.1). OUT-edits.parquet has the
-means of every edit, with 95 % intervals over documents. Of a gated model OUT-gates.parquet says whether a head's gate
-tells where its removal matters: |Δ loss| at tokens above the median of its gate in the document minus that below, and
-how much more than by the gate of the head beside it (DST §2.6). With --modes, the labels of `features.cluster`,
-OUT-modes.parquet says the same of modes in which a head's gate is low throughout, beside its other modes (PLS §3.4):
-|Δ loss| in parts of the head's mean. Memory does not grow with the number of tokens, labels apart.
+One row per position with a next token in its document, in data order: document, position, token, target, unedited
+`loss` of the target and `log_p` of the model's own prediction ŷ, and per edit `delta_loss_L5H4` = ln p(target) unedited
+− edited and `delta_log_p_L5H4` = ln p(ŷ) edited − unedited, all in nats. The heads' outputs z are multiplied by
+--scale; 0 removes them (LFA App. D; PLS §5.1). OUT-edits.parquet has the mean of every edit with 95 % intervals over
+documents. For a gated model OUT-gates.parquet shows whether a head's gate predicts where its removal matters: |Δ loss|
+at tokens above the gate's median in the document minus that below, and the same minus that by the next head's gate (DST
+§2.6). With --modes (labels of `features.cluster`), OUT-modes.parquet compares modes in which a head's gate is low
+throughout with its other modes (PLS §3.4): |Δ loss| relative to the head's mean. Memory does not grow with the number
+of tokens, except for labels.
 """
 
 from pathlib import Path
@@ -27,19 +27,19 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("token_effects", Tokens())
 class TokenEffects(Instrument):
-    """Remove heads, and see at every token what it does to the loss and to the model's own prediction.
+    """Remove heads, and measure at every token the change of the loss and of the model's own prediction.
 
     delta_loss = ln p(target) unedited − edited; delta_log_p = ln p(prediction) edited − unedited (PLS §5.1, §5.4).
     """
 
     heads: tuple[str, ...] | None = None
-    """Heads, each alone: L5.H4, L4.*, all, random3:7, top3:pds. --heads alone, or neither --heads nor --groups: all."""
+    """Heads, one at a time: L5.H4, L4.*, all, random3:7, top3:pds. Default: all, unless --groups are given."""
     groups: Names = ()
-    """Heads together: entity, anchor, semantic (PLS), found, or heads as L5.H4+L5.H5, name=L4.*, top2:entity."""
+    """Groups of heads: entity, anchor, semantic (PLS), found, or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     scale: AnyNumber = 0.0
-    """Factor on the heads' outputs."""
+    """Factor for the heads' outputs."""
     modes: Path | None = None
-    """Labels of `features.cluster` for tokens of the same model and data: effects where a gate is low in a mode."""
+    """Labels of `features.cluster` for the same model and data: compares effects in modes where a gate is low."""
 
     figures: ClassVar = (
         Intervals("delta_loss", "edits", label="edit", title="Mean loss increase of tokens from each edit"),

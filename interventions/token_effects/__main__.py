@@ -1,5 +1,3 @@
-"""`python -m interventions.token_effects`."""
-
 from streamscope.cli.parse import command
 from streamscope.interventions.token_effects import main
 

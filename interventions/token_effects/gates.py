@@ -1,11 +1,11 @@
-"""Do gates say where the removal of a head matters? |Δ loss| by the head's own gate, beside that by another head's.
+"""Whether gates predict where removing a head matters: |Δ loss| by the head's own gate, and by another head's.
 
-    Halves    tokens above the median of the gate in their document, and below it            (DST §2.6)
+    Halves    tokens above the gate's median in their document, and below it                 (DST §2.6)
     Modes     tokens of modes in which the gate is low throughout, and of the other modes    (PLS §3.4)
 
-A gate per channel is meaned over the channels. The other gate is that of the head beside it in its layer (the last
-one's is the first): tokens at which every removal costs more are told from those at which this one does. Where a layer
-has one head there is none, and no table.
+A gate per channel is averaged over the channels. The other gate is that of the next head in the layer (for the last
+head the first). It separates tokens where every removal costs more from tokens where this one does. Layers with one
+head have no such table.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from streamscope.interventions.selection import Group
 from streamscope.models.head_spec import Head
 
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
-NO_GATE = "no gate that moves within a document"
-NO_MODE = "its gate is low throughout no mode"
-PART = "of the head's mean |Δ loss|"
+NO_GATE = "no gate varies within a document"
+NO_MODE = "its gate is not low throughout any mode"
+PART = "share of the head's mean |Δ loss|"
 KINDS = ("low", "other", "own", "beyond")
 OF_MODES = Measure(name="mode", unit=PART, resolution=0.01)
 CONSISTENT = 0.9
-"""Share of a mode's tokens at which a gate is below its median of the document, from which on it is low in the mode."""
+"""A gate counts as low in a mode if it is below its document's median at this share of the mode's tokens."""
 LABELS = ("document", "position", "token_id", "cluster")
 
 
@@ -50,23 +50,26 @@ def gates_of(model: Any, one: Document) -> dict[int, np.ndarray]:
     }
 
 
-def alone(groups: Sequence[Group]) -> tuple[tuple[Head, ...], tuple[int, ...]]:
-    """The heads that are removed by themselves, and by which of the edits."""
+def single_heads(groups: Sequence[Group]) -> tuple[tuple[Head, ...], tuple[int, ...]]:
+    """The heads that are removed one at a time, and the indices of their edits."""
     at = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
     return tuple(groups[i].heads[0] for i in at), at
 
 
 class Halves:
-    """|Δ loss| of the removal of single heads at tokens where a gate is above its median of the document, and below."""
+    """|Δ loss| from removing single heads, at tokens where a gate is above its median of the document, and below."""
 
     def __init__(self, model: Any, groups: Sequence[Group], documents: int) -> None:
-        self.heads, self.edits = alone(groups)
+        self.heads, self.edits = single_heads(groups)
         shape = (len(self.heads), 2, 2, documents)
-        self.total, self.size = np.zeros(shape), np.zeros(shape)  # [heads, own or beside, above or below, documents]
+        self.total, self.size = (
+            np.zeros(shape),
+            np.zeros(shape),
+        )  # [heads, own or next head's gate, above or below, documents]
         self.n_heads = model.config.n_heads
 
     def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
-        """Document `at`, whose removals change the loss by `size` [edits, T]; without `gates` it has no halves."""
+        """Add document `at` with changes of the loss `size` [edits, T]; without `gates` it has no halves."""
         for i, (head, edit) in enumerate(zip(self.heads, self.edits, strict=True)):
             for k, which in enumerate((head.head, (head.head + 1) % self.n_heads) if gates else ()):
                 gate = gates[head.layer][:, which]
@@ -74,18 +77,18 @@ class Halves:
                     self.total[i, k, j, at], self.size[i, k, j, at] = size[edit][half].sum(), half.sum()
 
     def title(self) -> str:
-        """Of the table."""
-        return "|Δ loss| where the gate is open beside where it is closed"
+        """The title of the table."""
+        return "|Δ loss| where the gate is open, minus where it is closed"
 
-    def observed(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """Cells: heads × gates × halves; units: documents. Contrasts: own, by the head's own gate, above minus below;
-        beyond, that minus the same by the gate beside it; of every head and of the mean over heads."""
+    def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
+        """Cells: heads × gates × halves. Units: documents. Contrasts per head and for the mean over heads: own, above
+        minus below the median of the head's own gate; beyond, that minus the same for the next head's gate."""
         names, n = [head.label for head in self.heads], len(self.heads)
         cells = pd.DataFrame(
             [(name, gate, half) for name in names for gate in ("own", "beside") for half in ("above", "below")],
             columns=["edit", "gate", "half"],
         )
-        kept, why = self.size.any((0, 1, 2)), ""  # a document of one token has no halves
+        kept, why = self.size.any((0, 1, 2)), ""  # documents of one token have no halves
         if not kept.any():
             kept, why = ~kept, NO_GATE
         size, total = (x[..., kept].reshape(len(cells), -1) for x in (self.size, self.total))
@@ -105,22 +108,20 @@ class Halves:
 
 
 class Modes:
-    """|Δ loss| of the removal of single heads in the modes in which a gate is low throughout, and in the other modes.
+    """|Δ loss| from removing single heads, in modes where a gate is low throughout, and in the other modes.
 
-    In parts of each head's mean over tokens in modes, so that of all heads no kind has more of the strong ones. Of a
-    head whose gate is low throughout no mode there is nothing to compare.
-
-    Raises `InputError` for labels of another model or of other tokens, and where no position has a mode.
+    Relative to each head's mean over tokens in modes, so that strong heads do not dominate. Heads without a low mode
+    are left out. Raises `InputError` for labels of another model or of other tokens, and if no position has a mode.
     """
 
     def __init__(self, model: Any, groups: Sequence[Group], chosen: Sequence[Document], path: Path) -> None:
-        self.heads, self.edits = alone(groups)
+        self.heads, self.edits = single_heads(groups)
         self.cluster = read_modes(path, model, chosen)
         n = 1 + max(int(mode.max(initial=-1)) for mode in self.cluster)
         if not n:
             raise InputError(f"--modes {path}: none of the {len(chosen)} documents has a token in a mode")
         below, tokens = np.zeros((model.config.n_layers, model.config.n_heads, n)), np.zeros(n)
-        for one, mode in zip(chosen, self.cluster, strict=True):  # every document once more, for its gates alone
+        for one, mode in zip(chosen, self.cluster, strict=True):  # a second pass over the documents, for the gates
             held = mode >= 0
             tokens += np.bincount(mode[held], minlength=n)
             for layer, gate in gates_of(model, one).items():
@@ -130,54 +131,50 @@ class Modes:
         beside = [(head.layer, (head.head + 1) % model.config.n_heads) for head in self.heads]
         self.own = np.array([low[head.layer, head.head] for head in self.heads])  # [heads, modes]
         self.beside = np.array([low[at] for at in beside])
-        self.found: list[tuple[int, int, int, np.ndarray]] = []  # document, mode, tokens, Σ |Δ loss| [heads]
+        self.sums: list[tuple[int, int, int, np.ndarray]] = []  # document, mode, tokens, Σ |Δ loss| [heads]
 
     def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
-        """Document `at`, whose removals change the loss by `size` [edits, T]; of `gates` all is known before."""
+        """Add document `at` with changes of the loss `size` [edits, T]; the gates themselves are already known."""
         for mode in np.unique(self.cluster[at]):
             if mode >= 0 and gates:
                 inside = self.cluster[at] == mode
-                self.found.append((at, int(mode), int(inside.sum()), size[list(self.edits)][:, inside].sum(1)))
+                self.sums.append((at, int(mode), int(inside.sum()), size[list(self.edits)][:, inside].sum(1)))
 
     def title(self) -> str:
-        """Of the table: how many heads have such modes, and how many tokens are in a mode."""
+        """The title: how many heads have low modes, and how many tokens are in a mode."""
         held, tokens = sum(int((mode >= 0).sum()) for mode in self.cluster), sum(map(len, self.cluster))
         return (
-            f"|Δ loss| in modes where the gate is low at {CONSISTENT:.0%} of the tokens beside the others: "
-            f"{int(self.own.any(1).sum())} of {len(self.own)} heads have some, {self.own.sum(1).mean():.1f} of "
+            f"|Δ loss| in modes where the gate is low at {CONSISTENT:.0%} of the tokens, and in other modes: "
+            f"{int(self.own.any(1).sum())} of {len(self.own)} heads have low modes, {self.own.sum(1).mean():.1f} of "
             f"{self.own.shape[1]} on average; {held:,} of {tokens:,} tokens are in a mode"
         )
 
-    def observed(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """Cells: heads × low, other, own = low − other, beyond = own − the same by the gate beside; units: a document's
-        tokens in one mode, clustered by the document and by the mode, for both are drawn.
+    def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
+        """Cells: heads × (low, other, own = low − other, beyond = own − the same by the next head's gate). Units:
+        tokens of a document in one mode, clustered two-way by document and mode.
 
-        A unit is in low modes or in others, so that cells have what moves an estimate D in linear order, the mean over
-        units of D + Σ_k ± (total_k − mean_k · tokens_k) / (share_k · tokens), k its two or four kinds of tokens.
+        A unit is in low modes or in others, so cells hold the linearised contributions to an estimate D, the mean over
+        units of D + Σ_k ± (total_k − mean_k · tokens_k) / (share_k · tokens), over its two or four kinds of tokens k.
         """
         names = [ALL_HEADS, *(head.label for head in self.heads)]
         cells = pd.DataFrame([(name, kind) for name in names for kind in KINDS], columns=["edit", "kind"])
-        if not self.found:
+        if not self.sums:
             where = units.reset_index(drop=True)
             nothing = np.zeros((len(cells), len(where)))
             block = Observations(measure=OF_MODES, cells=cells, units=where, total=nothing, size=nothing)
             return block, [one for i, name in enumerate(names) for one in _contrasts(4 * i, name, NO_GATE, NO_GATE)]
-        at, mode, tokens = (np.array(column) for column in list(zip(*self.found, strict=True))[:3])
-        lost = np.array([one[3] for one in self.found]).T  # [heads, units]
+        at, mode, tokens = (np.array(column) for column in list(zip(*self.sums, strict=True))[:3])
+        lost = np.array([one[3] for one in self.sums]).T  # [heads, units]
         part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
         rows, sizes, contrasts = list[np.ndarray](), list[np.ndarray](), list[Contrast]()
         for i, name in enumerate(names):
             some = slice(None) if not i else slice(i - 1, i)
-            own, beside = (apart(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.beside))
+            own, beside = (linear_parts(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.beside))
             absent = [np.zeros(len(tokens))] * 2
             low, other = own or absent
             low_beside, other_beside = beside or absent
-            rows += [
-                low,
-                other,
-                low - other,
-                low - other - (low_beside - other_beside) if own and beside else absent[0],
-            ]
+            rows += [low, other, low - other]
+            rows += [low - other - (low_beside - other_beside) if own and beside else absent[0]]
             sizes += [(own is not None) * tokens] * 3 + [(own is not None and beside is not None) * tokens]
             why = "" if own else NO_MODE
             contrasts += _contrasts(4 * i, name, why, why or ("" if beside else NO_MODE))
@@ -190,13 +187,13 @@ class Modes:
         return Observations(measure=OF_MODES, cells=cells, units=where, total=total, size=size), contrasts
 
 
-def apart(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """What moves the mean of `part` [heads, units] per token in low modes and in the others, in linear order [units];
-    None where no head has a mode of both kinds."""
-    told = low.any(1) & ~low.all(1)
-    if not told.any():
+def linear_parts(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Linearised contributions [units] to the mean of `part` [heads, units] per token, in low modes and in others; None
+    if no head has modes of both kinds."""
+    mixed = low.any(1) & ~low.all(1)
+    if not mixed.any():
         return None
-    part, low = part[told], low[told]
+    part, low = part[mixed], low[mixed]
     found = []
     for kind in (low, ~low):
         total, n = (part * kind).sum(0), (tokens * kind).sum(0)
@@ -216,19 +213,19 @@ def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
 
 
 def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.ndarray, ...]:
-    """Mode of the positions [T] of each document, −1 where there is none, of the labels that `features.cluster` wrote.
+    """Mode of the positions [T] of each document from labels of `features.cluster`, −1 for none.
 
     Raises `InputError` for another file, labels of other weights, and labels of other tokens.
     """
     about = read_about(path).get("about", {})
     table = read_parquet(path).to_pandas()
     if lacks := [name for name in LABELS if name not in table]:
-        raise InputError(f"--modes {path} has no column {lacks[0]!r}; give the labels of `features.cluster`")
+        raise InputError(f"--modes {path} has no column {lacks[0]!r}; give the labels of features.cluster")
     if table.duplicated(["document", "position"]).any():
-        raise InputError(f"--modes {path} labels a token twice; give labels of one table of features")
+        raise InputError(f"--modes {path} labels a token twice; give labels of one feature table")
     named = about.get("data", {}).get("FeatureTables", {}).get("checkpoint")
     if named is not None and named != checkpoint_of(model)["checkpoint"]:
-        raise InputError(f"--modes {path} is of another checkpoint than this model; cluster features of this one")
+        raise InputError(f"--modes {path} comes from another checkpoint than this model; cluster this model's features")
     by_document = {int(number): rows.set_index("position") for number, rows in table.groupby("document")}
     modes = []
     for one in chosen:
@@ -241,21 +238,22 @@ def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.n
 
 
 GATES = (
-    key("edit", "edit", "the head that is removed; all heads: the mean over those that are removed alone"),
-    *quantity("own", "by its gate", "nats/token", "|Δ loss| above the median of its own gate − below", sd="documents"),
-    *quantity("beyond", "beyond a gate beside", "nats/token", "the same − by the gate of the next head of its layer",
+    key("edit", "edit", "the removed head, or the mean over all heads"),
+    *quantity("own", "open − closed gate", "nats/token", "|Δ loss| above the median of its own gate − below",
               sd="documents"),
-    *counts("documents, or windows of them", "documents"),
+    *quantity("beyond", "beyond next head's gate", "nats/token",
+              "the same − that by the gate of the next head in its layer", sd="documents"),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip
 MODES = (
-    key("edit", "edit", "the head that is removed; all heads: tokens of all that are removed alone"),
+    key("edit", "edit", "the removed head, or tokens of all heads"),
     *described("low", "low modes", PART, "|Δ loss| in modes where the gate is low throughout", format=".3f"),
     *described("other", "other modes", PART, "|Δ loss| in all other modes", format=".3f"),
-    *quantity("own", "low − other", PART, "in modes where its own gate is low − in others",
+    *quantity("own", "low − other", PART, "|Δ loss| in low modes of its own gate − in its other modes",
               sd="documents, in linear order"),
-    *quantity("beyond", "beyond a gate beside", PART, "the same − by the modes of the next head of its layer",
+    *quantity("beyond", "beyond next head's gate", PART, "the same − that by the gate of the next head in its layer",
               sd="documents, in linear order"),
-    *counts("modes of documents", "documents or modes, the fewer"),
+    *counts("modes of documents", "documents or modes, whichever is fewer"),
 )  # fmt: skip
 SPLITS = {"gate": ("gates", GATES), "mode": ("modes", MODES)}
-"""Block -> table and its columns."""
+"""Block -> table, and its columns."""

@@ -11,10 +11,10 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import checkpoint_of, title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import WINDOW, Document
 from streamscope.instruments.prompts.alignment import check_tokenizer
-from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import SMALLEST, ticks
 from streamscope.interventions.selection import Group, HeadFinder
@@ -25,12 +25,12 @@ from streamscope.models.head_spec import Head
 from streamscope.text.strides import WindowedShards
 
 AT_ONCE = 128
-"""Documents whose effects are in memory at a time; a row group of the file."""
-DELTAS = {"delta_loss": "edited − unedited, of the target", "delta_log_p": "edited − unedited, of ŷ"}
+"""Documents in memory at a time; one row group of the file."""
+DELTAS = {"delta_loss": "change of the loss of the target", "delta_log_p": "change of ln p of the prediction"}
 
 
 def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: edits; units: documents. The rows go to a file as they come, only their sums are kept."""
+    """Cells: edits. Units: documents. Rows go to a file as they come; only their sums are kept."""
     groups, opened = groups_of(how, model), data[Tokens]
     chosen = list(opened.documents())
     if not chosen:
@@ -42,7 +42,7 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         if how.modes is not None:
             split["mode"] = Modes(model, groups, chosen, how.modes)
     elif how.modes is not None:
-        raise InputError("--modes asks of heads that are removed alone, beside others of their layer; give --heads")
+        raise InputError("--modes needs heads that are removed one at a time, in layers of several heads; give --heads")
     names = [group.name for group in groups]
     windows = WINDOW if isinstance(opened.shards, WindowedShards) else ()
     rows = LongTable.of(
@@ -56,57 +56,51 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
         measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"])
         seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
-        labels = cells.astype(object).where(cells.notna(), None).to_dict("records")
-        null = None if name.startswith("abs") else 0.0
-        seen.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=at, null=null) for i, at in enumerate(labels)
-        ]
+        labels = cells.astype(object).where(cells.notna(), None)
+        seen.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)
     for name, one in split.items():
-        seen.blocks[name], seen.contrasts[name] = one.observed(units)
+        seen.blocks[name], seen.contrasts[name] = one.observe(units)
         seen.about[name] = one.title()
     cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
     where = f"{len(chosen)} documents, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
     if windows:
         where = f"{len(chosen):,} windows read: {opened.title()}"
-    seen.about["title"] = f"{title_of(model)}: change without the heads (scale {how.scale:g}); {where}"
+    seen.about["title"] = f"{title_of(model)}: change from scaling heads by {how.scale:g}; {where}"
     edits = {group.name: [head.label for head in group.heads] for group in groups}
     seen.about["effects"] = {**checkpoint_of(model), "edits": edits, "scale": how.scale, **opened.about()}
     return seen
 
 
 def with_resolved_heads(how: TokenEffects, data: Opened) -> TokenEffects:
-    """With the heads that are ranked or found in the model by name."""
-    alone = _alone(how, HeadFinder(data.model, check_tokenizer(data.model)))
-    together = groups_of(how, data.model)[len(alone) :]
-    return replace(
-        how,
-        heads=tuple(map(_spec, alone)) if alone else None,
-        groups=tuple(f"{group.name}={'+'.join(map(_spec, group.heads))}" for group in together),
-    )
+    """These options with ranked and found heads given by name."""
+    single = _single_heads(how, HeadFinder(data.model, check_tokenizer(data.model)))
+    several = groups_of(how, data.model)[len(single) :]
+    groups = tuple(f"{group.name}={'+'.join(map(_spec, group.heads))}" for group in several)
+    return replace(how, heads=tuple(map(_spec, single)) if single else None, groups=groups)
 
 
 def _spec(head: Head) -> str:
     return f"L{head.layer}.H{head.head}"
 
 
-def _alone(how: TokenEffects, finder: HeadFinder) -> tuple[Head, ...]:
+def _single_heads(how: TokenEffects, finder: HeadFinder) -> tuple[Head, ...]:
     if how.heads is None and how.groups:
         return ()
     return finder.groups(["+".join(how.heads or ("all",))])[0].heads
 
 
 def groups_of(how: TokenEffects, model: Any) -> list[Group]:
-    """One group per head of --heads, then those of --groups. Raises `InputError` for two of one name."""
+    """One group per head of --heads, then those of --groups. Raises `InputError` for two with one name."""
     finder = HeadFinder(model, check_tokenizer(model))
-    groups = [Group(head.label, (head,)) for head in _alone(how, finder)]
+    groups = [Group(head.label, (head,)) for head in _single_heads(how, finder)]
     groups += finder.groups(how.groups) if how.groups else []
     if len({group.name for group in groups}) < len(groups):
-        raise InputError("a group has the name of a single head; name it as NAME=SPEC")
+        raise InputError("a group has the name of a single head; rename it as NAME=SPEC")
     return groups
 
 
 def cell_of(group: Group) -> dict[str, Any]:
-    """The keys of an edit; layer and index are those of a single head."""
+    """The keys of an edit; layer and index belong to single heads."""
     head = group.heads[0] if len(group.heads) == 1 else None
     where = {"layer": head.layer, "index": head.head} if head else {"layer": np.nan, "index": np.nan}
     return {"edit": group.name, "heads": group.label, **where}
@@ -116,15 +110,15 @@ def _tables(
     model: Any, groups: Sequence[Group], scale: float, chosen: Sequence[Document], sums: np.ndarray,
     splits: Collection[Halves | Modes], progress: Progress, windows: bool = False,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
-    """The rows of the documents, some at a time; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each, `splits`
-    the same by gate. Of `windows` the rows say which."""
+    """The rows of the documents in chunks; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each, `splits` the same
+    by gate. Rows of `windows` name their window."""
     sweep = [scale_heads(group.heads, scale) for group in groups]
     done = ticks(progress, sum(len(one.positions) for one in chosen) * (1 + len(sweep)))
     for first in range(0, len(chosen), AT_ONCE):
         some = chosen[first : first + AT_ONCE]
         found = token_effects(model, [one.ids for one in some], sweep, without=[d.unscored for d in some], done=done)
         for i, one in enumerate(found, first):
-            moved = np.stack([one.delta_loss, one.delta_log_p]).astype("float32").astype(float)  # as they are kept
+            moved = np.stack([one.delta_loss, one.delta_log_p]).astype("float32").astype(float)  # the stored precision
             sums[:2, :, i], sums[2:, :, i] = moved.sum(-1), np.abs(moved).sum(-1)
             if splits:
                 gates = gates_of(model, chosen[i])
@@ -135,7 +129,7 @@ def _tables(
 
 
 def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:
-    """One row per position, int32 and float32; `names` are those of the edits."""
+    """One row per position, int32 and float32; `names` are the edits."""
 
     def joined(of: Callable[[Document, Effects], Any], kind: str) -> np.ndarray:
         return np.concatenate([of(one, effects) for one, effects in found]).astype(kind)
@@ -179,18 +173,18 @@ def tables(how: TokenEffects, seen: InstrumentData, estimates: Mapping[str, Esti
 
 
 INDEX = (
-    key("document", "document", "number in the order of the data, from 0", "document", "d"),
-    key("position", "position", "tokens before it in its document", "tokens", "d"),
+    key("document", "document", "number of the document in the data, from 0", "document", "d"),
+    key("position", "position", "position in the document, from 0", "tokens", "d"),
     key("token_id", "token", "token at the position", "token id", "d"),
-    key("target_id", "target", "token after it", "token id", "d"),
-    key("prediction_id", "prediction", "token that the unedited model says", "token id", "d"),
-    Column(name="loss", title="loss", unit="nats", format=".4f", doc="−ln p of the target, unedited"),
-    Column(name="log_p", title="ln p", unit="nats", format=".4f", doc="ln p of the prediction ŷ, unedited"),
-)
+    key("target_id", "target", "the next token", "token id", "d"),
+    key("prediction_id", "prediction", "prediction of the unedited model", "token id", "d"),
+    number("loss", "loss", "nats", "−ln p of the target in the unedited model", ".4f"),
+    number("log_p", "ln p", "nats", "ln p of the prediction ŷ in the unedited model", ".4f"),
+)  # fmt: skip
 
 
 def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
-    """Those of the rows: of the token and its window, then of every edit, Δ loss first."""
+    """Columns of the token and its window, then of every edit, Δ loss first."""
     effects = (
         Column(name=f"{measure}_{name}", title=f"{measure} of {name}", unit="nats", format="+.4f", doc=doc, shown=False)
         for measure, doc in DELTAS.items() for name in names
@@ -199,15 +193,14 @@ def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Colum
 
 
 EDITS = (
-    key("edit", "edit", "the head, or the name of the heads together"),
-    Column(name="heads", title="heads", unit="name", doc="whose outputs are scaled", shown=False),
-    Column(name="layer", title="layer", unit="layer", format="g", doc="of a single head, from 0", shown=False),
-    Column(name="index", title="head", unit="head", format="g", doc="of a single head in its layer, from 0",
-           shown=False),
-    *quantity("delta_loss", "Δ loss", "nats/token", "mean change of the loss of the token that comes", sd="documents"),
+    key("edit", "edit", "the head, or the name of the group"),
+    Column(name="heads", title="heads", unit="name", doc="the scaled heads", shown=False),
+    number("layer", "layer", "layer", "layer of a single head, from 0", "g", False),
+    number("index", "head", "head", "number of a single head in its layer, from 0", "g", False),
+    *quantity("delta_loss", "Δ loss", "nats/token", "mean change of the loss of the next token", sd="documents"),
     *quantity("delta_log_p", "Δ ln p", "nats/token", "mean change of the prediction's log-probability", sd="documents"),
     *described("abs_delta_loss", "|Δ loss|", "nats/token", "mean size of the change of the loss"),
     *described("abs_delta_log_p", "|Δ ln p|", "nats/token", "mean size of the change of the prediction's ln p"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
-    *counts("documents, or windows of them", "documents"),
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip

@@ -28,7 +28,7 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.demo.options import Sizes
 from streamscope.probes.attention import choose
-from streamscope.probes.coherence.elsewhere import exchanged
+from streamscope.probes.coherence.elsewhere import aligned_control
 from streamscope.probes.coherence.measure import rows
 from streamscope.probes.coherence.measure import rows as words
 from streamscope.probes.coherence.measure import summary as coherence
@@ -215,7 +215,7 @@ def _following(model: Any, aligned: "Aligned", found: Found) -> None:
     """
 
     found.tables["following"] = pd.DataFrame(columns=["who", "role", "change", "ci_low", "ci_high", "n", "undefined"])
-    after = exchanged(aligned, model.tokenizer, model.config.n_ctx)
+    after = aligned_control(aligned, model.tokenizer, model.config.n_ctx)
     if after is None:
         return
     both = (aligned, after)

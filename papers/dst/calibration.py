@@ -104,7 +104,7 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
     import pandas as pd
 
     from streamscope.instruments.undefined_cells import note
-    from streamscope.interventions.edits.amplification import amplified
+    from streamscope.interventions.edits.amplification import amplification
     from streamscope.papers.comparison.rows import NAN
     from streamscope.text.shards import NO_TARGET, document_batches
 
@@ -114,7 +114,9 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
     for index, _, targets in batches:
         tokens[index] = (targets != NO_TARGET).sum(1).numpy()
     one = int(np.abs(np.log(temperatures())).argmin())
-    found = {alpha: sums(model, batches, n, {} if alpha == 1 else amplified(model, alpha)) for alpha in (1.0, *alphas)}
+    found = {
+        alpha: sums(model, batches, n, {} if alpha == 1 else amplification(model, alpha)) for alpha in (1.0, *alphas)
+    }
     plain = {alpha: float(loss[one].sum() / tokens.sum()) for alpha, (loss, _) in found.items()}
     right = {alpha: float(hits.sum()) for alpha, (_, hits) in found.items()}
     base, own = tempered(found[1.0][0], tokens)

@@ -25,13 +25,13 @@ import pandas as pd
 from streamscope.features.cluster.agreement import adjusted_mutual_information
 from streamscope.features.cluster.checks import agreement_table, raw_rows
 from streamscope.features.cluster.description import cluster_table, depth_spread
-from streamscope.features.cluster.measure import AGREEMENT, coverage, each, varying
+from streamscope.features.cluster.measure import AGREEMENT, coverage, varying_features
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier
 from streamscope.features.store import Features, features_of, raw_of
 from streamscope.instruments.data import Tokens
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.open_data import OpenTokens
 from streamscope.instruments.table import Table
 from streamscope.instruments.undefined_cells import reasons
@@ -68,7 +68,7 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
 def modes_of(rows: Rows, model: Any, shards: TokenShards, tokens: int, seed: int, progress: Progress) -> None:
     """The quantities hdbscan.clusters to hdbscan.flat of the first tokens, and none of raw activations."""
     found, _ = _extracted(model, shards, "topk", tokens, progress)
-    x, _ = varying(found)
+    x, _ = varying_features(found)
     modes = ComputationalModes("hdbscan", seed=seed)
     labels = modes.fit(x, progress=progress("hdbscan of features")).labels_
     _shape(rows, found, labels, modes, model.config.n_layers)
@@ -90,7 +90,7 @@ def _clustered(
 ) -> tuple[np.ndarray, np.ndarray, ComputationalModes]:
     """Labels of the tokens by their features and by their raw activations, and the fit of the features."""
 
-    x, _ = varying(found)
+    x, _ = varying_features(found)
     modes = ComputationalModes(method, seed=settings.seed)
     labels = modes.fit(x, progress=progress(f"{method} of features")).labels_
     theirs = ComputationalModes(method, seed=settings.seed).fit(raw, progress=progress(f"{method} of raw")).labels_
@@ -105,7 +105,7 @@ def _shape(rows: Rows, found: Features, labels: np.ndarray, modes: Computational
     n = len(one)
     clusters = cluster_table(one, np.zeros(n, int), n_layers).drop(columns="distinct")
     rows.add("hdbscan.clusters", "clusters", "clusters", len(clusters), n=n)
-    covered = estimate(held := coverage(one), each(held, "coverage")).frame.iloc[0]
+    covered = estimate(held := coverage(one), each("coverage", held.cells, null=None)).frame.iloc[0]
     interval = (covered["low"], covered["high"])
     rows.add("hdbscan.coverage", "clusters", "share of tokens", covered["value"], interval=interval, n=n)
     explained = float(modes.explained_variance_ratio_.sum())

@@ -33,7 +33,7 @@ from streamscope.interventions.ablation_effects.diagonality import FEW, NUMBERS,
 from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.decomposition import PARTS, kept
+from streamscope.interventions.hydra.decomposition import PARTS, kept_share
 from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
@@ -227,7 +227,7 @@ def _hydra(
     for r in result.table().frame.to_dict("records"):
         direct, total = (block.total[block.cell(task=r["task"], group=r["group"], part=p)] for p in ("direct", "total"))
         inside = ~np.isnan(direct)
-        value = kept(direct[inside], total[inside])
+        value = kept_share(direct[inside], total[inside])
         rows.add(f"kept.{r['task']}.{r['group']}", "hydra", "share of the direct effect", value, n=r["n"],
                  detail=r["heads"], why="" if value == value else "no direct effect in any case")  # fmt: skip
         which = {name: r[name] for name in ("task", "group", "heads", "n", "clusters", "unexplained")}

@@ -3,9 +3,9 @@
     streamscope check previous.py:PreviousSentence
     streamscope check ablate
 
-It is measured on small data (`Data.small`, its `quick` options), twice, saved, loaded, set beside itself and drawn. A
-line for each check; exit code 1 where one is broken. What is not broken but easily overlooked stands below:
-figures that small data do not draw (a misspelt column?) and columns without any value.
+The instrument is measured twice on small data (`Data.small`, its `quick` options), saved, loaded, compared with itself
+and drawn. Each check prints a line; the exit code is 1 if one fails. Notes below list what is easily overlooked:
+figures without values in small data (a misspelt column?) and empty columns.
 """
 
 import sys
@@ -24,23 +24,23 @@ class Options:
     """Arguments of `python -m probes.check`."""
 
     instrument: Annotated[str, tyro.conf.Positional]
-    """The name of an instrument, or FILE.py:CLASS; the file is executed."""
+    """The name of an instrument, or FILE.py:CLASS, which is executed."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, check, print; `SystemExit` with code 1 where something is broken."""
+    """Run the checks and print them; `SystemExit` with code 1 if one fails."""
     options = parse(Options, argv, __doc__)
 
     from streamscope.cli.user_code import error_line, is_own
     from streamscope.instruments.registry import REGISTERED, named
     from streamscope.instruments.user_instrument import instrument_in
-    from streamscope.probes.check.measure import CHECKS, measured, overlooked, problems
+    from streamscope.probes.check.measure import CHECKS, measure_small, notes, problems
 
     made = instrument_in(options.instrument) if is_own(options.instrument) else named(options.instrument)
-    REGISTERED.setdefault(made.name, made)  # its results know its figures when they are loaded
+    REGISTERED.setdefault(made.name, made)  # so that its loaded results have figures
     try:
-        result, broken = measured(made), 0
-    except Exception as error:  # of the user's code
+        result, broken = measure_small(made), 0
+    except Exception as error:  # raised by the user's code
         where = Path(sys.modules[made.__module__].__file__ or "")
         print(f"broken  measured: {error_line(error, where)}")
         print("it could not be measured, so nothing else was checked", file=sys.stderr)
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{'broken' if found else 'kept':7} {name}: {(check.__doc__ or '').splitlines()[0]}")
         for line in found:
             print(f"        {line}")
-    for line in overlooked(result):
+    for line in notes(result):
         print(f"note    {line}")
     if broken:
-        print(f"{broken} of {len(CHECKS)} checks are broken", file=sys.stderr)
+        print(f"{broken} of {len(CHECKS)} checks failed", file=sys.stderr)
         raise SystemExit(1)

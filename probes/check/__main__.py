@@ -1,5 +1,3 @@
-"""`python -m probes.check`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.check import main
 

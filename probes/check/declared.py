@@ -1,4 +1,4 @@
-"""What an instrument declares: options, their errors, the planted case. Nothing heavy is imported for it."""
+"""Checks of an instrument's declaration: options, their errors, the planted case. Imports nothing heavy."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from streamscope.instruments.contract import Instrument
 
 
 def options(made: type[Instrument], result: Any) -> Iterator[str]:
-    """Every option is declared in the class, with a docstring under it, which is its help."""
+    """Every option is declared in the class with a docstring below it, which is its help."""
     source = Path(sys.modules[made.__module__].__file__ or "").read_text(encoding="utf-8")
     for one in fields(made):
         _, found, after = source.partition(f"    {one.name}:")
@@ -35,15 +35,13 @@ def values(made: type[Instrument], result: Any) -> Iterator[str]:
                 yield f"option {one.name} takes {bad!r}"
 
 
-def planted(made: type[Instrument], result: Any) -> Iterator[str]:
-    """`planted` names a test, FILE::NAME, that measures a case whose answer is known.
-
-    The file's path is from the instrument's own folder, or from one above it.
-    """
+def planted_test(made: type[Instrument], result: Any) -> Iterator[str]:
+    """`planted` names a test, FILE::NAME, of a case with a known answer, relative to the instrument's folder or
+    above."""
     name, _, test = made.planted.partition("::")
     here = Path(sys.modules[made.__module__].__file__ or "").resolve()
     found = [folder / name for folder in here.parents if name and (folder / name).is_file()]
     if not found:
-        yield f"there is no file {name!r} beside {here.name} or above it" if name else "planted names no test"
+        yield f"there is no file {name!r} in the folder of {here.name} or above" if name else "planted names no test"
     elif f"def {test}(" not in found[0].read_text(encoding="utf-8"):
         yield f"{name} has no test {test!r}"

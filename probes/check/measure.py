@@ -1,4 +1,4 @@
-"""What the contract asks of every instrument; each check yields a line for what is broken."""
+"""The contract of every instrument as checks; each yields one line per fault."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,27 +12,27 @@ from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.probes.check.declared import options, planted, values
+from streamscope.probes.check.declared import options, planted_test, values
 
 Check = Callable[[type[Instrument], Result], Iterator[str]]
 
 
-def measured(made: type[Instrument]) -> Result:
-    """The instrument with its `quick` options on its small data and its default run."""
+def measure_small(made: type[Instrument]) -> Result:
+    """The result of the instrument with its `quick` options on its small data and its default run."""
     how = made(**made.quick)
     return how.measure(load(how.runs[0]), *(data.small() for data in how.takes))
 
 
 def problems(check: Check, made: type[Instrument], result: Result) -> list[str]:
-    """What a check found; an exception is a problem too."""
+    """The faults that a check finds; an exception is one, too."""
     try:
         return list(check(made, result))
     except Exception as error:
         return [f"{type(error).__name__}: {error}".splitlines()[0]]
 
 
-def overlooked(result: Result) -> Iterator[str]:
-    """What an instrument may mean or may have missed: figures that are not drawn, columns without a value."""
+def notes(result: Result) -> Iterator[str]:
+    """Things that may be intended or overlooked: figures that are not drawn, columns without a value."""
     if silent := [one.name for one in result.figures if draw(one, result) is None]:
         yield f"figures without values in this small measurement: {', '.join(silent)}"
     for name, table in result.tables.items():
@@ -42,7 +42,7 @@ def overlooked(result: Result) -> Iterator[str]:
 
 
 def _differences(a: Result, b: Result) -> Iterator[str]:
-    """Where two results differ: tables, columns, values, reasons, titles."""
+    """Differences between two results: tables, columns, values, reasons, titles."""
     if list(a.tables) != list(b.tables):
         yield f"tables {list(a.tables)} and {list(b.tables)}"
         return
@@ -53,53 +53,53 @@ def _differences(a: Result, b: Result) -> Iterator[str]:
         except AssertionError as error:
             yield f"table {name}: {' '.join(str(error).split())}"
         if table.missing != other.missing:
-            yield f"table {name}: other reasons of missing values"
+            yield f"table {name}: different reasons for missing values"
         if table.columns != other.columns:
-            yield f"table {name}: other columns"
+            yield f"table {name}: different columns"
         if table.title != other.title:
-            yield f"table {name}: other titles: {table.title!r} and {other.title!r}"
+            yield f"table {name}: different titles: {table.title!r} and {other.title!r}"
 
 
 def columns(made: type[Instrument], result: Result) -> Iterator[str]:
-    """Every table has a title, every column a title, a unit and a sentence on what it is."""
+    """Every table has a title; every column has a title, a unit and a description."""
     for name, table in result.tables.items():
         if not table.title:
             yield f"table {name} has no title"
         for column in table.columns:
-            lacking = [what for what in ("title", "unit", "doc") if not getattr(column, what)]
+            lacking = [field for field in ("title", "unit", "doc") if not getattr(column, field)]
             if lacking:
                 yield f"column {column.name} of table {name} has no {' and no '.join(lacking)}"
 
 
-def repeated(made: type[Instrument], result: Result) -> Iterator[str]:
+def repeatable(made: type[Instrument], result: Result) -> Iterator[str]:
     """The same call gives the same tables."""
-    yield from _differences(result, measured(made))
+    yield from _differences(result, measure_small(made))
 
 
-def saved(made: type[Instrument], result: Result) -> Iterator[str]:
-    """What is saved is what is loaded, tables, observations and figure, and no other file is left."""
+def round_trip(made: type[Instrument], result: Result) -> Iterator[str]:
+    """Saving and loading preserve tables, observations and figure, and leave no other file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "x.parquet"
         written = result.save(path, figure=path.with_suffix(".html"))
         if lost := [one for one in written if not one.is_file()]:
-            yield f"{lost[0].name} is said to be written and is not there"
+            yield f"{lost[0].name} was reported as written but does not exist"
         if left := sorted(path.parent.glob(".*")):
-            yield f"{left[0].name} was left"
+            yield f"{left[0].name} was left behind"
         read = Result.load(path)
         yield from _differences(result, read)
         if read.figure().to_json() != result.figure().to_json():
-            yield "the figure of what was loaded is another"
+            yield "the figure of the loaded result differs"
         if read.about != result.about:
-            yield "what is known about the result is not what was saved"
+            yield "the description of the loaded result differs"
         for kind, block in result.blocks.items():
             if not np.array_equal(read.blocks[kind].total, block.total, equal_nan=True):
-                yield f"observations {kind} are not what was saved"
+                yield f"observations {kind} differ after loading"
             if list(read.contrasts[kind]) != list(result.contrasts[kind]):
-                yield f"contrasts of {kind} are not what was saved"
+                yield f"contrasts of {kind} differ after loading"
 
 
 def control(made: type[Instrument], result: Result) -> Iterator[str]:
-    """A model beside itself differs nowhere, and nothing is tested there."""
+    """A model compared with itself differs nowhere, and nothing is tested there."""
     both = compare(result, result)
     for kind, block in result.blocks.items():
         frame = both.tables[f"{kind}-control"].frame
@@ -114,7 +114,7 @@ def control(made: type[Instrument], result: Result) -> Iterator[str]:
 
 
 def figures(made: type[Instrument], result: Result) -> Iterator[str]:
-    """A declared figure has values, and is drawn for the screen, for dark pages and for a column of a paper."""
+    """A declared figure has values and is drawn for the screen, for dark pages and for a paper's column."""
     drawn = 0
     for one in result.figures:
         paper, dark = draw(one, result, paper=True), draw(one, result, dark=True)
@@ -122,14 +122,14 @@ def figures(made: type[Instrument], result: Result) -> Iterator[str]:
             continue
         drawn += 1
         if paper.layout.width >= 400:
-            yield f"{one}: on paper it is wider than a column"
+            yield f"{one}: it is wider than a column on paper"
         if dark.layout.template.layout.paper_bgcolor == "white":
-            yield f"{one}: on a dark page it is white"
+            yield f"{one}: it is white on a dark page"
     if not drawn:
-        yield "no figure is declared that its default has values for"
+        yield "no declared figure has values by default"
 
 
 CHECKS: dict[str, Check] = {
-    "columns": columns, "options": options, "values": values, "repeated": repeated, "saved": saved,
-    "control": control, "figures": figures, "planted": planted,
+    "columns": columns, "options": options, "values": values, "repeated": repeatable, "saved": round_trip,
+    "control": control, "figures": figures, "planted": planted_test,
 }  # fmt: skip

@@ -3,17 +3,16 @@
     python -m probes.coherence runs/lfa
     python -m probes.coherence runs/lfa --suite stories --n 500 --out coherence.parquet
 
-log-odds = log p(coherent | text) − log p(incoherent | text) in nats, of the first token in which the continuations
-differ ("He used it to open the door. He opened the door with the" key / box). The behavioural measure beside
-attention: gating the heads of the last layer cannot change any attention weight, but it can change this.
+log-odds = log p(coherent | text) − log p(incoherent | text) in nats, for the first token in which the continuations
+differ ("He used it to open the door. He opened the door with the" key / box). This behavioural measure complements
+attention: gating heads of the last layer cannot change attention weights, but it can change the log-odds.
 
-`elsewhere` is the same question after another prompt's nouns (`probes.coherence.elsewhere`): a verb alone can tell a
-tool from a container, and what it tells is not due to the nouns of the text. `due` is what they add to the choice,
-`lift` what they add to both of its words alike.
+`elsewhere` asks the same question after another prompt's nouns (`probes.coherence.elsewhere`), because a verb alone can
+separate a tool from a container. `due` is the nouns' contribution to the choice, `lift` their contribution to both
+words.
 
-Intervals over the generated stories hold for new words: a thousand pairs are made of a hundred nouns, and prompts that
-share either noun are not counted as independent (`instruments.stats.estimators`). The title says which holds for a
-suite.
+Intervals over the generated stories hold for new words: a thousand pairs use a hundred nouns, and prompts that share a
+noun do not count as independent (`instruments.stats.estimators`). The title says which holds for a suite.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 
 @instrument("coherence", Prompts())
 class Coherence(Instrument):
-    """Log-odds of the coherent continuation over the prompts that have one, and what of it is due to their nouns.
+    """Log-odds of the coherent continuation, and the part of it that is due to the nouns of the text.
 
-    Only the first differing token is compared: prompts whose continuations begin with the same token are filtered and
-    counted, so it is the first. The rest of a longer continuation does not count.
+    Only the first differing token is compared. Prompts whose continuations begin with the same token are left out and
+    counted. The rest of a longer continuation does not count.
     """
 
     elsewhere: bool = True
-    """Ask the same after other prompts' nouns as well."""
+    """Also ask after other prompts' nouns, as a control."""
 
     figures: ClassVar = (
         Intervals("log_odds", label="relation", beside="due", title="Log-odds of the coherent continuation"),
@@ -53,7 +52,7 @@ class Coherence(Instrument):
         return self._body().plan(prompts, tokenizer)
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
+        """One row per prompt: ln p of each continuation's first token, and their difference `log_odds`, in nats."""
         return self._body().read(captures, query)
 
 

@@ -1,5 +1,3 @@
-"""`python -m probes.coherence`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.coherence import main
 

@@ -1,12 +1,12 @@
 """The control of coherence: the same question after another prompt's nouns.
 
-"Mia found a crayon and a basket. She used it to draw. She looked at the" can be answered without its first sentence:
-what one draws with is known from the verb. So the sentences that hold the nouns are exchanged for those of another
-prompt of the same relation, whose nouns are of the same kinds but other words; what remains of the log-odds is not due
-to the nouns of the text.
+"Mia found a crayon and a basket. She used it to draw. She looked at the" can be answered without its first sentence,
+from the verb alone. So the sentences with the nouns are replaced by those of another prompt of the same relation, whose
+nouns are of the same kinds but other words. The remaining log-odds are not due to the nouns of the text.
 
     own text        opening_i + rest_i
-    elsewhere       opening_j + rest_i      j of another pair, same relation, no noun of i in it, its rest begins alike
+    elsewhere       opening_j + rest_i      j of another pair, same relation, no noun of i in it, its rest begins with
+    the same word
 """
 
 import re
@@ -20,11 +20,11 @@ from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.prompts.suite import Prompt, Suite
 
 _END = re.compile(r"[.!?][\"'”’]?\s+")
-NO_CONTROL = "no nouns in sentences of their own before the query, or no other prompt that fits"
+NO_CONTROL = "its nouns have no sentence of their own before the query, or no other prompt fits"
 
 
 def opening(prompt: Prompt) -> int | None:
-    """Characters up to the end of the sentence that holds the last noun; None if the query lies inside it."""
+    """Characters up to the end of the sentence with the last noun; None if the query lies inside it."""
     nouns = [span for role, span in prompt.roles.items() if role != "query"]
     if not nouns:
         return None
@@ -32,10 +32,10 @@ def opening(prompt: Prompt) -> int | None:
     return end.end() if end is not None and end.end() <= prompt.roles["query"][0] else None
 
 
-def elsewhere(aligned: Aligned, seed: int = 0) -> Suite | None:
-    """The prompts of `aligned` that can have a control, each after another's opening; None if there is none.
+def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
+    """The prompts that can have a control, each after another's opening; None if there is none.
 
-    Ids and continuations stay, roles but the query go. The donor is drawn among those that fit, by `seed`.
+    Ids and continuations stay; of the roles only the query stays. `seed` draws the donor among those that fit.
     """
     cut = {p.id: opening(p) for p in aligned.prompts if p.coherent is not None}
     usable = [p for p in aligned.prompts if cut.get(p.id) is not None]
@@ -52,12 +52,8 @@ def elsewhere(aligned: Aligned, seed: int = 0) -> Suite | None:
             other = donor.text[:stop]
             if (donor.pair or donor.id) != (p.pair or p.id) and not _names(p) & set(re.findall(r"\w+", other.lower())):
                 start, end = p.roles["query"]
-                made.append(
-                    replace(
-                        p, text=other + p.text[own:], roles={"query": (start - own + stop, end - own + stop)},
-                        pair=None, order=None,
-                    )
-                )  # fmt: skip
+                roles = {"query": (start - own + stop, end - own + stop)}
+                made.append(replace(p, text=other + p.text[own:], roles=roles, pair=None, order=None))
                 break
     return Suite(f"{seed}-elsewhere", tuple(made), "other prompts' openings") if made else None
 
@@ -73,7 +69,7 @@ def _names(prompt: Prompt) -> set[str]:
     return {word for start, end in spans for word in re.findall(r"\w+", prompt.text[start:end].lower())}
 
 
-def exchanged(aligned: Aligned, tokenizer: Any, n_ctx: int | None = None) -> Aligned | None:
-    """`elsewhere` in tokens."""
-    suite = elsewhere(aligned)
+def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int | None = None) -> Aligned | None:
+    """`with_other_openings` in tokens."""
+    suite = with_other_openings(aligned)
     return None if suite is None else align(suite, tokenizer, n_ctx)

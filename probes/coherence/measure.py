@@ -1,4 +1,4 @@
-"""Coherence: from the logits after every prompt, and after other prompts' nouns, to a row per relation."""
+"""Coherence: logits after every prompt, and after other prompts' nouns, summarised by relation."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned, align_once
 from streamscope.instruments.prompts.suite import Suite
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.attention import RoleQuery, choose, prompt_columns
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.coherence.elsewhere import NO_CONTROL, exchanged
+from streamscope.probes.coherence.elsewhere import NO_CONTROL, aligned_control
 
 RESOLUTION = 1e-5
-"""Log-odds closer than this are equal: rounding of float32 logits, in nats."""
+"""Log-odds closer than this count as equal (rounding of float32 logits), in nats."""
 WORDS = ("log_p", "log_p_incoherent")
 AFTER = tuple(f"{name}_elsewhere" for name in WORDS)
 
@@ -30,7 +30,7 @@ def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     aligned = align_once(prompts, tokenizer)
     keep = [i for i, after in enumerate(aligned.continuations) if after is not None]
     if not keep:
-        raise InputError("no prompt has continuations; use a suite that has, as competing or stories")
+        raise InputError("no prompt has continuations; use a suite that has some, such as competing or stories")
     chosen, used = choose(aligned, keep), set(keep)
     return RoleQuery(
         tokens=chosen.tokens,
@@ -61,10 +61,11 @@ def read(captures: Captures, query: Query) -> pd.DataFrame:
 def rows(
     model: Any, aligned: Aligned, others: Aligned | None, tokenizer: Any, edits: Edits | None = None
 ) -> pd.DataFrame:
-    """`read` of the prompts, under edits if given, beside `others`, the same after other nouns (`exchanged`).
+    """`read` for the prompts, under edits if given, and for `others`, the prompts after other nouns
+    (`aligned_control`).
 
-    The columns log_p_elsewhere, log_p_incoherent_elsewhere, and `due`, log-odds − those elsewhere, are NaN where a
-    prompt has no control.
+    log_p_elsewhere, log_p_incoherent_elsewhere and `due` (log-odds − log-odds elsewhere) are NaN for prompts without a
+    control.
     """
     table, after = (
         None if one is None else read(run(model, query := plan(one, tokenizer), edits), query)
@@ -79,9 +80,9 @@ def rows(
 
 
 def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: relation × (ln p of either word, after the own text and elsewhere), and whether the right one leads."""
+    """Cells: relation × (ln p of each word, after the own text and elsewhere), and whether the right word leads."""
     opened = data[Prompts]
-    others = exchanged(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
+    others = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
     found = rows(model, opened.aligned, others, opened.tokenizer)
     seen = seen_of(found, elsewhere=how.elsewhere, unit=opened.unit)
     without = len(opened.aligned.prompts) - len(found)
@@ -93,7 +94,7 @@ def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> I
 def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of `rows`, for all prompts and per relation."""
     if found.empty:
-        raise InputError("no prompts to summarise: the table is empty")
+        raise InputError("the table has no prompts to summarise")
     groups = ["all", *sorted(set(found["relation"]) - {""})]
     inside = [np.full(len(found), True), *((found["relation"] == name).to_numpy() for name in groups[1:])]
     words = [*WORDS, *(AFTER if elsewhere else ())]
@@ -101,7 +102,7 @@ def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str]
     columns = ["cluster", "category", "relation", "order"]
     units = found[columns].assign(unit=[unit(name) for name in found["id"]])
     values = [found[word].to_numpy(float) for word in words]
-    controlled = found["due"].notna().to_numpy()  # `read` lets no NaN pass
+    controlled = found["due"].notna().to_numpy()  # `read` returns no NaN
     there = [some & controlled if word in AFTER else some for some in inside for word in words]
     odds = Observations(
         measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=cells, units=units,
@@ -128,15 +129,13 @@ def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str]
                 Contrast(quantity="due", weights=due, labels=labels, family=f"due, {family}", missing=none),
                 Contrast(quantity="lift", weights=both, labels=labels, null=None, missing=none),
             ]
-    shares = [Contrast(quantity="share", weights={i: 1.0}, labels={"relation": g}, null=None)
-              for i, g in enumerate(groups)]  # fmt: skip
-    return InstrumentData(
-        {"log_odds": odds, "share": share}, {"log_odds": contrasts, "share": shares}, {"title": "coherence"}
-    )
+    blocks = {"log_odds": odds, "share": share}
+    shares = each("share", share.cells, null=None)
+    return InstrumentData(blocks, {"log_odds": contrasts, "share": shares}, {"title": "coherence"})
 
 
 def tables(how: Coherence, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """coherence: a row for all prompts and one per relation."""
+    """coherence: one row for all prompts and one per relation."""
     found = estimates["log_odds"]
     frame, missing = found.wide(["relation"])
     share, lost = estimates["share"].wide(["relation"], describe=("low", "high"))
@@ -151,25 +150,26 @@ def tables(how: Coherence, seen: InstrumentData, estimates: Mapping[str, Estimat
 
 
 ODDS = (
-    key("relation", "relation", "of the nouns; all: every prompt"),
+    key("relation", "relation", "relation of the nouns; all: every prompt"),
     *quantity("log_odds", "log-odds", "nats", "ln p of the coherent − of the incoherent continuation",
               sd="independent cases"),
-    *described("share", "share", "of prompts", "prompts with log-odds above 0; Wilson's interval", format=".3f"),
-    *counts("prompts", "independent cases: a pair counts once; fewest words of a kind where they share words"),
+    *described("share", "prefers coherent", "share of prompts", "prompts with log-odds above 0; Wilson's interval",
+               format=".3f"),
+    *counts("prompts", "independent cases: a pair counts once; the fewest words of a kind if cases share words"),
 )  # fmt: skip
 DUE = (
-    *quantity("elsewhere", "elsewhere", "nats, the same prompts after another prompt's nouns",
-              "log-odds of the prompts that have a control, after another prompt's nouns", tested=False),
-    *quantity("due", "due to nouns", "nats, log-odds − elsewhere, on the prompts that have a control",
-              "log-odds − elsewhere", sd="independent cases"),
-    *quantity("lift", "lift", "nats, mean over both continuations of ln p − ln p elsewhere",
-              "how much likelier the text's nouns make both words: copying without a choice", tested=False),
-    Column(name="controls", title="controls", unit="prompts with a control", format="d", doc="how many have one"),
+    *quantity("elsewhere", "log-odds, other nouns", "nats, the same prompts after another prompt's nouns",
+              "log-odds after another prompt's nouns, for prompts with a control", tested=False),
+    *quantity("due", "due to nouns", "nats, log-odds − log-odds with other nouns, for prompts with a control",
+              "log-odds − log-odds with other nouns", sd="independent cases"),
+    *quantity("lift", "copying of both words", "nats, mean over both continuations of ln p − ln p elsewhere",
+              "how much likelier the text's nouns make both words, without a choice between them", tested=False),
+    number("controls", "controls", "prompts with a control", "number of prompts with a control", "d"),
 )  # fmt: skip
 
 
 def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> pd.DataFrame:
-    """The table of `rows`, with the short names that `papers` keep: sd, ci_low, ci_high, p of the log-odds."""
+    """The table of `rows` with the short names that `papers` use: sd, ci_low, ci_high, p of the log-odds."""
     seen = seen_of(found, elsewhere=elsewhere)
     estimates = estimate_all(seen.blocks, seen.contrasts)
     return tables(Coherence(), seen, estimates)["coherence"].short("log_odds")

@@ -9,14 +9,14 @@ module, over the positions of documents that have a target, with X̄ the mean of
 
     spread      mean_t ‖X − X̄‖ / ‖X‖; 0 for copies of one stream
     rank        mean_t exp(−Σ p ln p), p the squared singular values of X over their sum: 1 for copies, at most n
-    contracted  1 − Σ_t ‖X − X̄‖ / Σ_t ‖Y − Ȳ‖, Y = Σ_m W_m: the same with H_res = I, where every write is held
-    predicted   mean_t 1 − Π_m σ₂(H_m), m > 0: of what the first module wrote, the least that is gone
-    acts        whether the module's mixing can change an output: not the first one's, whose streams are equal, nor the
-                last one's where only the sum is read; what these two mix is moved by decay alone
+    contracted  1 − Σ_t ‖X − X̄‖ / Σ_t ‖Y − Ȳ‖, Y = Σ_m W_m: compared with H_res = I, which keeps every write
+    predicted   mean_t 1 − Π_m σ₂(H_m), m > 0: a lower bound on the contraction of the first module's write
+    acts        whether the module's mixing can change an output; not for the first module, whose streams are equal, nor
+                for the last one if only the sum is read (the mixing of these two is changed by decay alone)
 
-The blog computes Π |1 − 2s| and reads 1 less it as what is contracted of all that differs ("diminishing returns"); but
-most of what differs is written by modules after which few mix. What mixing changes in the writes themselves is not in
-`contracted`: for that, run the model anew with `--edit` of `hook_res`. Units of intervals are documents.
+The blog computes Π |1 − 2s| and reads one minus it as the contraction of all differences ("diminishing returns"). But
+most differences are written by later modules, after which few mix. Changes of the writes themselves are not in
+`contracted`: for those run the model with `--edit` of `hook_res`. Units of intervals are documents.
 """
 
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from streamscope.instruments.figures import Curve
 
 @instrument("contraction", Documents(max_documents=200))
 class Contraction(Instrument):
-    """Spread and effective rank of parallel streams by depth, and what mixing has contracted beside Π σ₂ of H_res.
+    """Spread and effective rank of parallel streams by depth, and how much mixing has contracted them.
 
     spread ‖X − X̄‖ / ‖X‖; contracted 1 − ‖X − X̄‖ / ‖Y − Ȳ‖, Y the streams with the same writes and no mixing (KROM).
     """
@@ -44,9 +44,8 @@ class Contraction(Instrument):
     planted: ClassVar = "tests/probes/test_contraction.py::test_what_is_known_on_paper"
 
     def check(self, model: Any) -> None:
-        """The model has two streams or more that mix."""
+        """Raise `InputError` unless the model has two or more streams that mix."""
         need_streams(model, self.name)
 
 
 main = main_of(Contraction, __doc__)
-"""`python -m probes.contraction`."""

@@ -1,5 +1,3 @@
-"""`python -m probes.contraction`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.contraction import main
 

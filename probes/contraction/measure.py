@@ -1,4 +1,4 @@
-"""Streams after every module: how far apart, of how many dimensions, and beside the same writes without mixing."""
+"""Streams after every module: their spread and dimension, also compared with the same writes without mixing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
-from streamscope.instruments.table import Column, Table, counts, described, key
+from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import capture, is_finite, not_finite
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
 from streamscope.models.mixing import PlacedConnection, connections, inert_modules, sigma2
@@ -24,13 +24,13 @@ from streamscope.probes.contraction import Contraction
 KEYS = ("after", "module", "layer", "acts")
 SIZE, STREAMS, SHARE = "share of the streams' size", "streams", "share of what differs"
 ROUNDING = 1e-6
-"""Of a document's value in single precision."""
-UNBOUND = "H_res is not doubly stochastic: its σ₂ bounds nothing"
-APART = "nothing differs between the streams, with or without mixing"
+"""Rounding of a document's value in single precision."""
+UNBOUND = "H_res is not doubly stochastic, so its σ₂ gives no bound"
+EQUAL = "the streams are equal, with and without mixing"
 
 
 def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: modules in the order in which they write; units: documents."""
+    """Cells: modules in writing order. Units: documents."""
     opened, modules = data[Documents], list(connections(model))
     read = dict.fromkeys(hook for one in map(PlacedConnection.from_path, modules) for hook in (one.entry, one.exit))
     documents, tokens_of = list[int](), list[np.ndarray]()
@@ -58,7 +58,7 @@ def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> I
 def seen_of(
     model: Any, title: str, units: pd.DataFrame, total: Mapping[str, np.ndarray], tokens: Float[np.ndarray, " docs"]
 ) -> InstrumentData:
-    """The sums [modules, documents] as observations."""
+    """Observations from the sums [modules, documents]."""
     mixing, inert = connections(model), inert_modules(model)
     cells = pd.DataFrame([
         {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in inert else "yes"}
@@ -74,14 +74,14 @@ def seen_of(
 
     block("spread", SIZE, total["spread"], tokens)
     block("rank", STREAMS, total["rank"], tokens)
-    shares, size = _share(total["apart"], total["alone"])
-    block("contracted", SHARE, shares, size, "" if size.any() else APART)
+    shares, size = _contraction(total["apart"], total["alone"])
+    block("contracted", SHARE, shares, size, "" if size.any() else EQUAL)
     block("predicted", SHARE, total["predicted"], tokens, "" if bound else UNBOUND)
     return seen
 
 
 def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str, Float[Tensor, "B T"]]]:
-    """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position after each module."""
+    """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position, after each module."""
     rows: list[dict[str, Tensor]] = []
     written, kept = torch.zeros(()), None
     for module in map(PlacedConnection.from_path, modules):
@@ -90,26 +90,26 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
         kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)
         p = torch.linalg.eigvalsh(after @ after.mT).clamp(min=0)  # squared singular values, of small matrices
         p = p / p.sum(-1, keepdim=True)
-        apart = _apart(after)
+        apart = _deviation(after)
         rows.append({
             "spread": apart / after.square().sum((-2, -1)).sqrt(), "rank": torch.special.entr(p).sum(-1).exp(),
-            "apart": apart, "alone": _apart(written), "predicted": 1 - kept,
+            "apart": apart, "alone": _deviation(written), "predicted": 1 - kept,
         })  # fmt: skip
     return rows
 
 
-def _apart(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:
+def _deviation(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:
     """‖X − X̄‖."""
     return (X - X.mean(-2, keepdim=True)).square().sum((-2, -1)).sqrt()
 
 
-def _share(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Σ (alone − apart) and Σ alone, both 0 in the documents in which nothing differs."""
+def _contraction(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ (alone − apart) and Σ alone; both 0 for documents with equal streams."""
     return np.where(alone > 0, alone - apart, 0.0), alone
 
 
 def tables(how: Contraction, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """modules: one row after each."""
+    """modules: one row after each module."""
     frame, missing = estimates["spread"].wide(list(KEYS))
     for name in ("rank", "contracted", "predicted"):
         other, why = estimates[name].wide(list(KEYS))
@@ -120,15 +120,15 @@ def tables(how: Contraction, seen: InstrumentData, estimates: Mapping[str, Estim
 
 MODULES = (
     key("after", "after", "layer and module"),
-    Column(name="module", title="module", unit="from 0", format="d", shown=False, doc="in the order of writing"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
-    key("acts", "acts", "whether its mixing can change an output"),
+    number("module", "module", "from 0", "number of the module in writing order", "d", False),
+    number("layer", "layer", "layer", "from 0", "d", False),
+    key("acts", "can act", "whether its mixing can change an output"),
     *described("spread", "spread", SIZE, "‖X − X̄‖ / ‖X‖", format=".4f", sd="documents"),
-    *described("rank", "effective rank", STREAMS, "exp of the entropy of squared singular values",
-              format=".3f", sd="documents"),
-    *described("contracted", "contracted", SHARE, "beside the same writes without mixing", format=".4f",
-              sd="documents"),
-    *described("predicted", "1 − Π σ₂", SHARE, "what is gone of the first module's write, at least", format=".4f",
-              sd="documents"),
-    *counts("documents, or windows of them", "documents"),
+    *described("rank", "effective rank", STREAMS, "exp of the entropy of squared singular values", format=".3f",
+               sd="documents"),
+    *described("contracted", "contracted", SHARE, "compared with the same writes without mixing", format=".4f",
+               sd="documents"),
+    *described("predicted", "1 − Π σ₂", SHARE, "lower bound on the contraction of the first module's write",
+               format=".4f", sd="documents"),
+    *counts("documents or windows", "documents"),
 )  # fmt: skip

@@ -1,5 +1,3 @@
-"""`python -m probes.coreference`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.coreference import main
 

@@ -1,4 +1,4 @@
-"""Coreference: from attention at the pronoun to heads × cases and pairs, and to a row per head."""
+"""Coreference: attention at the pronoun as heads × cases and pairs, with one row per head."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,20 +15,20 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
-from streamscope.instruments.table import Column, Table, counts, descending, described, key
+from streamscope.instruments.table import HEAD, Column, Table, counts, descending, described, key, number
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
     attention_rows,
+    attention_to,
     by_layer,
     exceeds,
     left_out,
     prompt_columns,
     role_query,
     tidy,
-    to,
 )
 from streamscope.probes.coreference import Coreference
 
@@ -39,20 +39,20 @@ NO_HIT_HERE = "no head hits the target in either order"
 
 
 def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
-    """Patterns of the prompts with a target, and among candidates with a distractor."""
+    """Patterns of the prompts with a target and, among candidates, with a distractor."""
     return role_query(prompts, tokenizer, needs=("target", "distractor")[: 2 if how.domain == "candidates" else 1])
 
 
 def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
-    """One row per prompt and head: `attention` to the target, `hit`, `tie`, and what the rules say of the prompt."""
+    """One row per prompt and head: `attention` to the target, `hit`, `tie`, and the results of the rules."""
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
     attention, hit, tie = [], [], []
     for i, rows in attention_rows(captures, query):
         at = aligned.positions[i]
-        target = to(rows, at["target"])
+        target = attention_to(rows, at["target"])
         if how.domain == "candidates":
-            best, other = target, np.max([to(rows, where) for where in _others(at)], axis=0)
+            best, other = target, np.max([attention_to(rows, where) for where in _others(at)], axis=0)
         else:
             own = np.isin(np.arange(rows.shape[-1]), at["target"])
             best, other = rows[..., own].max(-1), rows[..., ~own].max(-1)
@@ -69,7 +69,7 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
 
 
 def _rules(aligned: Aligned) -> dict[str, list[Any]]:
-    """What chance among the candidates, and the rules of position, make of every prompt."""
+    """Chance among the candidates, and whether each position rule is right, for every prompt."""
     each = [(at["target"], _others(at)) for at in aligned.positions]
     return {
         "chance": [1 / (1 + len(others)) for _, others in each],
@@ -82,15 +82,12 @@ def _rules(aligned: Aligned) -> dict[str, list[Any]]:
 
 
 def _others(at: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The distractors."""
+    """The positions of the distractors."""
     return [where for role, where in at.items() if role not in ("query", "target")]
 
 
-# ---- cells and contrasts -----------------------------------------------------------------------
-
-
 def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: heads (attention, hits, ties) over cases, and how far heads hit in both orders, over pairs."""
+    """Cells: heads (attention, hits, ties) over cases, and hits in both orders over pairs."""
     opened = data[Prompts]
     query = plan(how, opened.aligned, opened.tokenizer)
     rows = read(how, run(model, query), query)
@@ -103,7 +100,7 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
 def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) -> InstrumentData:
     """Observations and contrasts of the rows of `read`: heads × cases, and readings and heads × minimal pairs."""
     if rows.empty:
-        raise InputError("no cases to summarise: the table is empty")
+        raise InputError("the table has no cases to summarise")
     rows = rows.sort_values(["layer", "index"], kind="stable")
     heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
     cases = rows[rows["head"] == heads["head"][0]].reset_index(drop=True)
@@ -149,16 +146,15 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
 
 
 def _each(quantity: str, labels: list[dict[Any, Any]], start: int = 0) -> list[Contrast]:
-    """The value of every cell from `start` on, described."""
-    return [
-        Contrast(quantity=quantity, weights={start + i: 1.0}, labels=one, null=None) for i, one in enumerate(labels)
-    ]
+    """The described value of every cell from `start` on."""
+    cells = enumerate(labels, start)
+    return [Contrast(quantity=quantity, weights={i: 1.0}, labels=one, null=None) for i, one in cells]
 
 
 def pairs_of(
     cases: pd.DataFrame, hits: np.ndarray
 ) -> tuple[list[tuple[str, str]], pd.DataFrame, np.ndarray, np.ndarray] | None:
-    """Ids, name, cluster and relation of every complete pair, and the hits [heads, pairs] in either order (App. G)."""
+    """Ids, name, cluster and relation of every complete pair, and the hits [heads, pairs] in each order (App. G)."""
     at = {(p, order): i for i, (p, order) in enumerate(zip(cases["pair"], cases["order"], strict=True)) if p and order}
     names = sorted(p for p, order in at if order == "target_first" and (p, "target_last") in at)
     if not names:
@@ -170,35 +166,30 @@ def pairs_of(
 
 
 def by_pair(about: pd.DataFrame, stable: np.ndarray, either: np.ndarray, jaccard: np.ndarray) -> pd.DataFrame:
-    """A row per minimal pair: heads that hit the target in both orders, in one at least, and their ratio (App. G)."""
+    """One row per minimal pair: heads that hit the target in both orders, in at least one, and their ratio (App. G)."""
     frame = about[["pair", "relation"]].fillna({"relation": ""}).assign(stable=stable, either=either, jaccard=jaccard)
     return frame.assign(undefined=["" if n else note({"jaccard": NO_HIT_HERE}) for n in either])
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """heads: a row per head, best first; held-out: chosen heads against the rules; stability, pairs: LFA Eq. 6."""
+    """heads: one row per head, best first; held-out: chosen heads and rules; stability, pairs: LFA Eq. 6."""
     title = seen.about["title"]
     heads = table_of(seen, estimates)
     first = heads.frame.iloc[0]
     rules = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3f}" for name in ("chance", *RULES))
     heads = Table(heads.frame, HEADS, heads.missing, f"{title}; Top-1 among {how.domain}; {rules}", "top1", how.top)
     chosen, pairs = seen.extra
-    no = chosen["apart"][0]
-    apart = f"the best head of one half of the cases, scored on the other; the halves share no {no}"
-    out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, apart)}
+    title = f"The best head of one half of the cases, scored on the other; the halves share no {chosen['apart'][0]}"
+    out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, title)}
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
-        each = Table.noted(pairs, PAIRS, f"stability of every minimal pair; Top-1 among {how.domain}")
+        each = Table.noted(pairs, PAIRS, f"Stability of every minimal pair; Top-1 among {how.domain}")
         out["pairs"] = replace(each, by="jaccard", most=10)
     return out
 
 
 def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates]) -> Table:
-    """A row per head, best Top-1 first. The intervals are those of one head looked at alone: the best of many is
-    judged by `held_out`."""
+    """One row per head, best Top-1 first. Intervals are for a single head; `held_out` judges the best of many."""
     frame, missing = estimates["attention"].wide(KEYS, describe=("sd", "low", "high"))
     parts = [estimates["top1"].where(quantity="top1").wide(KEYS, describe=("low", "high"))]
     parts.append(estimates["top1"].where(quantity="ties").wide(KEYS))
@@ -217,76 +208,78 @@ def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates]) -> Table:
 
 
 def stability(seen: InstrumentData, found: Estimates) -> Table:
-    """The mean over pairs of both readings of Eq. 6 (SPEC §7.3), their intervals cut at 0 and 1.
+    """The mean over pairs of both readings of Eq. 6 (SPEC §7.3), with intervals cut at 0 and 1.
 
-    jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order: the reading of the
-    paper's numbers; pairs in which no head hits are left out and counted. over_total = |S_first ∩ S_last| / |heads|,
-    the formula as printed.
+    jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order; this reading gives
+    the paper's numbers, and pairs without a hit are left out and counted. over_total = |S_first ∩ S_last| / |heads|,
+    the printed formula.
     """
     frame, missing = found.where(quantity="mean").wide(["reading"], describe=("sd", "low", "high"))
     for end in ("mean_low", "mean_high"):
         frame[end] = frame[end].clip(0.0, 1.0)
     pairs = len(seen.blocks["stability"].units)
     frame = frame.rename(columns={"n": "pairs"}).assign(left_out=pairs - frame["n"])
-    return Table(frame, STABILITY, missing, f"stability over {pairs} minimal pairs")
+    return Table(frame, STABILITY, missing, f"Stability over {pairs} minimal pairs")
 
 
 CASES = "share of cases"
 RULED = tuple(
     Column(name=name, title=title, unit=CASES, format=".3f", doc=doc, shown=False)
     for name, title, doc in (
-        ("chance", "chance", "1 of the candidates, or the target's tokens of all keys"),
-        ("recency", "recency", "the rule that takes the last candidate is right"),
-        ("first_mention", "first mention", "the rule that takes the first candidate is right"),
-        ("longest", "longest", "the rule that takes the candidate of most tokens is right, the last of equals"),
+        ("chance", "chance", "1 / candidates, or the target's tokens / keys"),
+        ("recency", "last-candidate rule", "cases in which the last candidate is right"),
+        ("first_mention", "first-mention rule", "cases in which the first candidate is right"),
+        (
+            "longest",
+            "longest-candidate rule",
+            "cases in which the candidate with most tokens is right (the last of equals)",
+        ),
     )
 )
-INDEPENDENT = "independent cases: pairs and texts count once; fewest words of a kind where they share words"
+INDEPENDENT = "independent cases: pairs and texts count once; the fewest words of a kind if cases share words"
 HEADS = (
-    key("head", "head", "layer and index"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="of the head in its layer, from 0"),
+    *HEAD,
     *described("attention", "attention", "attention to the target", "mean attention to the antecedent",
                sd="independent cases", source="LFA Eq. 4"),
     *described("top1", "Top-1", CASES, "cases in which the antecedent gets most attention; Wilson's interval",
                format=".3f", source="LFA Eq. 5"),
-    Column(name="ties", title="ties", unit=CASES, format=".3f", doc="cases without a single largest; no hits"),
-    Column(name="stable", title="stable", unit="share of pairs", format=".3f", source="LFA App. G",
-           doc="minimal pairs hit in both orders"),
+    number("ties", "ties", CASES, "cases without a single largest candidate; they are no hits", ".3f"),
+    number("stable", "hit in both orders", "share of pairs", "minimal pairs hit in both orders", ".3f",
+           source="LFA App. G"),
     *RULED,
     *counts("cases", INDEPENDENT),
 )  # fmt: skip
 HELD_OUT = (
-    key("halves", "halves", "which half chose the head, and which it is scored on"),
-    key("head", "head", "the head that was chosen"),
-    key("rule", "rule", "what it is held against on the same cases"),
-    Column(name="top1", title="Top-1", unit=CASES, format=".3f", doc="of the head on the other half"),
-    Column(name="rule_share", title="of the rule", unit=CASES, format=".3f", doc="cases in which the rule is right"),
+    key("halves", "halves", "half that chose the head, and half that scores it"),
+    key("head", "head", "the chosen head"),
+    key("rule", "rule", "rule that it is compared with on the same cases"),
+    number("top1", "Top-1", CASES, "Top-1 of the head on the other half", ".3f"),
+    number("rule_share", "rule is right", CASES, "cases in which the rule is right", ".3f"),
     RULED[0],
     Column(name="difference", title="head − rule", unit=f"{CASES}, head − rule", format="+.3f",
            interval=("ci_low", "ci_high"), doc="how much more often the head is right"),
-    Column(name="ci_low", title="lower", unit=f"{CASES}, head − rule", format="+.3f", shown=False,
-           doc="lower end of the 95 % interval of the difference"),
-    Column(name="ci_high", title="upper", unit=f"{CASES}, head − rule", format="+.3f", shown=False,
-           doc="upper end of the 95 % interval of the difference"),
-    Column(name="p", title="p", unit="probability", format="p", doc="p that both are right equally often"),
+    number("ci_low", "lower", f"{CASES}, head − rule", "lower end of the 95 % interval of the difference", "+.3f",
+           False),
+    number("ci_high", "upper", f"{CASES}, head − rule", "upper end of the 95 % interval of the difference", "+.3f",
+           False),
+    number("p", "p", "probability", "p that head and rule are right equally often", "p"),
     *counts("cases", INDEPENDENT),
-    Column(name="apart", title="apart", unit="what", shown=False, doc="what the halves share none of"),
+    Column(name="apart", title="disjoint in", unit="name", shown=False, doc="what the halves do not share"),
 )  # fmt: skip
 STABILITY = (
-    key("reading", "reading", "which of the two readings of Eq. 6"),
-    *described("mean", "mean", "share of heads", "mean over pairs", sd="independent cases", format=".3f",
+    key("reading", "reading", "reading of Eq. 6"),
+    *described("mean", "stability", "share of heads", "mean over pairs", sd="independent cases", format=".3f",
                source="LFA Eq. 6"),
-    Column(name="pairs", title="pairs", unit="pairs", format="d", doc="in which the reading is defined"),
-    Column(name="clusters", title="independent", unit=INDEPENDENT, format="d", shown=False, doc="independent pairs"),
-    Column(name="left_out", title="left out", unit="pairs", format="d", doc="in which no head hits in either order"),
+    number("pairs", "pairs", "pairs", "pairs in which the reading is defined", "d"),
+    number("clusters", "independent", INDEPENDENT, "independent pairs", "d", False),
+    number("left_out", "left out", "pairs", "pairs in which no head hits in either order", "d"),
 )  # fmt: skip
 PAIRS = (
     key("pair", "pair", "the minimal pair, its target first and last"),
-    key("relation", "relation", "of target and distractor"),
-    Column(name="stable", title="stable", unit="heads", format="d", doc="heads that hit the target in both orders"),
-    Column(name="either", title="either", unit="heads", format="d", doc="heads that hit it in one order at least"),
-    Column(name="jaccard", title="stability", unit="share of heads", format=".3f", doc="stable / either",
+    key("relation", "relation", "relation of target and distractor"),
+    number("stable", "hit in both orders", "heads", "heads that hit the target in both orders", "d"),
+    number("either", "hit in either order", "heads", "heads that hit the target in at least one order", "d"),
+    number("jaccard", "stability", "share of heads", "heads that hit in both orders / in either order", ".3f",
            source="LFA App. G"),
 )  # fmt: skip
 
@@ -297,20 +290,22 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return table_of(seen, _estimates(seen)).short()
 
 
-def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of stability of the rows of `read`, with short names; `InputError` without complete pairs."""
+def _stability_data(rows: pd.DataFrame) -> InstrumentData:
     seen = seen_of(rows)
     if "stability" not in seen.blocks:
         raise InputError("stability compares the two orders of a minimal pair, but the table has no complete pair")
+    return seen
+
+
+def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of stability of the rows of `read`, with short names; `InputError` without complete pairs."""
+    seen = _stability_data(rows)
     return stability(seen, _estimates(seen)["stability"]).short("mean")
 
 
 def pair_stability(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per minimal pair of the rows of `read`, as `by_pair` makes it; `InputError` without complete pairs."""
-    seen = seen_of(rows)
-    if "stability" not in seen.blocks:
-        raise InputError("stability compares the two orders of a minimal pair, but the table has no complete pair")
-    pairs: pd.DataFrame = seen.extra
+    """`by_pair` for the rows of `read`; `InputError` without complete pairs."""
+    pairs: pd.DataFrame = _stability_data(rows).extra
     return pairs
 
 

@@ -3,15 +3,14 @@
     python -m probes.direct_logit_attribution
     python -m probes.direct_logit_attribution runs/pls --tasks gender --out attribution.parquet
 
-The logit of the answer minus that of the foil is a sum over what was written into the residual stream, once the final
-norm's scale s is held at its value:
+The logit of the answer minus that of the foil is a sum over everything written into the residual stream, if the scale s
+of the final norm is held fixed:
 
     logit(answer) − logit(foil) = Σ_i (W_answer − W_foil) · (γ ⊙ (v_i − mean v_i) / s) + constant        (nats)
 
-v_i is the embedding, the output of each head and FFN, and the biases of attention (one part for all layers). The
-constant comes from the final norm's bias and the head's. The parts are direct effects only: what a head changes in
-later layers counts as theirs (`interventions.hydra` separates the two). With hyper-connections v_i is weighted by its
-way through the streams.
+v_i is the embedding, the output of each head and FFN, or the biases of attention (one part for all layers). The
+constant comes from the bias of the final norm and of the head. Parts are direct effects: a head's effect through later
+layers counts as theirs (`interventions.hydra` separates them). With hyper-connections v_i is weighted along its path.
 Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
 """
 
@@ -26,9 +25,9 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("direct_logit_attribution", Tasks(tasks=("capitalization", "gender")))
 class DirectLogitAttribution(Instrument):
-    """Which heads and FFNs write the answer: the logit difference of answer and foil as a sum over parts of the model.
+    """Decompose the logit difference of answer and foil into the contributions of embedding, heads and FFNs.
 
-    Σ over embedding, heads, attention's biases, FFNs and the final norm's bias, with the final norm's scale as it is.
+    Σ over embedding, heads, attention's biases, FFNs and the final norm's bias, with the final norm's scale held fixed.
     """
 
     figures: ClassVar = (
@@ -39,10 +38,9 @@ class DirectLogitAttribution(Instrument):
     planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
 
     def check(self, model: Any) -> None:
-        """The parts of the model must be there, and its heads must add up."""
+        """Raise `InputError` for a model in a bridge, and for heads that do not add up."""
         need_parts(model, self.name)
         self._body().check_heads(model)
 
 
 main = main_of(DirectLogitAttribution, __doc__)
-"""`python -m probes.direct_logit_attribution`."""

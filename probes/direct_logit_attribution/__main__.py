@@ -1,5 +1,3 @@
-"""`python -m probes.direct_logit_attribution`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.direct_logit_attribution import main
 

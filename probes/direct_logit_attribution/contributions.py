@@ -1,14 +1,14 @@
-"""What every part of a model adds to answer minus foil, the final norm's scale held fixed: direct logit attribution.
+"""Contributions of every part of a model to answer minus foil, with the final norm's scale held fixed.
 
-The head reads y = (W_a − W_f) · norm(x), and x = Σ_i v_i is a sum: the embedding, every head's output, every
-FFN's. The norm is linear once its scale s is given, so at one position
+The head reads y = (W_a − W_f) · norm(x), and x = Σ_i v_i sums the embedding, every head's output and every FFN's. For a
+given scale s the norm is linear, so at one position
 
     y = Σ_i c(v_i; s) + const,      c(v; s) = (W_a − W_f) · (γ ⊙ (v − mean v) / s)      nats (logits)
 
 (no mean with RMSNorm; mean and s per head channel with ChannelLayerNorm). A head's v is z_h W_O,h; attention's bias is
-the rest of attention's update. With one stream and with two (DST Eq. 1: x = x_t + x_e) v_i is the update itself.
-With hyper-connections an update f_m enters every stream by H_post and is mixed by each later H_res, all numbers per
-position, so v_m = w_m f_m with
+the rest of attention's update. With one or two streams (DST Eq. 1: x = x_t + x_e) v_i is the update itself. With
+hyper-connections an update f_m enters every stream by H_post and is mixed by each later H_res, all per position, so
+v_m = w_m f_m with
 
     w_m = rᵀ H_res^(M) … H_res^(m+1) H_post^(m),    r = 1 (sum) or 1/N (mean of the streams),    embedding: rᵀ Π H_res 1
 
@@ -33,10 +33,10 @@ HOOKS = ("blocks.0.hook_resid_pre", "blocks.*.attn.hook_z", "blocks.*.hook_attn_
 
 @dataclass(frozen=True)
 class Contributions:
-    """Parts of answer − foil in nats for N cases, under one scale of the final norm.
+    """Parts of answer − foil in nats for N cases, for one scale of the final norm.
 
-    embed [N], heads [L, H, N], attn [L, N] (all of attention, its bias too), mlp [L, N]; `read` [N] is c(x; s) of the
-    stream itself: embed + Σ attn + Σ mlp.
+    embed [N], heads [L, H, N], attn [L, N] (attention with its bias), mlp [L, N]; `read` [N] is c(x; s) of the stream
+    itself: embed + Σ attn + Σ mlp.
     """
 
     embed: np.ndarray
@@ -48,22 +48,20 @@ class Contributions:
 
 @dataclass(frozen=True)
 class Pass:
-    """What the final position of every case holds in one forward pass; tensors in float64."""
+    """The final position of every case in one forward pass; tensors in float64.
+
+    embed [N, D], z [L, N, H, K], attn [L, N, D] and mlp [L, N, D] are weighted along their path; final [N, D] is the
+    input of the final norm, scale [N, 1] or [N, H, 1] its s; weights [1 + 2 L, N] are w of the embedding and of every
+    update in order, 1 without hyper-connections.
+    """
 
     embed: Tensor
-    """[N, D], weighted as all else by what its way through the streams leaves of it"""
     z: Tensor
-    """[L, N, H, K]"""
     attn: Tensor
-    """[L, N, D]"""
     mlp: Tensor
-    """[L, N, D]"""
     final: Tensor
-    """[N, D], what the final norm reads"""
     scale: Tensor
-    """[N, 1] or [N, H, 1]: s of the final norm"""
     weights: Tensor
-    """[1 + 2 L, N]: w of the embedding and of every update, in order; 1 without hyper-connections"""
 
 
 def observe(
@@ -85,9 +83,8 @@ def observe(
     first = at("blocks.0.hook_resid_pre")
     if isinstance(config.residual, Hyper):
         names = [f"blocks.{layer}.{branch}_hc.hook_" for layer in range(n) for branch in ("attn", "mlp")]
-        weights = path_weights(
-            [at(name + "res") for name in names], [at(name + "post") for name in names], config.residual
-        )
+        res, post = ([at(name + part) for name in names] for part in ("res", "post"))
+        weights = path_weights(res, post, config.residual)
         first = first / (config.residual.n if config.residual.reduce == "sum" else 1)  # the readout of n copies
     else:
         weights = first.new_ones(1 + 2 * n, len(first))
@@ -104,7 +101,7 @@ def observe(
 
 
 def path_weights(res: Sequence[Tensor], post: Sequence[Tensor], spec: Hyper) -> Tensor:
-    """w [1 + M, N] of this module's docstring from H_res [N, S, S] and H_post [N, S] of the M updates, in order."""
+    """w [1 + M, N] above, from H_res [N, S, S] and H_post [N, S] of the M updates in order."""
     reader = torch.full_like(post[-1], 1.0 if spec.reduce == "sum" else 1.0 / spec.n)
     found = []
     for H_res, H_post in zip(reversed(res), reversed(post), strict=True):
@@ -114,19 +111,19 @@ def path_weights(res: Sequence[Tensor], post: Sequence[Tensor], spec: Hyper) -> 
 
 
 def check_heads(model: StreamTransformer) -> None:
-    """Raise `InputError` for output projections that are not linear: a head then has no contribution of its own."""
+    """Raise `InputError` for output projections that are not linear: their heads have no contributions of their own."""
     for layer, block in enumerate(model.blocks):
         try:
             output_weights(block)
         except InputError:
             raise InputError(
-                f"the output projection of layer {layer} is not linear in z, so heads do not add up; "
-                "direct effects need a linear one, as dense or independent"
+                f"the output projection of layer {layer} is not linear in z, so heads do not add up; use a model with "
+                "a linear one, such as dense or independent"
             ) from None
 
 
 def output_weights(block: Any) -> Tensor:
-    """W_O [H, K, D] of a layer, float64. Raises `InputError` where it is not linear."""
+    """W_O [H, K, D] of a layer, float64. Raises `InputError` if it is not linear."""
     w: Tensor = block.attn.W_O
     return w.detach().double()
 

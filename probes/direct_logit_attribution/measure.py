@@ -1,4 +1,4 @@
-"""Direct logit attribution: parts of answer − foil as cells, cases of all tasks as units."""
+"""Direct logit attribution: parts of answer − foil, with cases of all tasks as units."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tasks
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.prompts.tasks import Task
-from streamscope.instruments.table import HEAD, Column, Table, counts, key, quantity
+from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.hooks import Query, run
 from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
 from streamscope.probes.direct_logit_attribution.contributions import (
@@ -29,7 +29,7 @@ LOGITS = Measure(name="logit difference", unit=UNIT, resolution=1e-6)
 
 
 def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: every part and their sum, of each task; units: cases. `unexplained` is what the sum leaves of a case."""
+    """Cells: every part and their sum, per task. Units: cases. `unexplained` is the largest error of the sum."""
     opened = data[Tasks]
     units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
     units["unit"] = units["task"] + ":" + units["unit"]
@@ -51,17 +51,17 @@ def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Pro
     ]
     block = Observations(measure=LOGITS, cells=cells, units=units, total=total, size=size)
     worst = max(unexplained.values())
-    title = f"{title_of(model)}; {opened.title()}; the parts miss the logit difference of a case by {worst:.0e} at most"
+    title = f"{title_of(model)}; {opened.title()}; parts add up to the logit difference within {worst:.0e}"
     return InstrumentData({"parts": block}, {"parts": contrasts}, {"title": title, "unexplained": unexplained})
 
 
 def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.ndarray]], np.ndarray]:
     """(part, its nats in every case [N]) of a task, and the model's own logit differences [N].
 
-    Raises `InputError` for tasks of whole sentences, whose score is no one logit difference.
+    Raises `InputError` for tasks of whole sentences, whose score is not one logit difference.
     """
     if task.rule != "token":
-        raise InputError(f"task {task.name!r} scores whole sentences, which is no one logit difference; use another")
+        raise InputError(f"task {task.name!r} scores whole sentences, which is not one logit difference; use another")
     reads = task.reads
     seen = one_pass(model, reads.tokens, reads.positions)
     c: Contributions = contributions(model, seen, directions(model, reads.ids, seen.scale))
@@ -84,9 +84,6 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
     return parts, both[:, 0] - both[:, 1]
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """parts: embedding, attention and FFN of each layer, final bias and the sum; heads: every head."""
     frame, missing = estimates["parts"].wide(("task", "part", "kind", "layer", "index"))
@@ -97,21 +94,21 @@ def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping
         some = frame.iloc[rows].reset_index(drop=True).rename(columns={"part": "head"} if is_head else {})
         lost = {(at[row], column): why for (row, column), why in missing.items() if row in at}
         some = some[[column.name for column in columns]]
-        what = "every head" if is_head else "every other part, and their sum with the heads'"
+        what = "contribution of every head" if is_head else "contribution of all other parts, and the sum"
         out[name] = Table(some, columns, lost, f"{seen.about['title']}; {what}", by="contribution", most=most,
                           per=("task",))  # fmt: skip
     return out
 
 
 CONTRIBUTION = quantity(
-    "contribution", "contribution", UNIT, "mean of what the part adds to the logit of the answer minus the foil's",
+    "contribution", "contribution", UNIT, "mean contribution of the part to logit(answer) − logit(foil)",
     sd="independent cases", source="Elhage et al. 2021",
 )  # fmt: skip
-TASK = key("task", "task", "whose answers are scored")
-CASES = counts("cases", "independent cases, or the fewest words of a kind where cases share words")
+TASK = key("task", "task", "the task whose answers are scored")
+CASES = counts("cases", "independent cases, or the fewest words of a kind if cases share words")
 HEADS = (TASK, *HEAD, *CONTRIBUTION, *CASES)
 PARTS = (
-    TASK, key("part", "part", "what writes into the residual stream"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1: of none"),
+    TASK, key("part", "part", "part that writes into the residual stream"),
+    number("layer", "layer", "layer", "counted from 0; −1: no layer", "d", False),
     *CONTRIBUTION, *CASES,
 )  # fmt: skip

@@ -5,14 +5,14 @@
     python -m probes.directions runs/seed0 runs/seed1 runs/seed2 --a harmful.jsonl --b harmless.jsonl
     python -m probes.directions runs/chat --a harmful.jsonl --b harmless.jsonl --template "User: {text}\\nAssistant:"
 
-A direction is the difference of the sets' mean residual streams after a block, divided by its norm (SPEC §1.6).
-Streams are those the model has (token and context; s0, s1, … of hyper-connections), `joint` is them one after the
-other, `resid` what the head reads. auc, d and accuracy are those of a direction from half of the prompts, on the other
-half: accuracy is the share that lies on its own set's side of the middle between the means of the first half. Shuffled
-are the same numbers with labels dealt at random. Several runs of one width are compared layer by layer with the random
-baseline E|cos| = sqrt(2/(π d)), which holds for isotropic vectors; activations are not isotropic.
+A direction is the difference of the sets' mean residual streams after a block, divided by its norm (SPEC §1.6). Streams
+are those of the model (token and context; s0, s1, … of hyper-connections), `joint` is their concatenation, `resid` the
+head's input. auc, d and accuracy test a direction from half of the prompts on the other half; accuracy is the share of
+prompts on their own set's side of the middle between the means of the first half. Controls are the same numbers with
+shuffled labels. Several runs of one width are compared layer by layer with E|cos| = sqrt(2/(π d)), which holds for
+isotropic vectors; activations are not isotropic.
 
-With --out the directions lie beside the table, as .safetensors, for interventions.steer and interventions.abliterate:
+With --out the directions are written as .safetensors for interventions.steer and interventions.abliterate:
 
     mean.<stream> [L, D]   unit difference of means          svd.<stream> [L, k, D]   singular vectors
     norm.<stream> [L]      norm of the difference            d.<stream> [L]           Cohen's d, held-out prompts
@@ -29,18 +29,18 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("directions", Sets())
 class Directions(Instrument):
-    """The direction between two sets of prompts in every layer and stream, and how well it separates others.
+    """Find the direction between two sets of prompts in every layer and stream, and test it on other prompts.
 
     r = (mean_a − mean_b) / ‖·‖ of the residual streams after a block (SPEC §1.6); AUC, Cohen's d and accuracy of a
-    direction from half of the prompts on the other half; norms and cosines of streams beside shuffled labels.
+    direction from half of the prompts on the other half; norms and cosines compared with shuffled labels.
     """
 
     pool: Literal["mean", "last"] = "mean"
-    """Mean over positions (without BOS), or the last one."""
+    """Mean over positions (without BOS), or the last position."""
     draws: Whole = 20
-    """Shuffles of the labels for the controls; 0: none."""
+    """Number of label shuffles for the controls; 0: none."""
     seed: Seed = 0
-    """Which halves are taken, and which shuffles."""
+    """Seed of the halves and of the shuffles."""
 
     figures: ClassVar = (
         Curve("auc", x="layer", by="stream", title="How well the direction separates held-out prompts (AUC)"),

@@ -1,5 +1,3 @@
-"""`python -m probes.directions`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.directions import main
 

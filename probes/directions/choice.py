@@ -1,4 +1,4 @@
-"""One direction for interventions: out of a file that `probes.directions` wrote, or found in the model itself."""
+"""The direction for an intervention, from a file of `probes.directions` or found in the model itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions import Directions
 
 CHOICES = ("best", "norm")
-NO_FILE = "is no file of directions; make one with python -m probes.directions RUN --out FILE.parquet"
+NO_FILE = "is not a file of directions; make one with python -m probes.directions RUN --out FILE.parquet"
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A unit vector [D] of the residual stream and where it is from; `about` is JSON data."""
+    """A unit vector [D] of the residual stream and its origin; `about` is JSON data."""
 
     vector: Tensor
     layer: int
@@ -28,15 +28,15 @@ class Direction:
 
 
 def in_model(spec: str) -> bool:
-    """Whether a direction is to be found in the model, by its layer, and not in a file."""
+    """Whether the direction is found in the model, by its layer, and not in a file."""
     return spec in CHOICES or spec.isdigit()
 
 
 def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "mean") -> tuple[Direction, str]:
-    """The direction `spec` and, where it is not the model's own, what a title should say of it.
+    """The direction `spec`, and a note for titles if it is not the model's own.
 
-    best, norm or a LAYER: between the two sets, as the model has them now. FILE[:LAYER|best|norm]: `read_direction`.
-    Raises `InputError` for a direction that does not fit the model.
+    best, norm or a LAYER: between the two sets in this model. FILE[:LAYER|best|norm]: `read_direction`. Raises
+    `InputError` for a direction that does not fit the model.
     """
     if not in_model(spec):
         found = read_direction(spec, stream, method)
@@ -51,9 +51,9 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
 def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:
     """The direction FILE[:LAYER|best|norm] of a stream; FILE alone is FILE:best.
 
-    best is the layer with the largest d on held-out prompts, norm that with the largest difference of means (as
-    SPEC §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for a file that is none, a layer
-    or stream that it lacks, and a layer without a direction.
+    best is the layer with the largest d on held-out prompts, norm that with the largest difference of means (SPEC
+    §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for another file, a layer or stream
+    that it lacks, and a layer without a direction.
     """
     name, _, which = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
     path = Path(name or spec)
@@ -61,7 +61,7 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
         raise InputError(f"{path} {NO_FILE}")
     tensors, meta = read_tensors(path)
     if "run0-mean.resid" in tensors:
-        raise InputError(f"{path} holds the directions of several runs; measure those of one run alone")
+        raise InputError(f"{path} holds the directions of several runs; make a file of one run")
     if "about" not in meta or "mean.resid" not in tensors:
         raise InputError(f"{path} {NO_FILE}")
     about = parse(meta["about"], dict[str, Any], f"about of {path}")
@@ -71,9 +71,9 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
 def pick(
     tensors: Mapping[str, Tensor], which: str, about: Mapping[str, Any], stream: str, method: str, where: str
 ) -> Direction:
-    """The direction of a layer, or of the best one by d or norm, among the arrays of `probes.directions`.
+    """The direction of a layer, or of the best one by d or norm, from the arrays of `probes.directions`.
 
-    Raises `InputError`, naming `where` they are from, as `read_direction`.
+    Raises `InputError` as `read_direction` does, with the origin `where`.
     """
     if f"mean.{stream}" not in tensors:
         raise unknown("stream", stream, [k.removeprefix("mean.") for k in tensors if k.startswith("mean.")])
@@ -83,9 +83,9 @@ def pick(
     norm = vector.double().norm()
     if not norm > 0:
         raise InputError(f"{where}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
-    told = {name: about.get(name) for name in ("folder", "model", "options", "data")}
-    told |= {"from": where, "layer": layer, "stream": stream, "method": method}
-    return Direction((vector.double() / norm).float(), layer, told)
+    origin = {name: about.get(name) for name in ("folder", "model", "options", "data")}
+    origin |= {"from": where, "layer": layer, "stream": stream, "method": method}
+    return Direction((vector.double() / norm).float(), layer, origin)
 
 
 def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, where: str) -> int:
@@ -98,19 +98,19 @@ def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, where: str) -
     if not which.isdigit():
         raise InputError(f"{where}:{which}: give a layer from 0 to {n - 1}, best or norm")
     if int(which) >= n:
-        raise InputError(f"{where}:{which}: it has layers 0 to {n - 1}")
+        raise InputError(f"{where}:{which}: give a layer from 0 to {n - 1}")
     return int(which)
 
 
 def check_direction(direction: Direction, model: Any) -> str:
-    """ "" for a direction of the model's own run, else from where it is: it fits by its width alone.
+    """The origin of a direction from another run, "" for the model's own.
 
-    Raises `InputError` when it does not fit the model's residual stream.
+    Raises `InputError` if its width differs from the model's residual stream.
     """
     if len(direction.vector) != model.cfg.d_model:
         raise InputError(
-            f"a direction of {len(direction.vector)} dimensions for a residual stream of {model.cfg.d_model}; "
-            "it is of another model, or of the streams joined"
+            f"the direction has {len(direction.vector)} dimensions, the residual stream {model.cfg.d_model}; "
+            "it belongs to another model, or to the joined streams"
         )
     own, folder = getattr(model, "run", None), direction.about["folder"]
     if own is not None and folder is not None and Path(folder).resolve() == Path(own).resolve():

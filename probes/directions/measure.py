@@ -1,4 +1,4 @@
-"""From the states of two prompt sets to directions and tables: layers, streams, pairs of runs."""
+"""Directions and tables from the states of two sets of prompts: layers, streams, pairs of runs."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Column, Table, counts, described, key
+from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.probes.directions import Directions
 from streamscope.probes.directions.contrast import (
-    Projected,
+    HeldOutProjections,
     concentration,
     mean_difference,
     pair_cosines,
-    projected,
+    project_held_out,
     random_cosine,
     separation,
-    shuffled,
+    shuffled_differences,
     singular_directions,
     unit,
 )
@@ -41,19 +41,19 @@ HITS = Measure(name="accuracy on held-out prompts", unit="share of prompts", res
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """The directions of one model: unit `vectors` [L, D] and `svd` [L, k, D] by stream; tables and their reasons."""
+class FoundDirections:
+    """The directions of one model by stream, unit `vectors` [L, D] and `svd` [L, k, D]; tables with reasons."""
 
     vectors: dict[str, np.ndarray]
     svd: dict[str, np.ndarray]
-    held_out: dict[str, Projected]
+    held_out: dict[str, HeldOutProjections]
     layers: pd.DataFrame
     streams: pd.DataFrame
     missing: Reasons = field(default_factory=dict)
     streams_missing: Reasons = field(default_factory=dict)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """As `directions.choice` reads them, float32."""
+        """The arrays that `directions.choice` reads, float32."""
         out: dict[str, Any] = {}
         for stream, vectors in self.vectors.items():
             own = self.layers[self.layers["stream"] == stream]
@@ -62,14 +62,14 @@ class Found:
         return {name: np.ascontiguousarray(x, np.float32) for name, x in out.items()}
 
 
-def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) -> Found:
+def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) -> FoundDirections:
     """Directions of every layer and stream, with their tables.
 
     layers   layer, stream, width, norm, relative, shuffled_norm, auc …, d, n_a, n_b, svd_cosine
     streams  layer, pairs, stream_cosine, shuffled_cosine, concentration
 
-    auc and d are those of a direction from one half of the prompts, on the other half (`contrast.projected`). `draws`
-    shuffles of the labels are the control of norm and stream_cosine; 0 leaves the controls undefined.
+    auc and d test a direction from one half of the prompts on the other half (`contrast.project_held_out`). `draws`
+    label shuffles are the control of norm and stream_cosine; 0 leaves the controls undefined.
     """
     if a.streams != b.streams:
         raise InputError("the two sets were not run on one model")
@@ -81,9 +81,13 @@ def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) ->
         norms, vectors[stream] = np.linalg.norm(difference, axis=-1), unit(difference)
         svd[stream] = singular_directions(x, y, k)
         size = np.concatenate([np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)]).mean(0)
-        control = np.linalg.norm(shuffled(x, y, draws, seed), axis=-1).mean(0) if draws else np.full(len(norms), NAN)
+        control = (
+            np.linalg.norm(shuffled_differences(x, y, draws, seed), axis=-1).mean(0)
+            if draws
+            else np.full(len(norms), NAN)
+        )
         agreement = np.abs(np.einsum("ld,ld->l", svd[stream][:, 0], vectors[stream]))
-        one = projected(x, y, seed)
+        one = project_held_out(x, y, seed)
         one.a[:, norms == 0] = one.b[:, norms == 0] = NAN
         apart[stream] = one
         for layer, (p, q) in enumerate(zip(one.a.T, one.b.T, strict=True)):
@@ -97,21 +101,18 @@ def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) ->
             if norms[layer] == 0:
                 why["svd_cosine"] = NO_DIFFERENCE
             missing |= {(len(rows), name): text for name, text in why.items()}
-            rows.append(
-                {
-                    "layer": layer, "stream": stream, "width": x.shape[-1], "norm": norms[layer],
-                    "relative": norms[layer] / size[layer] if size[layer] > 0 else 0.0,
-                    "shuffled_norm": control[layer], **got,
-                    "svd_cosine": NAN if norms[layer] == 0 else agreement[layer],
-                }
-            )  # fmt: skip
+            rows.append({
+                "layer": layer, "stream": stream, "width": x.shape[-1], "norm": norms[layer],
+                "relative": norms[layer] / size[layer] if size[layer] > 0 else 0.0, "shuffled_norm": control[layer],
+                **got, "svd_cosine": NAN if norms[layer] == 0 else agreement[layer],
+            })  # fmt: skip
     streams, streams_missing = _streams(a, b, draws, seed)
-    return Found(vectors=vectors, svd=svd, held_out=apart, layers=pd.DataFrame(rows), streams=streams,
+    return FoundDirections(vectors=vectors, svd=svd, held_out=apart, layers=pd.DataFrame(rows), streams=streams,
                  missing=missing, streams_missing=streams_missing)  # fmt: skip
 
 
 def _streams(a: States, b: States, draws: int, seed: int) -> tuple[pd.DataFrame, Reasons]:
-    """How alike the streams' directions are, per layer."""
+    """Similarity of the streams' directions, per layer."""
     n_layers, n = a.values.shape[1], len(a.parallel)
     frame = pd.DataFrame({"layer": range(n_layers), "pairs": n * (n - 1) // 2, **dict.fromkeys(COSINES, NAN)})
     if n < 2:
@@ -121,13 +122,14 @@ def _streams(a: States, b: States, draws: int, seed: int) -> tuple[pd.DataFrame,
     frame["concentration"] = concentration(np.linalg.norm(difference, axis=-1))
     frame["stream_cosine"] = pair_cosines(unit(difference))
     if draws:
-        frame["shuffled_cosine"] = np.mean([pair_cosines(unit(c)) for c in shuffled(x, y, draws, seed)], axis=0)
-    missing = {} if draws else {(layer, "shuffled_cosine"): NO_SHUFFLES for layer in range(n_layers)}
-    for layer in np.flatnonzero(~difference.any(-1).all(-1)):  # where the sets do not differ there is no direction
-        frame.loc[layer, ["stream_cosine", "shuffled_cosine"]] = NAN
-        missing |= dict.fromkeys(
-            ((int(layer), "stream_cosine"), (int(layer), "shuffled_cosine")), NO_DIFFERENCE + ", in a stream"
+        frame["shuffled_cosine"] = np.mean(
+            [pair_cosines(unit(c)) for c in shuffled_differences(x, y, draws, seed)], axis=0
         )
+    missing = {} if draws else {(layer, "shuffled_cosine"): NO_SHUFFLES for layer in range(n_layers)}
+    for layer in np.flatnonzero(~difference.any(-1).all(-1)):  # no direction if the sets do not differ
+        frame.loc[layer, ["stream_cosine", "shuffled_cosine"]] = NAN
+        lost = ((int(layer), "stream_cosine"), (int(layer), "shuffled_cosine"))
+        missing |= dict.fromkeys(lost, NO_DIFFERENCE + ", in a stream")
     return frame, missing
 
 
@@ -139,11 +141,8 @@ def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:
     return int(values.idxmax())
 
 
-# ---- the instrument ----------------------------------------------------------------------------
-
-
 def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: layer and stream; units: held-out prompts, 1 for one on its own set's side of the middle."""
+    """Cells: layer and stream. Units: held-out prompts, 1 if on their own set's side of the middle."""
     sets = data[Sets]
     a, b = (stream_states(model, rows.tokens, how.pool, progress=progress) for rows in (sets.a, sets.b))
     found = find(a, b, draws=how.draws, seed=how.seed)
@@ -162,14 +161,14 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
     return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
 
 
-def hits(found: Found, a: Sequence[str], b: Sequence[str]) -> Observations:
-    """Which held-out prompts lie on their own set's side; prompts of one line of two sets of one size go together."""
+def hits(found: FoundDirections, a: Sequence[str], b: Sequence[str]) -> Observations:
+    """Whether held-out prompts lie on their own set's side; prompts of one line in two sets of one size are paired."""
     one = found.held_out[RESID]
-    told = [f"a: {a[i]}" for i in one.of_a] + [f"b: {b[i]}" for i in one.of_b]
-    names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in told]
+    texts = [f"a: {a[i]}" for i in one.of_a] + [f"b: {b[i]}" for i in one.of_b]
+    names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in texts]
     lines = [*one.of_a, *one.of_b] if len(a) == len(b) else range(len(names))
     along = np.concatenate([np.concatenate([p.a, -p.b]).T for p in found.held_out.values()])  # [cells, prompts]
-    there = ~np.isnan(along).all(1, keepdims=True)  # the sets do not differ: no direction, of no prompt
+    there = ~np.isnan(along).all(1, keepdims=True)  # without a difference there is no direction
     units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})
     return Observations(
         measure=HITS, cells=found.layers[["layer", "stream"]], units=units,
@@ -178,28 +177,28 @@ def hits(found: Found, a: Sequence[str], b: Sequence[str]) -> Observations:
 
 
 def tables(how: Directions, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """Layers and streams; how alike the readout's directions of the layers are; how alike the streams'."""
+    """Layers and streams; similarity of the readout's directions between layers, and between streams."""
     found, title = seen.extra, seen.about["title"]
     accuracy, missing = estimates["accuracy"].wide(["layer", "stream"])
     frame = found.layers.merge(accuracy, on=["layer", "stream"], how="left", validate="1:1")
     some = frame.loc[frame["stream"] == RESID, "d"].notna().any()
     best = f"; best layer of resid by d {best_layer(frame)}, by norm {best_layer(frame, 'norm')}" if some else ""
-    out = {"directions": Table(frame, DIRECTIONS, {**missing, **found.missing}, f"directions; {title}{best}")}
-    out["streams"] = Table(found.streams, STREAMS, found.streams_missing, f"directions of the streams; {title}")
+    out = {"directions": Table(frame, DIRECTIONS, {**missing, **found.missing}, f"Directions; {title}{best}")}
+    out["streams"] = Table(found.streams, STREAMS, found.streams_missing, f"Directions of the streams; {title}")
     r = found.vectors[RESID]
     layer, other = np.indices((len(r), len(r))).reshape(2, -1)
     cosines = pd.DataFrame({"layer": layer, "other": other, "cosine": (r @ r.T).ravel()})
     cosines = cosines[(layer < other) & r.any(-1)[layer] & r.any(-1)[other]].reset_index(drop=True)
-    said = f"cosines of the readout's directions of two layers; {title}"
-    out["layers"] = Table(cosines, LAYERS, title=said, by="cosine", most=10)
+    heading = f"Cosines between the readout's directions of two layers; {title}"
+    out["layers"] = Table(cosines, LAYERS, title=heading, by="cosine", most=10)
     return out
 
 
 def relate(whole: Result) -> dict[str, Table]:
-    """Cosines of the same layer and stream in two runs of equal width, beside the random baseline.
+    """Cosines of the same layer and stream in two runs of equal width, and the random baseline.
 
     run_a, run_b, kind ("seeds" of one preset, or "architectures"), layer, stream, width, cosine, absolute, random. Runs
-    of unequal widths have no common directions and no rows; layers and streams that only one has are left out.
+    of unequal width have no rows; layers and streams of only one run are left out.
     """
     rows = []
     for (i, one), (j, other) in combinations(enumerate(whole.about["runs"]), 2):
@@ -218,49 +217,52 @@ def relate(whole: Result) -> dict[str, Table]:
                     rows.append({**names, **where, **also})
     if not rows:
         return {}
-    return {"runs": Table(pd.DataFrame(rows), RUNS, title="cosines of two runs' directions", by="absolute", most=20)}
+    return {
+        "runs": Table(
+            pd.DataFrame(rows), RUNS, title="Cosines between the directions of two runs", by="absolute", most=20
+        )
+    }
 
 
-LAYER = key("layer", "layer", "after which", "layer", "d")
-STREAM = key("stream", "stream", "residual stream; joint: all one after the other, resid: what the head reads")
-WIDTH = Column(name="width", title="width", unit="dimensions", format="d", shown=False, doc="of the direction")
-OF_HELD_OUT = "of held-out prompts along the direction of the others"
+LAYER = key("layer", "layer", "layer after which the stream is read", "layer", "d")
+STREAM = key("stream", "stream", "residual stream; joint: all streams concatenated; resid: input of the head")
+WIDTH = Column(name="width", title="width", unit="dimensions", format="d", shown=False, doc="width of the direction")
+OF_HELD_OUT = "for held-out prompts along the direction of the other half"
 DIRECTIONS = (
     LAYER, STREAM, WIDTH,
-    Column(name="norm", title="norm", unit="units of the residual stream", format=".3f", source="SPEC §1.6",
-           doc="norm of the difference of the sets' means"),
-    Column(name="shuffled_norm", title="norm, shuffled", unit="units of the residual stream", format=".3f",
-           doc="norm, mean over shuffled labels"),
-    Column(name="relative", title="relative", unit="norm / mean norm of the prompts' states", format=".3f",
-           doc="norm as a share of the states'"),
-    *described("auc", "auc", "P(a > b)", f"{OF_HELD_OUT}; Newcombe's interval", format=".3f"),
-    Column(name="d", title="d", unit="pooled standard deviations", format=".3f", doc=f"Cohen's d {OF_HELD_OUT}"),
-    *described("accuracy", "accuracy", "share of held-out prompts", "on their own set's side of the middle between the "
-               "means of the others", format=".3f", sd="lines"),
-    Column(name="svd_cosine", title="svd", unit="|cosine|", format=".3f",
-           doc="of the difference of means and the first singular vector"),
-    Column(name="n_a", title="n of a", unit="prompts", format="d", shown=False, doc="held out of set a"),
-    Column(name="n_b", title="n of b", unit="prompts", format="d", shown=False, doc="held out of set b"),
+    number("norm", "norm", "units of the residual stream", "norm of the difference of the sets' means", ".3f",
+           source="SPEC §1.6"),
+    number("shuffled_norm", "norm, shuffled", "units of the residual stream", "norm, mean over shuffled labels", ".3f"),
+    number("relative", "relative norm", "norm / mean norm of the prompts' states",
+           "norm relative to the states' mean norm", ".3f"),
+    *described("auc", "AUC", "P(a > b)", f"P(a > b) {OF_HELD_OUT}; Newcombe's interval", format=".3f"),
+    number("d", "Cohen's d", "pooled standard deviations", f"Cohen's d {OF_HELD_OUT}", ".3f"),
+    *described("accuracy", "accuracy", "share of held-out prompts",
+               "prompts on their own set's side of the middle between the other half's means", format=".3f",
+               sd="lines"),
+    number("svd_cosine", "|cos| with SVD", "|cosine|", "between the difference of means and the first singular vector",
+           ".3f"),
+    number("n_a", "prompts of a", "prompts", "held-out prompts of set a", "d", False),
+    number("n_b", "prompts of b", "prompts", "held-out prompts of set b", "d", False),
     *counts("held-out prompts", "lines of the two sets"),
 )  # fmt: skip
 STREAMS = (
     LAYER,
-    Column(name="pairs", title="pairs", unit="pairs of streams", format="d", shown=False, doc="of parallel streams"),
-    Column(name="stream_cosine", title="cosine", unit="cosine", format="+.4f", source="SPEC §1.6",
-           doc="of two streams' directions, mean over pairs"),
-    Column(name="shuffled_cosine", title="cosine, shuffled", unit="cosine", format="+.4f",
-           doc="as cosine, mean over shuffled labels"),
-    Column(name="concentration", title="concentration", unit="1 − entropy / ln streams", format=".4f",
-           doc="of the norms' shares: 0 even, 1 all in one stream", source="SPEC §1.6"),
+    number("pairs", "pairs", "pairs of streams", "pairs of parallel streams", "d", False),
+    number("stream_cosine", "cosine", "cosine", "between two streams' directions, mean over pairs", "+.4f",
+           source="SPEC §1.6"),
+    number("shuffled_cosine", "cosine, shuffled", "cosine", "the same with shuffled labels, mean", "+.4f"),
+    number("concentration", "concentration", "1 − entropy / ln streams", "of the norms: 0 even, 1 all in one stream",
+           ".4f", source="SPEC §1.6"),
 )  # fmt: skip
 LAYERS = (
     LAYER, key("other", "other", "the other layer", "layer", "d"),
-    Column(name="cosine", title="cosine", unit="cosine", format="+.3f", doc="of the readout's directions"),
+    number("cosine", "cosine", "cosine", "between the readout's directions of the two layers", "+.3f"),
 )  # fmt: skip
 RUNS = (
-    key("run_a", "run", "the first"), key("run_b", "other run", "the second"),
+    key("run_a", "run", "the first run"), key("run_b", "other run", "the second run"),
     key("kind", "kind", "seeds of one preset, or architectures"), LAYER, STREAM, WIDTH,
-    Column(name="cosine", title="cosine", unit="cosine", format="+.4f", doc="of the two runs' directions", shown=False),
-    Column(name="absolute", title="|cosine|", unit="|cosine|", format=".4f", doc="of the two runs' directions"),
-    Column(name="random", title="random", unit="E|cosine|", format=".4f", doc="of random directions: sqrt(2/(π d))"),
+    number("cosine", "cosine", "cosine", "between the two runs' directions", "+.4f", False),
+    number("absolute", "|cosine|", "|cosine|", "between the two runs' directions", ".4f"),
+    number("random", "|cosine|, random", "E|cosine|", "expected for random directions: sqrt(2/(π d))", ".4f"),
 )  # fmt: skip

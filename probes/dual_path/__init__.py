@@ -4,17 +4,17 @@
     python -m probes.dual_path runs/hdpl --data valid.txt --out paths.parquet
     python -m probes.dual_path runs/hdpl@all --max-documents 50 --figure paths.svg
 
-Of each projection y = d + g, detail path d = x W_block, global path g = W_dec SiLU(z), over the positions t of
-documents that have a target (HDPL Eq. 1 to 9):
+For each projection y = d + g, detail path d = x W_block, global path g = W_dec SiLU(z), over the positions t of
+documents with a target (HDPL Eq. 1 to 9):
 
     kl         mean_t KL(N(μ, σ²) ‖ N(0, I)) = mean_t ½ Σ_r (μ_r² + σ_r² − 1 − ln σ_r²), nats per token; by dimension r
-    clamped    share of positions whose KL exceeds ln 2, the paper's bound: there the penalty has no gradient
-    along      Σ_t g·y / Σ_t y·y: how much of the output along itself is the global path's; the detail path has the rest
-    power      Σ_t |g|² / Σ_t (|g|² + |d|²): the same without their cancelling or adding up
-    active     dimensions whose mean varies: Var_t μ_r > .01, A_u of Burda, Grosse and Salakhutdinov 2016
+    clamped    share of positions with KL above ln 2, the paper's bound, where the penalty has no gradient
+    along      Σ_t g·y / Σ_t y·y: the global path's share of the output along itself; the detail path has the rest
+    power      Σ_t |g|² / Σ_t (|g|² + |d|²): the global path's share without cancellation
+    active     dimensions with varying means: Var_t μ_r > .01, A_u of Burda, Grosse and Salakhutdinov 2016
 
-and of the model the loss as it is in training, z = μ + σ ε drawn anew at every position, less the loss at z = μ, which
-is that of evaluation. Units of intervals are documents. A variance over all positions has none.
+and for the model the loss as in training, with z = μ + σ ε drawn at every position, minus the loss at z = μ as in
+evaluation. Units of intervals are documents. A variance over all positions has no interval.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -29,16 +29,16 @@ from streamscope.instruments.figures import HeadMap
 
 @instrument("dual_path", Documents(max_documents=200))
 class DualPath(Instrument):
-    """What the detail path and the global path of each HDPL projection do, and what the model loses to its noise.
+    """Measure the detail path and the global path of each HDPL projection, and the loss from the latents' noise.
 
-    KL per token by projection and latent dimension, the share of positions beyond the paper's bound ln 2, the global
-    path's share of the output, active units, and the loss with z drawn less the loss at z = μ (HDPL Eq. 1 to 9).
+    KL per token by projection and latent dimension, the share of positions above the paper's bound ln 2, the global
+    path's share of the output, active units, and the loss with z drawn minus the loss at z = μ (HDPL Eq. 1 to 9).
     """
 
     draws: Count = 4
-    """Draws of all latents for the loss as it is in training."""
+    """Number of draws of all latents for the loss as in training."""
     active: Annotated[float, Bounds(low=0.0)] = 0.01
-    """Variance of a dimension's mean over positions from which on it is active."""
+    """Variance of a dimension's mean over positions above which it counts as active."""
     seed: Seed = 0
     """Seed of the draws."""
 
@@ -52,10 +52,9 @@ class DualPath(Instrument):
     planted: ClassVar = "tests/probes/test_dual_path.py::test_paths_whose_shares_are_known"
 
     def check(self, model: Any) -> None:
-        """The model has such projections."""
+        """Raise `InputError` for a model without HDPL projections."""
         need_parts(model, self.name)
         self._body().projections_of(model)
 
 
 main = main_of(DualPath, __doc__)
-"""`python -m probes.dual_path`."""

@@ -1,5 +1,3 @@
-"""`python -m probes.dual_path`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.dual_path import main
 

@@ -16,7 +16,7 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import capture
 from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_by_dimension, latent_widths, take_penalties
 from streamscope.models.readout import IGNORE
@@ -26,49 +26,49 @@ READ = ("detail", "global", "mu", "logvar")
 KEYS = ("place", "layer", "projection")
 NATS, SHARE, POWER = "nats per token", "share of the output", "share of both paths' power"
 ROUNDING = 1e-6
-"""Of a document's value in single precision."""
+"""Rounding of a document's value in single precision."""
 
 
 def projections_of(model: Any) -> dict[str, HdplProjection]:
-    """{"blocks.L.attn.q": projection}, in the order of layers and use. Raises `InputError` for a model without any."""
+    """{"blocks.L.attn.q": projection}, in order of layers and use. Raises `InputError` for a model without any."""
     paths = latent_widths(model.config)
     named = dict(model.named_modules())
     return {name: named[name] for i in range(model.config.n_layers) for name in (f"blocks.{i}.{p}" for p in paths)}
 
 
 def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: projections, their dimensions, and losses at μ and of every draw; units: documents."""
+    """Cells: projections, their dimensions, and losses at μ and for every draw. Units: documents."""
     opened, projections = data[Documents], projections_of(model)
     sums, losses = Sums(projections), []
-    for number, (index, tokens, targets) in enumerate(progress(list(opened.batches()))):
+    for batch, (index, tokens, targets) in enumerate(progress(list(opened.batches()))):
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
-        with torch.no_grad(), capture(model, [f"{name}.hook_{what}" for name in projections for what in READ]) as found:
+        with torch.no_grad(), capture(model, [f"{name}.hook_{kind}" for name in projections for kind in READ]) as found:
             at_mean = loss(model, tokens, targets)
         sums.add(found, index, targets != IGNORE)
-        drawn = [_drawn(how, model, projections, tokens, targets, number, draw) for draw in range(how.draws)]
+        drawn = [_loss_with_draw(how, model, projections, tokens, targets, batch, draw) for draw in range(how.draws)]
         losses.append((index, torch.stack([at_mean, *drawn]).cpu().numpy()))
     return seen_of(how, model, opened, sums, losses)
 
 
 def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
-    """Summed losses of each row, nats."""
+    """Summed loss of each row, in nats."""
     return model.losses_from(model.segment(model.embed_tokens(tokens)), targets).double().sum(1)
 
 
-def _drawn(
+def _loss_with_draw(
     how: DualPath, model: Any, projections: Mapping[str, HdplProjection], tokens: Tensor, targets: Tensor,
-    number: int, draw: int,
+    batch: int, draw: int,
 ) -> Float[Tensor, " B"]:  # fmt: skip
-    """The same with z = μ + σ ε, from a seed of its own for every batch and draw."""
+    """The loss with z = μ + σ ε, from a separate seed for every batch and draw."""
     devices = [tokens.device] if tokens.device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices), drawing(projections):
-        torch.manual_seed(int(np.random.SeedSequence([how.seed, number, draw]).generate_state(1)[0]))
+        torch.manual_seed(int(np.random.SeedSequence([how.seed, batch, draw]).generate_state(1)[0]))
         return loss(model, tokens, targets)
 
 
 @contextmanager
 def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
-    """Within it the projections draw z as in training; nothing else of the model, as dropout, does."""
+    """Within this context the projections draw z as in training; the rest of the model, such as dropout, does not."""
     before = {name: one.training for name, one in projections.items()}
     try:
         for one in projections.values():
@@ -81,8 +81,8 @@ def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
 
 
 class Sums:
-    """Sums over the positions of every document that have a target, in double precision; each list is in the order of
-    projections, `documents` says which document a row is."""
+    """Sums over the positions with a target, per document, in double precision; lists are in the order of projections,
+    and `documents` gives the document of each row."""
 
     def __init__(self, projections: Mapping[str, HdplProjection]) -> None:
         self.projections, self.documents, self.tokens = projections, list[int](), list[np.ndarray]()
@@ -98,7 +98,7 @@ class Sums:
         self.tokens.append(real.sum(1).cpu().numpy())
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self.of}
         for name in self.projections:
-            d, g, mu, logvar = (found[f"{name}.hook_{what}"].double() for what in READ)
+            d, g, mu, logvar = (found[f"{name}.hook_{kind}"].double() for kind in READ)
             y, kl = d + g, kl_by_dimension(mu, logvar)
             token = kl.sum(-1)
             per = {
@@ -114,12 +114,12 @@ class Sums:
             self.of[what].append(np.stack(one))
 
     def total(self, what: str) -> np.ndarray:
-        """[projections, documents], in the order of documents."""
+        """[projections, documents] for one of the sums, in document order."""
         return np.concatenate(self.of[what], 1)[:, self.order]
 
     @property
     def order(self) -> np.ndarray:
-        """Where each document is among the rows."""
+        """The row of each document."""
         return np.argsort(self.documents)
 
     def dimensions(self) -> np.ndarray:
@@ -134,7 +134,7 @@ class Sums:
 
 
 def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses: list[Any]) -> InstrumentData:
-    """The sums as observations."""
+    """Observations from the sums."""
     tokens = np.concatenate(sums.tokens)[sums.order].astype(float)
     some = tokens > 0
     if not some.any():
@@ -146,9 +146,8 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
         {**cell, "dimension": r}
         for cell, one in zip(cells.to_dict("records"), sums.projections.values(), strict=True) for r in range(one.rank)
     ])  # fmt: skip
-    seen = InstrumentData(
-        {}, {}, {"title": f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"}, extra={}
-    )
+    title = f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"
+    seen = InstrumentData({}, {}, {"title": title}, extra={})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)
@@ -163,7 +162,7 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
 
     block("kl", NATS, cells, of("kl"), tokens[some])
     block("clamped", "share of tokens", cells, of("clamped"), tokens[some])
-    # a document in which a projection gives nothing at all has the size 0: it is not in the cell
+    # a document without any output of a projection has size 0 and is not in the cell
     block("along", SHARE, cells, of("global along"), of("output"))
     block("power", POWER, cells, of("global"), of("global") + of("detail"))
     block("dimensions", NATS, dims, sums.dimensions()[:, some], tokens[some], "kl")
@@ -182,7 +181,7 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
 
 
 def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """projections; dimensions: of each, and whether it is active; loss: at z = μ and drawn."""
+    """projections: one row each; dimensions: KL and whether it is active; model: means, and loss at z = μ and drawn."""
     title, keys = seen.about["title"], list(KEYS)
     dims, lost = estimates["dimensions"].wide([*keys, "dimension"])
     dims["variance"] = seen.extra["variance"]
@@ -201,30 +200,35 @@ def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimate
     frame["active"], frame["dimensions"] = by_place.sum().to_numpy(), by_place.size().to_numpy()
     model["active"], model["dimensions"] = int(frame["active"].sum()), int(frame["dimensions"].sum())
     dims["active"] = np.where(dims["active"], "yes", "no")
+    means = f"{title}: means over projections; z drawn as in training, {how.draws} times"
     return {
         "projections": Table(frame, PROJECTIONS, missing, title),
         "dimensions": Table(dims, DIMENSIONS, lost, f"{title}: by latent dimension", "kl", 10),
-        "model": Table(
-            model, MODEL, lost_of_all, f"{title}: means over projections; z drawn as in training, {how.draws} times"
-        ),
+        "model": Table(model, MODEL, lost_of_all, means),
     }
 
 
 WHERE = (
     key("place", "projection", "layer and projection"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="from 0"),
+    number("layer", "layer", "layer", "from 0", "d", False),
     Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, o, gate, up or down"),
-)
-COUNTS = counts("documents, or windows of them", "documents")
+)  # fmt: skip
+COUNTS = counts("documents or windows", "documents")
 
 
 def _shares(prefix: str = "", where: str = "") -> tuple[Column, ...]:
-    """The four numbers of a projection, or their means over all."""
+    """The four quantities of a projection, or their means over all."""
     means = (
-        ("along", "global, along y", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", ".4f"),
-        ("power", "global, of power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", ".4f"),
-        ("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before any bound", ".3f"),
-        ("clamped", "KL > ln 2", "share of tokens", "where the paper's bound takes the penalty's gradient", ".3f"),
+        ("along", "global path's share", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", ".4f"),
+        ("power", "global path's power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", ".4f"),
+        ("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before the bound", ".3f"),
+        (
+            "clamped",
+            "KL > ln 2",
+            "share of tokens",
+            "tokens above the paper's bound, where the penalty has no gradient",
+            ".3f",
+        ),
     )
     return tuple(
         column
@@ -234,25 +238,23 @@ def _shares(prefix: str = "", where: str = "") -> tuple[Column, ...]:
 
 
 ACTIVE = (
-    Column(name="active", title="active", unit="latent dimensions", format="d", doc="whose mean varies over positions"),
-    Column(name="dimensions", title="of", unit="latent dimensions", format="d", doc="R, the width of the latent"),
-)
+    number("active", "active dimensions", "latent dimensions", "dimensions whose mean varies over positions", "d"),
+    number("dimensions", "dimensions", "latent dimensions", "R, the width of the latent", "d"),
+)  # fmt: skip
 PROJECTIONS = (*WHERE, *_shares(), *ACTIVE, *COUNTS)
 DIMENSIONS = (
     *WHERE,
-    Column(name="dimension", title="dimension", unit="latent dimension", format="d", doc="from 0"),
-    *described("kl", "KL", NATS, "of this dimension", sd="documents"),
-    Column(
-        name="variance", title="variance of μ", unit="variance of μ over tokens", format=".4f", doc="over all positions"
-    ),
-    key("active", "active", "whether that variance is over --active", "yes or no"),
+    number("dimension", "dimension", "latent dimension", "from 0", "d"),
+    *described("kl", "KL", NATS, "KL of this dimension", sd="documents"),
+    number("variance", "variance of μ", "variance of μ over tokens", "variance over all positions"),
+    key("active", "active", "whether the variance exceeds --active", "yes or no"),
     *COUNTS,
-)
+)  # fmt: skip
 MODEL = (
     *_shares("mean_", ", mean over projections"),
     *ACTIVE,
-    *quantity("loss", "z = μ", NATS, "loss as at evaluation", tested=False, format=".4f"),
-    *quantity("drawn", "z drawn", NATS, "mean over draws of the loss as it is in training", tested=False, format=".4f"),
-    *quantity("delta", "Δ loss", NATS, "drawn − at μ", sd="documents"),
+    *quantity("loss", "loss, z = μ", NATS, "loss as at evaluation", tested=False, format=".4f"),
+    *quantity("drawn", "loss, z drawn", NATS, "loss as in training, mean over draws", tested=False, format=".4f"),
+    *quantity("delta", "Δ loss", NATS, "loss with z drawn − loss at z = μ", sd="documents"),
     *COUNTS,
-)
+)  # fmt: skip

@@ -4,8 +4,8 @@
     python -m probes.head_groups runs/pls --k 3 --layers all --out groups.parquet
 
 PLS (§5.1) names entity heads "tracking entity mentions", anchor heads "attending to syntactic anchors" and semantic
-heads "integrating content", two each in the last layer, found by looking; it prints no rule. The rule here: from the
-query of a prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where there is no gate) to the words before it:
+heads "integrating content", two each in the last layer, and states no rule. The rule here uses effective attention Ã =
+ḡ A (PLS B.2; A without a gate) from the query of a prompt (a pronoun) to the words before it:
 
     entity     mentions of the candidates, by any occurrence of their words, and names (capitals inside a sentence)
     anchor     punctuation, determiners, prepositions, conjunctions, auxiliaries
@@ -13,11 +13,10 @@ query of a prompt (a pronoun), effective attention Ã = ḡ A (PLS B.2; A where 
 
     score = mass on the class − ḡ · (share of the tokens up to the query that belong to it)
 
-so 0 is a head that looks everywhere alike. The groups are the three disjoint ones of --k heads whose scores sum to the
-most on half of the cases; `held_out` is a head's score on the other half, with 95 % over independent cases. Every group
-gets its heads: one whose held-out score is not above 0 holds only the heads that avoid the class least. Whether a
-head has its role is asked of shuffled ones (`roles`): the classes dealt anew over the tokens' forms, so that a form
-keeps one class everywhere, and the head scored in the same way.
+so uniform attention scores 0. The groups are the three disjoint groups of --k heads with the largest summed score on
+half of the cases; `held_out` is a head's score on the other half, with 95 % intervals over independent cases. Every
+group gets its heads: if a held-out score is not above 0, the group holds only the heads that avoid the class least.
+`roles` tests each head against shuffled classes, in which every word form keeps one class.
 """
 
 from typing import ClassVar, Literal
@@ -31,18 +30,18 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("head_groups", Prompts(suite="story-cases"))
 class HeadGroups(Instrument):
-    """Scores of every head for three classes of words, and the disjoint groups of heads that score the most.
+    """Score every head for three classes of words, and find the disjoint groups of heads with the largest scores.
 
-    score = effective attention to the words of a class − what a head that looks everywhere alike would give them.
-    Groups are chosen on one half of the cases; `held_out` is the score on the other (PLS §5.1).
+    score = effective attention to the words of a class − what uniform attention would give them. Groups are chosen on
+    one half of the cases; `held_out` is the score on the other (PLS §5.1).
     """
 
     k: Count = 2
-    """Heads in a group; two, as in the paper."""
+    """Number of heads in a group; two in the paper."""
     layers: Literal["last", "all"] = "last"
-    """Where heads are looked for: the last layer, as in the paper, or everywhere."""
+    """Layers to search: the last layer as in the paper, or all."""
     split: Seed = 0
-    """Seed of the halves: one chooses, the other is scored."""
+    """Seed of the halves: one chooses, the other scores."""
 
     figures: ClassVar = (
         HeadMap("entity", title="How much each head looks at entities"),

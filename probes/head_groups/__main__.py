@@ -1,5 +1,3 @@
-"""`python -m probes.head_groups`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.head_groups import main
 

@@ -1,4 +1,4 @@
-"""Head groups: from effective attention to classes of words to heads × prompts, groups, and shuffled classes."""
+"""Head groups: effective attention to classes of words as heads × prompts, groups, and shuffled classes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.held_out import halves
 from streamscope.instruments.stats.p_values import correct
-from streamscope.instruments.table import Column, Table, counts, key, quantity
+from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.attention import (
@@ -31,11 +31,11 @@ from streamscope.probes.attention import (
 from streamscope.probes.head_groups import HeadGroups
 
 KEYS = ("layer", "index", "head")
-UNIT = "effective attention, excess over even"
+UNIT = "effective attention, excess over uniform"
 
 
 def capture(model: Any, prompts: Suite | Aligned, tokenizer: Any) -> tuple[Captures, RoleQuery]:
-    """Attention at the query of every prompt with a target, and gates where the model has them."""
+    """Attention at the query of every prompt with a target, and gates if the model has them."""
     query = plan(prompts, tokenizer, gated=any(name.endswith("attn.hook_gate") for name in model.hook_dict))
     return run(model, query), query
 
@@ -73,7 +73,7 @@ def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> 
 def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of the rows of `read`; `extra`: every head's group, and the class it is scored in.
 
-    A head without a group is scored in the class that it scores the most in on the half that chooses.
+    Heads without a group are scored in their largest class on the choosing half.
     """
     rows = rows.sort_values(["layer", "index"], kind="stable", ignore_index=True)
     heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
@@ -84,7 +84,7 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
     chosen = values[:, :, choose].mean(-1).T
     searched = (heads["layer"] == heads["layer"].max()).to_numpy() | (how.layers == "all")
     groups = np.full(n, "", dtype=object)
-    groups[searched] = _assigned(chosen[searched], how.k)
+    groups[searched] = _assign_groups(chosen[searched], how.k)
     scored = [group or CLASSES[best] for group, best in zip(groups, chosen.argmax(1), strict=True)]
     held = np.stack([values[CLASSES.index(name), i] for i, name in enumerate(scored)])
     cells = [heads.assign(what=name) for name in (*CLASSES, "held_out")]
@@ -100,13 +100,12 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
         for i, labels in enumerate(heads.to_dict("records"))
         for at, name in enumerate((*CLASSES, "held_out"))
     ]
-    return InstrumentData(
-        {"score": block}, {"score": contrasts}, {"title": "groups"}, extra={"group": groups, "scored": scored}
-    )
+    extra = {"group": groups, "scored": scored}
+    return InstrumentData({"score": block}, {"score": contrasts}, {"title": "groups"}, extra=extra)
 
 
 def tables(how: HeadGroups, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """heads: a row per head; groups: those of a group."""
+    """heads: one row per head; groups: the heads with a group."""
     found, title = estimates["score"], seen.about["title"]
     frame, missing = found.where(quantity="held_out").wide(KEYS)
     for at, name in enumerate(CLASSES):
@@ -115,21 +114,24 @@ def tables(how: HeadGroups, seen: InstrumentData, estimates: Mapping[str, Estima
     frame.insert(7, "scored", seen.extra["scored"])
     heads = Table(frame, COLUMNS, missing, f"{title}: every head")
     chosen = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
-    return {"heads": heads, "groups": heads.only(list(chosen.index), f"{title}: groups, chosen on one half")}
+    return {
+        "heads": heads,
+        "groups": heads.only(list(chosen.index), f"{title}: heads of the groups, chosen on one half of the cases"),
+    }
 
 
 COLUMNS = (
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="of the head in its layer, from 0"),
+    number("layer", "layer", "layer", "counted from 0", "d", False),
+    number("index", "index", "head", "of the head in its layer, from 0", "d", False),
     key("head", "head", "layer and index"),
     *(
         Column(name=name, title=name, unit=UNIT, format="+.4f", doc=f"score for the class {name}, on all cases")
         for name in CLASSES
     ),
-    key("group", "group", "the group that the head was chosen for", unit="class"),
-    key("scored", "scored in", "the class of held_out: the group's, or the largest of a head without one", "class"),
-    *quantity("held_out", "held out", UNIT, "the score for that class on the other half", sd="independent cases",
-              source="PLS §5.1"),
+    key("group", "group", "group of the head", unit="class"),
+    key("scored", "scored class", "class of the held-out score: that of the group, or the head's largest", "class"),
+    *quantity("held_out", "held-out score", UNIT, "score for that class on the other half of the cases",
+              sd="independent cases", source="PLS §5.1"),
     *counts("prompts", "independent cases"),
 )  # fmt: skip
 
@@ -141,14 +143,14 @@ def summary(how: HeadGroups, rows: pd.DataFrame) -> pd.DataFrame:
     return tables(how, seen, found)["heads"].short("held_out")
 
 
-def shuffled(
+def shuffled_scores(
     how: HeadGroups, captures: Captures, query: RoleQuery, tokenizer: Any, *, draws: int = 199, seed: int = 0
 ) -> np.ndarray:
     """[draws, heads]: the held-out score of every head under shuffles of the tokens' classes.
 
-    A form is a token id with its class; the classes are dealt over the forms, so that a head that looks at one
-    word, and at no class, has in a shuffle as large a score as here. Forms without a class keep none. The class of
-    a head is the one that it scores the most in on the half that chooses. Heads are in order of layers.
+    A form is a token id with its class. Classes are permuted over the forms, so a head that attends to one word instead
+    of a class scores as much in a shuffle. Forms without a class keep none. A head's class is its largest one on the
+    choosing half. Heads are in layer order.
     """
     aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
     forms: dict[tuple[int, str], int] = {}
@@ -159,14 +161,14 @@ def shuffled(
         of[-1] = ""  # the query itself
         at.append(np.array([forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, of, strict=False)]))
     labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
-    dealt = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
+    classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
     layers = list(by_layer(captures, "hook_pattern"))
     heads = captures.hooks[next(n for n in captures.hooks if n.endswith("hook_pattern"))][0].shape[0]
     scores = np.empty((draws, len(at), len(layers) * heads, len(CLASSES)), np.float32)
     for i, rows in attention_rows(captures, query, gated=gated):
         flat = rows.reshape(-1, rows.shape[-1])
         for c in range(len(CLASSES)):
-            member = dealt[:, at[i]] == c
+            member = classes[:, at[i]] == c
             scores[:, i, :, c] = member @ flat.T - member.mean(-1)[:, None] * flat.sum(-1)
     cases = pd.DataFrame(prompt_columns(aligned)).assign(relation="")
     choose = halves(cases.assign(relation=""), how.split)[0] == 0
@@ -174,14 +176,14 @@ def shuffled(
     return np.take_along_axis(scores[:, ~choose].mean(1), best[..., None], -1)[..., 0].astype(float)
 
 
-def roles(summary: pd.DataFrame, shuffled: np.ndarray) -> pd.DataFrame:
-    """The heads of the groups of `summary`, each held against itself under shuffled roles (`shuffled`).
+def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
+    """The heads of the groups of `summary`, compared with themselves under shuffled classes (`shuffled_scores`).
 
-    p_shuffled = (1 + shuffles in which it scores as much) / (1 + shuffles), corrected over the heads of the groups
-    (Holm) in p_shuffled_holm; `above_shuffled` where that is at most .05. `shuffled_95`: 95 % of its shuffles.
+    p_shuffled = (1 + shuffles with at least this score) / (1 + shuffles), corrected over the heads of the groups (Holm)
+    in p_shuffled_holm; `above_shuffled` if that is at most .05. `shuffled_95`: 95 % quantile of the shuffles.
     """
     own = summary["group"].to_numpy() != ""
-    found, dealt = summary[own].reset_index(drop=True), shuffled[:, own]
+    found, dealt = summary[own].reset_index(drop=True), shuffled_scores[:, own]
     p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
     edges = {"shuffled_95": np.quantile(dealt, 0.95, axis=0), "draws": len(dealt), "p_shuffled": p}
     found = found.assign(**edges)
@@ -190,17 +192,16 @@ def roles(summary: pd.DataFrame, shuffled: np.ndarray) -> pd.DataFrame:
 
 
 def check_heads(n: int, k: int) -> None:
-    """Raise `InputError` where `n` heads are too few for a group of k in every class."""
+    """Raise `InputError` if `n` heads are too few for groups of k in every class."""
     if n < k * len(CLASSES):
+        need = k * len(CLASSES)
         raise InputError(
-            f"{len(CLASSES)} groups of {k} heads need {k * len(CLASSES)} heads, here are {n}; "
-            "lower --k, or --layers all"
+            f"{len(CLASSES)} groups of {k} need {need} heads, here are {n}; lower --k, or use --layers all"
         )
 
 
-def _assigned(scores: np.ndarray, k: int) -> list[str]:
-    """The class of every head, "" for none: disjoint groups of k with the largest sum of scores [heads, classes]
-    (linear assignment)."""
+def _assign_groups(scores: np.ndarray, k: int) -> list[str]:
+    """The class of every head, "" for none: disjoint groups of k that maximise the sum of scores [heads, classes]."""
     check_heads(len(scores), k)
     places = np.repeat(np.arange(len(CLASSES)), k)
     from scipy.optimize import linear_sum_assignment
@@ -213,7 +214,7 @@ def _assigned(scores: np.ndarray, k: int) -> list[str]:
 
 
 def groups_of(summary: pd.DataFrame) -> dict[str, tuple[Head, ...]]:
-    """Class -> its heads, of a table of `summary`."""
+    """Class -> its heads, from a table of `summary`."""
     found: dict[str, tuple[Head, ...]] = {}
     for name in CLASSES:
         rows = summary[summary["group"] == name]

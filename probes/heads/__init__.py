@@ -4,15 +4,15 @@
     python -m probes.heads runs/lfa --sequences 64 --length 40 --data valid.txt --out heads.parquet
     python -m probes.heads runs/lfa --no-texts                           random sequences only
 
-Half of the prompts are BOS + r + r with r random tokens, where meaning and grammar cannot help; the others are text.
-With A[i, j] the attention from position i to j (BOS is position 0) and n the length of r:
+Half of the prompts are BOS + r + r with r random tokens, in which meaning and grammar cannot help; the others are
+texts. With A[i, j] the attention from position i to j (BOS is position 0) and n the length of r:
 
     previous    mean of A[i, i−1]     over i ≥ 2 (at i = 1 the previous token is BOS)
     first       mean of A[i, 0]       over i ≥ 2
     duplicate   mean of A[i, i−n]     over the second r: the same token, one repetition earlier
     induction   mean of A[i, i−n+1]   over the second r: the token that followed it (Olsson et al. 2022)
 
-All are shares of attention, from 0 to 1. `uniform` is the score of a head that spreads evenly over positions ≤ i.
+All are shares of attention, from 0 to 1. `uniform` is the score of uniform attention over positions ≤ i.
 """
 
 from collections.abc import Mapping
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 @instrument("heads", Documents(max_documents=32))
 class Heads(Instrument):
-    """Scores of every head by relative position, on random sequences said twice and on texts.
+    """Score every head by relative position, on repeated random sequences and on texts.
 
-    previous, first, duplicate and induction are shares of attention (Olsson et al. 2022), beside `uniform`, the score
-    of a head that spreads evenly.
+    previous, first, duplicate and induction are shares of attention (Olsson et al. 2022), compared with `uniform`, the
+    score of uniform attention.
     """
 
     sequences: Count = 32
-    """How many random sequences BOS + r + r."""
+    """Number of random sequences BOS + r + r."""
     length: Annotated[int, Bounds(low=2)] = 24
-    """n, tokens of r; they differ from each other, so that a token's earlier place is unique."""
+    """n, the number of tokens of r; all differ, so that the earlier place of a token is unique."""
     texts: bool = True
-    """Score texts as well, by the previous and the first token."""
+    """Also score texts, by the previous and the first token."""
     text_tokens: Annotated[int, Bounds(low=3), Only("texts")] = 128
-    """Texts are cut to this many tokens, BOS included."""
+    """Texts are cut to this many tokens, including BOS."""
     seed: Seed = 0
-    """Of the random sequences."""
+    """Seed of the random sequences."""
     pool: Literal["tokens", "words"] = "tokens"
-    """What r is drawn from: all tokens but BOS, or those that are a whole word, a space and two letters or more."""
+    """Source of r: all tokens but BOS, or whole words (a space and two or more letters)."""
     top: Count = 3
-    """Heads to show for each score; the written table holds all."""
+    """Number of heads to show per score; the file has all."""
 
     figures: ClassVar = (
         HeadMap("mean", each=("kind", "score"), title="Attention of each head by relative position"),
@@ -59,14 +59,14 @@ class Heads(Instrument):
     planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents, where no texts are scored."""
+        """Documents are not read if no texts are scored."""
         return {} if self.texts else {Documents: "--no-texts leaves texts out"}
 
     def plan(self, prompts: Any, tokenizer: Any) -> "Query":
-        """The random sequences, then the texts (strings, or token ids with BOS first; there may be none).
+        """The random sequences, then the texts (strings, or token ids with BOS first; possibly none).
 
         `tokenizer` needs `d_vocab` and `bos_id`, and `encode` for texts. Raises `InputError` for a vocabulary smaller
-        than r and for a text of fewer than three tokens.
+        than r, and for a text of fewer than three tokens.
         """
         return self._body().plan(self, prompts, tokenizer)
 

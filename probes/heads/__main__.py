@@ -1,5 +1,3 @@
-"""`python -m probes.heads`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.heads import main
 

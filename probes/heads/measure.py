@@ -1,4 +1,4 @@
-"""Scores by position: from patterns to (score, head) × prompts, and to a row for each."""
+"""Scores by position: patterns as (score, head) × prompts, with one row each."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.prompts.alignment import check_tokenizer
-from streamscope.instruments.table import Column, Table, counts, described, key
+from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import PATTERN
 from streamscope.probes.heads import Heads
@@ -33,7 +33,9 @@ def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
         pieces = zip(others, tokenizer.pieces(others.tolist()), strict=True)
         others = np.array([i for i, text in pieces if text[:1] == " " and len(text) > 2 and text[1:].isalpha()])
     if len(others) < how.length:
-        raise InputError(f"{how.length} different {how.pool} wanted, the vocabulary has {len(others)} besides BOS")
+        raise InputError(
+            f"--length {how.length} needs as many different {how.pool}, the vocabulary has {len(others)} besides BOS"
+        )
     tokens = []
     for _ in range(how.sequences):
         r = rng.choice(others, how.length, replace=False).tolist()
@@ -41,7 +43,7 @@ def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
     for i, prompt in enumerate(prompts or ()):
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if len(ids) < 3:
-            raise InputError(f"text {i} has {len(ids)} tokens with BOS; previous-token scores need 3")
+            raise InputError(f"text {i} has {len(ids)} tokens with BOS; previous-token scores need at least 3")
         tokens.append(ids[: how.text_tokens])
     return Query(tokens=tokens, hooks=(PATTERN,))
 
@@ -63,12 +65,12 @@ def read(how: Heads, captures: Captures, query: Query) -> pd.DataFrame:
 
 
 def by_layer(captures: Any) -> list[Any]:
-    """The captured patterns in order of layers: for each layer, a list over prompts of [H, T, T]."""
+    """The captured patterns in layer order: for each layer, a list over prompts of [H, T, T]."""
     return [captures.hooks[name] for name in sorted(captures.hooks, key=lambda name: int(name.split(".")[1]))]
 
 
 def _score(a: Tensor, score: str, n: int) -> Tensor:
-    """One score of patterns a [..., T, T] -> [...]."""
+    """One score for patterns a [..., T, T] -> [...]."""
     if score == "first":
         return a[..., 2:, 0].mean(-1)
     back = {"previous": 1, "duplicate": n, "induction": n - 1}[score]
@@ -77,7 +79,7 @@ def _score(a: Tensor, score: str, n: int) -> Tensor:
 
 
 def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: kind of prompt × score × head, and even attention; units: random sequences and texts."""
+    """Cells: kind of prompt × score × head, and uniform attention. Units: random sequences and texts."""
     n_ctx, tokenizer = model.cfg.n_ctx, check_tokenizer(model)
     how = replace(how, text_tokens=min(how.text_tokens, n_ctx))
     if 2 * how.length + 1 > n_ctx:
@@ -100,8 +102,8 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
 
 
 def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
-    """Observations and contrasts of the rows of `read`; `names` of the prompts, by default their places, and what each
-    is a part of, by default nothing."""
+    """Observations and contrasts of the rows of `read`; `names` and `clusters` of the prompts default to their
+    numbers."""
     rows = rows.assign(head=[f"L{a}H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
     prompts = sorted(rows["prompt"].unique())
     cells, each = (rows[list(k)].drop_duplicates(ignore_index=True) for k in (KEYS, KEYS[:2]))
@@ -128,7 +130,7 @@ def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[s
 
 
 def tables(how: Heads, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """scores: a row per kind of prompt, score and head."""
+    """scores: one row per kind of prompt, score and head."""
     found = estimates["scores"]
     frame, missing = found.where(quantity="mean").wide(KEYS, describe=("sd", "low", "high"))
     even, _ = found.where(quantity="uniform").wide(KEYS)
@@ -137,13 +139,11 @@ def tables(how: Heads, seen: InstrumentData, estimates: Mapping[str, Estimates])
 
 
 COLUMNS = (
-    key("kind", "kind", "random sequences said twice, or text"),
+    key("kind", "kind", "repeated random sequences, or text"),
     key("score", "score", "previous, first, duplicate or induction"),
-    key("head", "head", "layer and index"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="of the head in its layer, from 0"),
+    *HEAD,
     *described("mean", "score", UNIT, "mean over prompts", format=".3f", sd="prompts"),
-    Column(name="uniform", title="even", unit=UNIT, format=".3f", doc="the score of a head that spreads evenly"),
+    number("uniform", "uniform", UNIT, "score of uniform attention", ".3f"),
     *counts("prompts", "independent prompts"),
 )  # fmt: skip
 
@@ -151,6 +151,5 @@ COLUMNS = (
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """The table of the rows of `read`, with short names: mean, sd, ci_low, ci_high, uniform."""
     seen = seen_of(rows)
-    return tables(Heads(), seen, {"scores": estimate(seen.blocks["scores"], seen.contrasts["scores"])})["scores"].short(
-        "mean"
-    )
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return tables(Heads(), seen, found)["scores"].short("mean")

@@ -5,15 +5,15 @@
     python -m probes.linear runs/lfa --task position                      in which eighth of the context a word stands
     python -m probes.linear runs/lfa --hooks "blocks.*.attn.hook_z" hook_embed --out linear.parquet
 
-For each hook: x [N, F], the activation at N labelled positions (all axes but the position flattened), standardised by
-the training folds; p = softmax(W x + b) with L2 penalty |W|²/(2C); accuracy on held-out folds. Groups (stories, words)
-are never on both sides. The control task gives each word type a label at random, labels as frequent as the true ones;
-selectivity = accuracy − control accuracy (Hewitt & Liang 2019). It tells what the activation says from what the probe
-memorises about words it has met; where no word recurs across groups there is nothing to memorise, and control and
+For each hook, x [N, F] is the activation at N labelled positions (all axes but the position flattened), standardised by
+the training folds; p = softmax(W x + b) with L2 penalty |W|²/(2C). Accuracy is measured on held-out folds; groups
+(stories, words) are never on both sides. The control task gives each word type a random label, with the same label
+frequencies; selectivity = accuracy − control accuracy (Hewitt & Liang 2019). It separates information in the activation
+from words that the probe memorises. If no word recurs across groups, nothing can be memorised, and control and
 selectivity are undefined by construction. chance = 1/classes; majority = share of the commonest label.
 
-accuracy has Wilson's interval over groups and the score test's p that it is the majority's; both allow for cases that
-train each other's probes (`cross_validation.SHARED`), as all intervals here do.
+accuracy has Wilson's interval over groups and the p of a score test against the majority; both allow for cases that
+train each other's probes (`cross_validation.SHARED`), as do all intervals here.
 """
 
 from typing import Annotated, ClassVar
@@ -27,22 +27,21 @@ from streamscope.instruments.figures import Curve, Intervals
 
 @instrument("linear", Labels())
 class Linear(Instrument):
-    """What a logistic regression reads from activations at labelled positions, beside what it could learn by heart.
+    """Train a logistic regression on activations at labelled positions, and compare it with random labels.
 
-    Accuracy on held-out folds, and selectivity = accuracy − accuracy on labels dealt to words at random (Hewitt &
-    Liang 2019).
+    Accuracy on held-out folds, and selectivity = accuracy − accuracy with random labels per word (Hewitt & Liang 2019).
     """
 
     hooks: Names = ("hook_embed", "blocks.*.hook_resid_post")
-    """Names or patterns of activations with one position axis; layers are told apart by name."""
+    """Names or patterns of activations with one position axis; the name gives the layer."""
     folds: Annotated[int, Bounds(low=2)] = 5
-    """Folds of the cross-validation; groups are not split, labels balanced as far as that allows."""
+    """Folds of the cross-validation; groups are not split, and labels are balanced as far as possible."""
     controls: Count = 3
-    """Control tasks, each with other random labels; their accuracies are averaged."""
+    """Number of control tasks with different random labels; their accuracies are averaged."""
     c: Positive = 0.1
     """C, the inverse strength of the penalty; activations are standardised."""
     seed: Seed = 0
-    """Of folds and control labels."""
+    """Seed of folds and control labels."""
 
     figures: ClassVar = (
         Intervals("accuracy", label="hook", beside="control",

@@ -1,5 +1,3 @@
-"""`python -m probes.linear`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.linear import main
 

@@ -1,4 +1,4 @@
-"""Cross-validated probes: labelled positions as units, hooks with the task and its controls as cells."""
+"""Cross-validated probes: hooks with the task and its controls as cells, labelled positions as units."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Labels, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
-from streamscope.instruments.table import Column, Table, counts, key, quantity
+from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.linear import Linear
 
@@ -28,9 +28,9 @@ GAINS = Measure(name="selectivity", unit="share of cases", resolution=0.0, infla
 
 
 def plan(how: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -> tuple[Query, list[Example]]:
-    """Each text once, up to its last labelled position; and the examples within the context, in the query's order.
+    """Each text once, up to its last labelled position; and the examples within the context, in query order.
 
-    Raises `InputError` for a span without tokens and when no example lies within the context.
+    Raises `InputError` for a span without tokens, and if no example lies within the context.
     """
     by_text: dict[str, list[Example]] = {}
     for example in examples:
@@ -44,21 +44,21 @@ def plan(how: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -
             kept += [some[i] for i in inside]
             tokens.append(tokenizer.encode(text)[: max(positions[-1]) + 1])
     if not kept:
-        raise InputError(f"none of {len(examples)} examples lies within {n_ctx} tokens; give others")
+        raise InputError(f"none of {len(examples)} examples lies within the context of {n_ctx} tokens; give others")
     return Query(tokens=tokens, positions=positions, hooks=tuple(how.hooks)), kept
 
 
 def read(how: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:
-    """One row per hook, task (label or control), draw of the control, and example, when it was held out.
+    """One row per hook, task (label or control), draw of the control, and example, predicted while held out.
 
-    Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`.
-    Raises `InputError` for activations without one vector per position or with NaN, fewer than two classes,
-    fewer groups than folds.
+    Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`. Raises
+    `InputError` for activations without one vector per position or with NaN, fewer than two classes, and fewer groups
+    than folds.
     """
-    told = pd.DataFrame([(e.label, e.group, e.word) for e in examples], columns=["y", "group", "word"])
-    groups, _ = pd.factorize(told["group"])
-    words, types = pd.factorize(told["word"])
-    names, y = np.unique(told["y"].to_numpy(str), return_inverse=True)
+    table = pd.DataFrame([(e.label, e.group, e.word) for e in examples], columns=["y", "group", "word"])
+    groups, _ = pd.factorize(table["group"])
+    words, types = pd.factorize(table["word"])
+    names, y = np.unique(table["y"].to_numpy(str), return_inverse=True)
     if len(names) < 2:
         raise InputError(f"{len(y)} examples, all labelled {names.tolist()}: a probe needs two classes")
     rarest, found = np.bincount(y).min(), groups.max() + 1
@@ -68,7 +68,7 @@ def read(how: Linear, captures: Captures, examples: Sequence[Example], progress:
     splits = [(train, test) for train, test in folds.split(y[:, None], y, groups) if len(test)]
     rng = np.random.default_rng(how.seed)
     tasks = [("label", 0, y)]
-    if len(set(zip(words, groups, strict=True))) > len(types):  # some word is in two groups
+    if len(set(zip(words, groups, strict=True))) > len(types):  # a word occurs in two groups
         tasks += [("control", draw, dealt(words, y, rng)) for draw in range(how.controls)]
     parts = []
     for hook in progress(list(captures.hooks)):
@@ -76,17 +76,17 @@ def read(how: Linear, captures: Captures, examples: Sequence[Example], progress:
         where = {"hook": hook, "layer": int(hook.split(".")[1]) if hook.startswith("blocks.") else -1}
         for task, draw, truth in tasks:
             predicted = held_out(x, truth, splits, how.c)
-            case = {"task": task, "draw": draw, "example": told.index, "group": told["group"]}
-            said = {"label": names[truth], "predicted": names[predicted], "correct": predicted == truth}
-            parts.append(pd.DataFrame(where | case | said))
+            case = {"task": task, "draw": draw, "example": table.index, "group": table["group"]}
+            result = {"label": names[truth], "predicted": names[predicted], "correct": predicted == truth}
+            parts.append(pd.DataFrame(where | case | result))
     return pd.concat(parts, ignore_index=True)
 
 
 def held_out(x: np.ndarray, y: np.ndarray, splits: Sequence[tuple[Any, Any]], c: float) -> np.ndarray:
-    """Predictions [N] of each example by the probe that was trained on the other folds."""
+    """Prediction [N] for each example by the probe trained on the other folds."""
     predicted = y.copy()
     for train, test in splits:
-        if len(set(y[train])) > 1:  # a control task of few words may have a single label
+        if len(set(y[train])) > 1:  # a control task with few words may have a single label
             probe = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000))
             predicted[test] = probe.fit(x[train], y[train]).predict(x[test])
         else:
@@ -105,11 +105,8 @@ def features(hook: str, rows: Sequence[Any]) -> np.ndarray:
     return x
 
 
-# ---- cells and contrasts -----------------------------------------------------------------------
-
-
 def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: hooks, and their control tasks; units: labelled positions, hit or not when they were held out."""
+    """Cells: hooks, and their control tasks. Units: labelled positions, hit or missed while held out."""
     opened = data[Labels]
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
     seen = seen_of(read(how, run(model, query), kept, progress), kept)
@@ -119,15 +116,15 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Instru
 
 
 def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
-    """Observations of `read`: hits of the task; hits of the task and of its control tasks, a mean over draws."""
+    """Observations of `read`: hits of the task, and hits of the control tasks (mean over draws)."""
     hooks = table.drop_duplicates("hook")[["hook", "layer"]].reset_index(drop=True)
     wide = table.pivot_table(index="example", columns=["task", "hook"], values="correct", aggfunc="mean", sort=False)
     n, names = len(hooks), [f"{e.text}|{e.start}|{e.end}" for e in examples]
     total = wide["label"][hooks["hook"]].to_numpy(float).T
-    # the group is a word or a story; an example that is there twice has a number
-    told = pd.Series([hashlib.sha1(name.encode()).hexdigest()[:10] for name in names])
-    again = told.groupby(told).cumcount()
-    units = pd.DataFrame({"unit": [f"{a}:{b}" if b else a for a, b in zip(told, again, strict=True)]})
+    # repeated examples are numbered
+    digests = pd.Series([hashlib.sha1(name.encode()).hexdigest()[:10] for name in names])
+    again = digests.groupby(digests).cumcount()
+    units = pd.DataFrame({"unit": [f"{a}:{b}" if b else a for a, b in zip(digests, again, strict=True)]})
     units["cluster"] = [e.group for e in examples]
     shares = pd.Series([e.label for e in examples]).value_counts(normalize=True)
     majority, controlled = float(shares.max()), "control" in wide
@@ -139,24 +136,17 @@ def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
         size=np.concatenate([np.ones_like(total), np.full_like(total, controlled)]),
     )  # fmt: skip
     at, missing = hooks.to_dict("records"), "" if controlled else NOTHING
-    contrasts = {
-        "accuracy": [
-            Contrast(quantity="accuracy", weights={i: 1.0}, labels=one, null=majority) for i, one in enumerate(at)
-        ],
-        "selectivity": [
-            made
-            for i, one in enumerate(at)
-            for made in (
-                Contrast(quantity="control", weights={n + i: 1.0}, labels=one, null=None, missing=missing),
-                Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=one, missing=missing),
-            )
-        ],
-    }
+    contrasts = {"accuracy": each("accuracy", hooks, null=majority), "selectivity": []}
+    for i, one in enumerate(at):
+        contrasts["selectivity"] += [
+            Contrast(quantity="control", weights={n + i: 1.0}, labels=one, null=None, missing=missing),
+            Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=one, missing=missing),
+        ]
     return InstrumentData(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
 
 
 def tables(how: Linear, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """A row for each hook."""
+    """One row per hook."""
     frame, missing = estimates["accuracy"].wide(["hook", "layer"])
     gains, why = estimates["selectivity"].wide(["hook", "layer"])
     frame = frame.join(gains.drop(columns=["hook", "layer", "n", "clusters"])).assign(**seen.extra)
@@ -167,14 +157,16 @@ def tables(how: Linear, seen: InstrumentData, estimates: Mapping[str, Estimates]
 
 SHARE = "share of held-out cases"
 LINEAR = (
-    key("hook", "hook", "the activation"),
-    Column(name="layer", title="layer", unit="layer", format="d", doc="−1 outside the blocks", shown=False),
-    Column(name="place", title="place", unit="name", doc="the hook, with * for its layer", shown=False),
-    *quantity("accuracy", "accuracy", SHARE, "predicted as labelled; p against majority", format=".3f", sd="groups"),
-    Column(name="chance", title="chance", unit=SHARE, format=".3f", doc="1 / classes"),
-    Column(name="majority", title="majority", unit=SHARE, format=".3f", doc="of the commonest label"),
-    *quantity("control", "control", SHARE, "accuracy where words have labels at random", format=".3f", tested=False),
-    *quantity("selectivity", "selectivity", SHARE, "accuracy − control", format="+.3f", sd="groups",
+    key("hook", "hook", "hook of the activation"),
+    number("layer", "layer", "layer", "−1 outside the blocks", "d", False),
+    Column(name="place", title="place", unit="name", doc="the hook with * for its layer", shown=False),
+    *quantity("accuracy", "accuracy", SHARE, "cases predicted correctly; p against the majority", format=".3f",
+              sd="groups"),
+    number("chance", "chance", SHARE, "1 / classes", ".3f"),
+    number("majority", "majority", SHARE, "share of the commonest label", ".3f"),
+    *quantity("control", "accuracy, random labels", SHARE, "control: accuracy with random labels per word",
+              format=".3f", tested=False),
+    *quantity("selectivity", "selectivity", SHARE, "accuracy − accuracy with random labels", format="+.3f", sd="groups",
               source="Hewitt & Liang 2019"),
     *counts("cases", "groups"),
 )  # fmt: skip

@@ -3,9 +3,9 @@
     python -m probes.logit_lens runs/lfa --text "The hammer was in the box, so he used the"
     python -m probes.logit_lens runs/lfa --text "Once upon a time" "She ran" --k 10 --out lens.parquet
 
-z^(l) = head(norm_l(x^(l))), p = softmax z (nostalgebraist 2020; PLS App. A.5.1): x^(l) is the residual stream that
-leaves layer l (of several streams their readout), norm_l the final norm or, where a model has them, the layer's own.
-For every position and layer: the k most probable next tokens, and probability and rank of the token that does follow.
+z^(l) = head(norm_l(x^(l))), p = softmax z (nostalgebraist 2020; PLS App. A.5.1). x^(l) is the residual stream after
+layer l (the readout of several streams), norm_l the final norm or the layer's own. For every position and layer the
+tables hold the k most probable next tokens, and probability and rank of the true next token.
 """
 
 from typing import ClassVar
@@ -19,19 +19,19 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("logit_lens", Text())
 class LogitLens(Instrument):
-    """What every layer would predict if it were the last: softmax of the head on its normed stream.
+    """Read what every layer would predict if it were the last: softmax of the head on its normed stream.
 
     z^(l) = head(norm_l(x^(l))) at every position (nostalgebraist 2020; PLS App. A.5.1): the most probable next tokens,
-    and loss, accuracy and rank of the token that does follow.
+    and loss, accuracy and rank of the true next token.
     """
 
     k: Count = 5
-    """Predictions to keep for each position and layer."""
+    """Number of predictions to keep per position and layer."""
     layers: tuple[Whole, ...] = ()
     """Layers to read; default: all."""
 
     figures: ClassVar = (
-        HeadMap("probability", table="lens", each=("prompt",), columns="position", text="shown", names="read",
+        HeadMap("probability", table="lens", each=("prompt",), columns="position", text="picture_text", names="read",
                 title="The most probable next token after each layer"),
         Curve("loss", x="layer", title="Loss of the next token, read after each layer"),
     )  # fmt: skip

@@ -1,5 +1,3 @@
-"""`python -m probes.logit_lens`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.logit_lens import main
 

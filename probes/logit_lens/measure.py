@@ -1,4 +1,4 @@
-"""The logit lens: from the streams after every layer to candidates, to losses of layers × prompts, and to tables."""
+"""The logit lens: streams after every layer as candidate tokens, and as losses of layers × prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,33 +15,31 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Text
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.instruments.table import Column, Table, counts, described, key
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all
+from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.logit_lens import LogitLens
 
 LONGEST = 8
-"""Characters of a token in the picture: what a cell holds."""
+"""Characters of a token that fit a cell of the picture."""
 STREAM = "blocks.{}.hook_resid_post"
 
 
 @dataclass(frozen=True)
 class Lens:
-    """How a model turns the stream after a layer into logits, and ids into text: what the probe needs of it."""
+    """How a model turns streams into logits and ids into text: logits(layer, stream [P, D]) -> [P, V]; pieces(ids)."""
 
     n_layers: int
     d_vocab: int
     logits: Callable[[int, Any], Any]
-    """(layer, stream [P, D]) -> logits [P, V]."""
     pieces: Callable[[Any], list[str]]
-    """Ids -> their texts."""
 
 
 def lens_of(model: Any, tokenizer: Any = None) -> Lens:
     """The lens of our models (norms of the layers, shared head) or of a TransformerLens bridge (ln_final, unembed).
 
-    Without a tokenizer, here or in the model, tokens are written as numbers.
+    Without a tokenizer, tokens are written as numbers.
     """
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     device = model.cfg.device
@@ -51,10 +49,12 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
         x = x.to(device)[None]
         if hasattr(model, "layer_norm"):
             found = F.linear(model.layer_norm(layer)(x), model.head)[0]
-        else:  # some families scale or cap what the head gives
+        else:  # some families scale or cap the logits
             found = model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x)))[0]
         if not bool(found.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
-            raise InputError(f"the logits of layer {layer} are not finite: the weights of the norm or head behind it")
+            raise InputError(
+                f"the logits of layer {layer} are not finite: the weights of its norm or of the head are damaged"
+            )
         return found
 
     def pieces(ids: Any) -> list[str]:
@@ -65,16 +65,13 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
     return Lens(model.cfg.n_layers, model.cfg.d_vocab, logits, pieces)
 
 
-# ---- candidates --------------------------------------------------------------------------------
-
-
 def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
     """The streams after the chosen layers, at every position of rows of token ids.
 
-    Raises `InputError` for a layer that the model does not have, and more predictions than its vocabulary.
+    Raises `InputError` for a layer that the model lacks, and for more predictions than its vocabulary.
     """
     if how.k > lens.d_vocab:
-        raise InputError(f"k = {how.k}: between 1 and the vocabulary's {lens.d_vocab}")
+        raise InputError(f"k = {how.k}: give 1 to {lens.d_vocab}, the size of the vocabulary")
     for layer in how.layers:
         if layer >= lens.n_layers:
             raise InputError(f"layer {layer} does not exist: the model has layers 0 to {lens.n_layers - 1}")
@@ -83,12 +80,12 @@ def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
 
 
 def read(how: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.DataFrame:
-    """One row per prompt, position, layer and candidate next token: the k most probable ones and the actual one.
+    """One row per prompt, position, layer and candidate: the k most probable next tokens and the actual one.
 
     Columns: `read`, the token at the position; `id` and `token`, the candidate; `probability`; `rank`, 1 + the number
     of tokens with a larger logit (equal logits share a rank); `top`, its place among the k, or 0; `actual`, whether it
     is the next token of the prompt (the last position has none). Logits are formed for a few positions at a time
-    (`readout.chunk_rows`) and dropped.
+    (`readout.chunk_rows`).
     """
     size, tables = readout.chunk_rows(lens.d_vocab), []
     for prompt, ids in enumerate(query.tokens):
@@ -107,7 +104,7 @@ def read(how: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.Dat
 
 
 def _candidates(logits: Tensor, following: Tensor, k: int) -> pd.DataFrame:
-    """Top k of every row of logits [P, V], then the token `following` [P] (−1: none) where it is not among them."""
+    """Top k of every row of logits [P, V], then the token `following` [P] (−1: none) if it is not among them."""
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     following = following.to(z.device)[:, None]
     values, ids = z.topk(k, dim=-1)
@@ -131,17 +128,14 @@ def _candidates(logits: Tensor, following: Tensor, k: int) -> pd.DataFrame:
 def candidates(
     model: Any, how: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
-    """`read` of rows of token ids, BOS first; under edits the streams are those of the edited pass."""
+    """`read` for rows of token ids, BOS first; under edits the streams are those of the edited pass."""
     lens = lens_of(model, tokenizer)
     query = plan(how, lens, rows)
     return read(how, lens, run(model, query, edits), query)
 
 
-# ---- cells and contrasts -----------------------------------------------------------------------
-
-
 def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: layers; units: prompts, with the loss of every position that has a next token."""
+    """Cells: layers. Units: prompts, with the loss at every position that has a next token."""
     opened = data[Text]
     found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer)
     seen = seen_of(found, opened.names)
@@ -153,10 +147,10 @@ def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Instrume
     """Observations of `read`: −ln p of the actual next token, and whether it is the most probable one."""
     actual = found[found["actual"]]
     if actual.empty:
-        raise InputError("no position has a next token: prompts of two tokens at least, please")
-    each = actual.assign(loss=-np.log(actual["probability"].clip(lower=np.finfo(float).tiny)), hit=actual["rank"] == 1)
-    wide = {name: each.pivot_table(index="layer", columns="prompt", values=name, aggfunc="sum") for name in VALUES}
-    size = each.pivot_table(index="layer", columns="prompt", values="loss", aggfunc="count").to_numpy(float)
+        raise InputError("no position has a next token: give prompts of at least two tokens")
+    rows = actual.assign(loss=-np.log(actual["probability"].clip(lower=np.finfo(float).tiny)), hit=actual["rank"] == 1)
+    wide = {name: rows.pivot_table(index="layer", columns="prompt", values=name, aggfunc="sum") for name in VALUES}
+    size = rows.pivot_table(index="layer", columns="prompt", values="loss", aggfunc="count").to_numpy(float)
     prompts = wide["loss"].columns
     units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in prompts]})
     cells = pd.DataFrame({"layer": wide["loss"].index})
@@ -167,10 +161,7 @@ def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Instrume
             measure=measure, cells=cells, units=units.assign(cluster=units["unit"]), total=wide[name].to_numpy(float),
             size=size,
         )  # fmt: skip
-        seen.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels={"layer": int(layer)}, null=None)
-            for i, layer in enumerate(cells["layer"])
-        ]
+        seen.contrasts[name] = each(name, cells, null=None)
     return seen
 
 
@@ -188,11 +179,10 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
     frame["median_rank"], frame["positions"] = ranks.median().to_numpy(), ranks.size().to_numpy()
     best = found[found["top"] == 1].reset_index(drop=True)
     texts = [visible(t.strip(" ") or t, LONGEST) for t in best["token"]]
-    best["shown"] = [f"<u>{t}</u>" if true else t for t, true in zip(texts, best["actual"], strict=True)]
-    best["read"] = [
-        "BOS" if p == 0 else visible(t, LONGEST) for p, t in zip(best["position"], best["read"], strict=True)
-    ]
-    lens = "the most probable next token after each layer; in the picture the token that follows is underlined"
+    best["picture_text"] = [f"<u>{t}</u>" if true else t for t, true in zip(texts, best["actual"], strict=True)]
+    read_tokens = zip(best["position"], best["read"], strict=True)
+    best["read"] = ["BOS" if p == 0 else visible(t, LONGEST) for p, t in read_tokens]
+    lens = "most probable next token after each layer, underlined if it is the true one"
     return {
         "layers": Table(frame, LAYERS, {**missing, **lost}, f"{title}: loss of the actual next token after each layer"),
         "lens": Table(best[[c.name for c in LENS]], LENS, {}, f"{title}: {lens}", "layer", 1, ("prompt", "position")),
@@ -203,36 +193,38 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
 LAYER = Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0")
 LAYERS = (
     LAYER,
-    *described("loss", "loss", "nats/token", "mean −ln p of the next token", sd="prompts", source="PLS App. A.5.1"),
-    *described("hit", "accuracy", "share of positions", "positions whose next token ranks first", format=".3f"),
-    Column(name="median_rank", title="median rank", unit="rank", format=".1f", doc="of the next token; 1 is the first"),
-    Column(name="positions", title="positions", unit="positions", format="d", doc="that have a next token"),
+    *described("loss", "loss", "nats/token", "mean −ln p of the true next token", sd="prompts",
+               source="PLS App. A.5.1"),
+    *described("hit", "accuracy", "share of positions", "positions whose true next token ranks first", format=".3f"),
+    number("median_rank", "median rank", "rank", "median rank of the true next token; 1 is the most probable", ".1f"),
+    number("positions", "positions", "positions", "positions that have a next token", "d"),
     *counts("prompts", "independent prompts"),
-)
+)  # fmt: skip
 PLACE = (
-    Column(name="prompt", title="prompt", unit="prompt", format="d", shown=False, doc="from 0"),
-    Column(name="position", title="position", unit="tokens from BOS", format="d", doc="of the token that is read"),
-    key("read", "token read", "the token at the position"),
+    number("prompt", "prompt", "prompt", "number of the prompt, from 0", "d", False),
+    number("position", "position", "tokens from BOS", "position of the token", "d"),
+    key("read", "token", "token at the position"),
     LAYER,
+)  # fmt: skip
+PROBABILITY = Column(
+    name="probability", title="probability", unit="probability", format=".3f", doc="probability of the candidate"
 )
-PROBABILITY = Column(name="probability", title="probability", unit="probability", format=".3f", doc="of the candidate")
 LENS = (
     *PLACE,
     key("token", "likeliest next", "the most probable next token"),
-    Column(
-        name="shown", title="in the picture", unit="name", doc="the token, underlined where it follows", shown=False
-    ),
+    Column(name="picture_text", title="text in the picture", unit="name",
+           doc="the token, underlined if it is the true one", shown=False),
     PROBABILITY,
-)
+)  # fmt: skip
 CANDIDATES = (
     *PLACE,
-    Column(name="top", title="place", unit="place", format="d", doc="among the k most probable ones, or 0"),
-    Column(name="rank", title="rank", unit="rank", format="d", doc="1 is the most probable; equal logits share one"),
-    Column(name="id", title="id", unit="token id", format="d", shown=False, doc="of the candidate"),
-    key("token", "token", "the candidate"),
+    number("top", "place", "place", "place among the k most probable tokens, or 0", "d"),
+    number("rank", "rank", "rank", "rank by logit; 1 is the most probable, equal logits share a rank", "d"),
+    number("id", "id", "token id", "token id of the candidate", "d", False),
+    key("token", "candidate", "a likely next token"),
     PROBABILITY,
-    Column(name="actual", title="follows", unit="yes or no", doc="whether it is the next token of the prompt"),
-)
+    Column(name="actual", title="true next token", unit="yes or no", doc="whether it is the next token of the prompt"),
+)  # fmt: skip
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
@@ -243,7 +235,7 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def visible(piece: str, longest: int | None = None) -> str:
-    """A token's text for a picture: cut to `longest` characters, line breaks shown, characters of HTML escaped."""
+    """A token's text for a picture: cut to `longest` characters, visible line breaks, escaped HTML."""
     if longest is not None and len(piece) > longest:
         piece = piece[: longest - 1] + "…"
     return escape(piece.replace("\n", "⏎").replace("\t", "⇥"), quote=False)

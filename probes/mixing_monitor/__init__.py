@@ -4,11 +4,11 @@
     python -m probes.mixing_monitor runs/kromhc
     python -m probes.mixing_monitor runs/krom-8 runs/krom-2 runs/krom-0 --out mixing.parquet
 
-Swap probabilities and ‖H_res − I‖ come from the weights that a run kept, everything that needs tokens from its
-metrics.jsonl, where training logs it at each evaluation. Figures: swap probability, static against best achievable;
-the log over the steps; with several runs whose initial biases differ, the bias sweep. `models.mixing.METRICS` has the
-formulas. Weight decay pulls every logit towards full mixing: whether the streams of a run mix is judged beyond what
-decay alone gives (`probes.mixing`), over the modules whose mixing can change an output.
+Swap probabilities and ‖H_res − I‖ come from the weights of the run; everything that needs tokens comes from
+metrics.jsonl, where training logs it at each evaluation. Figures show the swap probability (static and best
+achievable), the log over the steps, and for several runs with different initial biases the bias sweep.
+`models.mixing.METRICS` has the formulas. Weight decay pulls every logit towards full mixing, so mixing counts only
+beyond the effect of decay alone (`probes.mixing`), in modules whose mixing can change an output.
 """
 
 from typing import ClassVar
@@ -20,9 +20,9 @@ from streamscope.instruments.figures import Curve, Intervals
 
 @instrument("mixing_monitor")
 class MixingMonitor(Instrument):
-    """What a run's mixing matrices, head gates and routing became, module by module, and whether its streams mix.
+    """Show the mixing matrices, head gates and routing of a run by module, and decide whether its streams mix.
 
-    Streams mix where ‖H_res − I‖_F exceeds what weight decay alone makes of the initial bias (KROM; SPEC §1.5).
+    Streams mix if ‖H_res − I‖_F exceeds what weight decay alone makes of the initial bias (KROM; SPEC §1.5).
     """
 
     runs: ClassVar = ("stories/kromcanon", "stories/kromcanon-b2")

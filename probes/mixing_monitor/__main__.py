@@ -1,5 +1,3 @@
-"""`python -m probes.mixing_monitor`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.mixing_monitor import main
 

@@ -1,4 +1,4 @@
-"""The mixing monitor: a run's log and weights as tables by module and step, and what they say of its streams."""
+"""The mixing monitor: a run's log and weights as tables by module and step, and whether its streams mix."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Estimates
-from streamscope.instruments.table import Column, Table, key
+from streamscope.instruments.table import Column, Table, key, number
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import read_manifest
 from streamscope.models.mixing import METRICS, NO_MIXING, UNITS, inert_modules
@@ -33,59 +33,56 @@ from streamscope.probes.mixing_monitor import MixingMonitor
 
 
 @dataclass(frozen=True)
-class Watched:
-    """One run: its log over steps, and every metric at the weights it kept."""
+class RunMixing:
+    """One run: its log over steps, and every metric at the kept weights.
+
+    inert_modules: modules whose mixing cannot change an output. rest: ‖H_res − I‖_F of each module without any
+    gradient, or the reason why it is unknown.
+    """
 
     log: pd.DataFrame
     final: pd.DataFrame
     about: dict[str, Any]
     inert_modules: Collection[str]
-    """Modules whose mixing cannot change an output."""
     rest: dict[str, float] | str
-    """‖H_res − I‖_F of each module without any gradient, or why it is not known."""
 
 
-def watch(model: Any) -> Watched:
-    """The tables of a model that was loaded from a run. Raises `InputError` for another, and where nothing mixes."""
+def watch(model: Any) -> RunMixing:
+    """The tables of a model loaded from a run. Raises `InputError` for other models, and if nothing mixes."""
     folder = getattr(model, "run", None)
     if folder is None:
-        raise InputError("this model was not loaded from a run: there is no log of its mixing; save it, then load it")
+        raise InputError("this model was not loaded from a run and has no log of its mixing; save it, then load it")
     step, logged = kept_step(folder), log(folder)
     rows = final(model, logged, step)
     ends = evaluations(folder) if (folder / "metrics.jsonl").is_file() else []
     losses = [row["loss"] for row in ends if row["step"] == step]
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     about = {
-        "preset": model.config.name,
-        "seed": str(manifest.get("seed", "unknown")),
-        "step": step,
-        "bias": getattr(model.config.residual, "b_res", float("nan")),
-        "loss": losses[-1] if losses else float("nan"),
-    }
-    return Watched(logged, rows, about, inert_modules(model), _rest(folder, model, manifest, step))
+        "preset": model.config.name, "seed": str(manifest.get("seed", "unknown")), "step": step,
+        "bias": getattr(model.config.residual, "b_res", float("nan")), "loss": losses[-1] if losses else float("nan"),
+    }  # fmt: skip
+    return RunMixing(logged, rows, about, inert_modules(model), _rest(folder, model, manifest, step))
 
 
 def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> dict[str, float] | str:
-
     training = read_json(folder / "config.json", Config).get("training")
     if "parent" in manifest:
-        return "made from other weights: how they were decayed is not known"
+        return "made from other weights, whose decay is unknown"
     if not training or "steps" not in manifest or step < 0:
-        return "no training is written down whose decay could be replayed"
+        return "the run records no training whose decay could be replayed"
     return distances_without_gradient(model, training, int(manifest["steps"]), step)
 
 
-def overview(run: Watched) -> pd.DataFrame:
+def overview(run: RunMixing) -> pd.DataFrame:
     """One row: bias, kept step, its validation loss, and means over the modules and factors that can act.
 
     `distance_decay` is ‖H_res − I‖ without any gradient. `streams` counts the modules by the rule of `probes.mixing`,
-    on ‖H_res − I‖ in use (the mean over tokens) where it was measured, else with the biases alone; an absent value is
-    undefined with the reason.
+    on ‖H_res − I‖ in use (mean over tokens) if measured, else from the biases alone. Missing values have reasons.
     """
     row: dict[str, Any] = dict(run.about)
-    why = {} if row["bias"] == row["bias"] else {"bias": "no initial bias of mixing"}
+    why = {} if row["bias"] == row["bias"] else {"bias": "the model has no initial bias of mixing"}
     if row["loss"] != row["loss"]:
-        why["loss"] = "no evaluation of these weights"
+        why["loss"] = "these weights were not evaluated"
     can = run.final[~run.final["module"].isin(run.inert_modules)]
     for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
         of = can[can["metric"] == metric]
@@ -106,23 +103,23 @@ def overview(run: Watched) -> pd.DataFrame:
 
 
 def _kinds_of(used: pd.DataFrame, rest: dict[str, float]) -> list[str]:
-    """`MIX`, `DECAY` or `AT_REST` of each module that has these distances."""
+    """`MIX`, `DECAY` or `AT_REST` for each module with these distances."""
     in_use = used["distance_static"]
     if "distance_dynamic" in used:
         in_use = used["distance_dynamic"].fillna(in_use)
     return [kind(x, rest[name], NO_MIXING) for name, x in in_use.items()]
 
 
-def kinds(run: Watched) -> list[str] | str:
-    """`MIX`, `DECAY` or `AT_REST` of each hyper-connection whose mixing can act, or why that is not known."""
+def kinds(run: RunMixing) -> list[str] | str:
+    """`MIX`, `DECAY` or `AT_REST` for each hyper-connection whose mixing can act, or the reason why it is unknown."""
     used = _in_use(run)
     if used.empty:
         return "no hyper-connections whose mixing can act"
     return run.rest if isinstance(run.rest, str) else _kinds_of(used, run.rest)
 
 
-def _in_use(run: Watched) -> pd.DataFrame:
-    """‖H_res − I‖_F of the modules that can act: distance_static and, where it was measured, distance_dynamic."""
+def _in_use(run: RunMixing) -> pd.DataFrame:
+    """‖H_res − I‖_F of the modules that can act: distance_static and, if measured, distance_dynamic."""
     can = run.final[~run.final["module"].isin(run.inert_modules)]
     found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
     return found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
@@ -134,7 +131,7 @@ def _unknown(used: pd.DataFrame) -> str:
 
 
 def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """What the run kept and logged; weights have no units, so that nothing is estimated."""
+    """The kept weights and the log; weights have no units, so nothing is estimated."""
     return InstrumentData({}, {}, {"title": title_of(model)}, extra=watch(model))
 
 
@@ -152,7 +149,7 @@ def tables(how: MixingMonitor, seen: InstrumentData, estimates: Mapping[str, Est
     runs = [_metric(c) if c in METRICS else RUNS[c] for c in found if c != "undefined"]
     return {
         "modules": Table.noted(modules, (*MODULE, *(_metric(c) for c in modules if c in METRICS)), f"{title}, {at}"),
-        "runs": Table.noted(found, tuple(runs), f"{title}: streams {found['streams'][0]}; means over its modules"),
+        "runs": Table.noted(found, tuple(runs), f"{title}: streams {found['streams'][0]}; means over modules"),
         "log": Table(logged.assign(name=names), LOG, {}, f"{title}: over the steps of training", "step", 10),
     }
 
@@ -164,30 +161,26 @@ def _metric(name: str) -> Column:
     return Column(name=name, title=name.replace("_", " "), unit=unit, format=digits, doc=METRICS[name])
 
 
-def _column(name: str, title: str, unit: str, doc: str, format: str = "", shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=shown)
-
-
 MODULE = (
     key("name", "module", "layer, module, and factor or head"),
-    _column("module", "whole name", "name", "the module's name in the model", shown=False),
-    _column("part", "part", "name", "the factor or head", shown=False),
-)
+    number("module", "full name", "name", "name of the module in the model", "", False),
+    number("part", "part", "name", "factor or head", "", False),
+)  # fmt: skip
 LOG = (
-    _column("step", "step", "optimiser steps", "of the evaluation", "d"),
+    number("step", "step", "optimiser steps", "step of the evaluation", "d"),
     *MODULE,
-    key("metric", "metric", "a name of METRICS"),
-    _column("value", "value", "the unit of the metric", "at that step", ".5g"),
-    _column("reason", "why not", "reason", "why there is no value", shown=False),
-)
+    key("metric", "metric", "name of the metric (`models.mixing.METRICS`)"),
+    number("value", "value", "unit of the metric", "value at that step", ".5g"),
+    number("reason", "reason", "reason", "why the value is missing", "", False),
+)  # fmt: skip
 RUNS = {
-    "preset": key("preset", "preset", "of the model"),
-    "seed": key("seed", "seed", "of the training", "seed"),
-    "step": _column("step", "step", "optimiser steps", "of the kept weights; −1 where the file does not say", "d"),
-    "bias": _column("bias", "bias", "logits", "initial b_res", "g"),
-    "loss": _column("loss", "loss", "nats per token", "validation loss of the kept weights", ".4f"),
-    "modules": _column("modules", "modules", "modules", "whose mixing can act", "d"),
-    "distance_decay": _column("distance_decay", "distance, decay alone", "Frobenius norm",
-                              "‖H_res − I‖_F without any gradient", ".5f"),
-    "streams": key("streams", "streams", "by the rule of probes.mixing", "verdict"),
+    "preset": key("preset", "preset", "preset of the model"),
+    "seed": key("seed", "seed", "seed of the training", "seed"),
+    "step": number("step", "step", "optimiser steps", "step of the kept weights; −1 if unknown", "d"),
+    "bias": number("bias", "initial bias", "logits", "initial b_res", "g"),
+    "loss": number("loss", "loss", "nats per token", "validation loss of the kept weights", ".4f"),
+    "modules": number("modules", "modules", "modules", "modules whose mixing can act", "d"),
+    "distance_decay": number("distance_decay", "distance, decay alone", "Frobenius norm",
+                             "‖H_res − I‖_F without any gradient", ".5f"),
+    "streams": key("streams", "streams", "whether the streams mix, by the rule of probes.mixing", "verdict"),
 }  # fmt: skip

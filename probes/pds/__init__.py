@@ -4,9 +4,9 @@
     python -m probes.pds runs/lfa --reference runs/std-t --out pds.parquet
     python -m probes.pds runs/lfa --suite stories --n 500 --threshold own
 
-PDS of a head = |mean over pairs of α(query → target | target last) − mean of α(query → target | target first)|
-(LFA Eq. 7, App. C). A head that looks at the latest noun has 1, a head that looks at the tool wherever it stands 0.
-A head that looks at neither, or everywhere alike, has 0 as well: read PDS beside `probes.coreference`.
+PDS of a head = |mean over pairs of α(query → target | target last) − mean of α(query → target | target first)| (LFA Eq.
+7, App. C). A head that attends to the latest noun has 1, a head that follows the tool wherever it stands has 0. A head
+that attends to neither, or uniformly, also has 0: read PDS together with `probes.coreference`.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -31,18 +31,18 @@ FIXED = 0.075
 
 @instrument("pds", Prompts())
 class Pds(Instrument):
-    """PDS of every head over the minimal pairs of a suite: does it follow the word, or its place?
+    """Measure for every head whether it follows a word or its position, over the minimal pairs of a suite.
 
     PDS = |mean over pairs of α(query → target | target last) − α(query → target | target first)| (LFA Eq. 7, App. C).
     """
 
     per_pair: bool = False
-    """Mean over pairs of |last − first| instead of |mean difference|. Opposite pairs do not cancel, and neither does
-    noise: it is 0 only for a head that never moves."""
+    """Use the mean over pairs of |last − first| instead of |mean difference|. Opposite pairs then do not cancel, but
+    neither does noise."""
     threshold: NotNegative | Literal["own"] | None = None
-    """Heads over it are counted as position-dependent: a number (default 0.075), or own, μ+σ of the heads at hand."""
+    """Heads above it count as position-dependent: a number (default 0.075), or own, μ+σ of these heads."""
     reference: str | None = None
-    """Run whose μ+σ is the threshold instead."""
+    """Run whose μ+σ is the threshold."""
 
     figures: ClassVar = (
         HeadMap("pds", title="How much each head follows a word's place (PDS)"),
@@ -55,10 +55,10 @@ class Pds(Instrument):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference is not None and self.threshold is not None:
-            raise InputError("--reference gives the threshold; leave --threshold out, or --reference")
+            raise InputError("--reference sets the threshold: leave out --threshold, or --reference")
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
-        """The patterns of the prompts whose pair is complete; `InputError` without pairs."""
+        """The patterns of the prompts with a complete pair; `InputError` without pairs."""
         return self._body().plan(prompts, tokenizer)
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":

@@ -1,5 +1,3 @@
-"""`python -m probes.pds`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.pds import main
 

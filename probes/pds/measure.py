@@ -1,4 +1,4 @@
-"""PDS: from the patterns of minimal pairs to cells × pairs, and to a row per head."""
+"""PDS: patterns of minimal pairs as cells × pairs, with one row per head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,40 +15,42 @@ from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.effect_sizes import cohens_d
-from streamscope.instruments.table import HEAD, Column, Table, counts, key, quantity
+from streamscope.instruments.table import HEAD, Column, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
     attention_rows,
+    attention_to,
     by_layer,
     choose,
     prompt_columns,
     role_query,
     tidy,
-    to,
 )
 from streamscope.probes.pds import FIXED, Pds
 
 UNIT = "attention"
 ORDERS = ("first", "last", "moved")
-"""Attention to the target where it stands first, where it stands last, and |last − first| of the pair."""
+"""Attention to the target if it stands first, if it stands last, and |last − first| of the pair."""
 KEYS = ("head", "layer", "index")
-NO_SPREAD = "attention without spread, or one pair"
+NO_SPREAD = "attention does not vary, or there is one pair"
 
 
 def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
-    """The patterns of the prompts whose pair is complete; `InputError` without pairs."""
+    """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
     return role_query(choose(aligned, [i for pair in require_pairs(aligned) for i in pair]), tokenizer)
 
 
 def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarray]:
-    """Attention [pairs, L, H] to the target where it stands first, and where it stands last."""
+    """Attention [pairs, L, H] to the target if it stands first, and if it stands last."""
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
-    target = np.stack([to(rows, aligned.positions[i]["target"]) for i, rows in attention_rows(captures, query)])
+    target = np.stack(
+        [attention_to(rows, aligned.positions[i]["target"]) for i, rows in attention_rows(captures, query)]
+    )
     pairs = aligned.pairs()
     return target[[i for i, _ in pairs]], target[[j for _, j in pairs]]
 
@@ -69,12 +71,12 @@ def read(captures: Captures, query: Query) -> pd.DataFrame:
 
 
 def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: every head, target first, target last, and how far the pair moves; units: pairs."""
+    """Cells: every head with the target first, the target last, and the pair's |difference|. Units: pairs."""
     opened = data[Prompts]
     about: dict[str, Any] = {"rule": rule_of(how)}
     if how.reference is not None:
         given, reference = data.specs[Prompts], load(how.reference)
-        if isinstance(given, OpenPrompts):  # in the tokens of this model: the reference reads a suite in its own
+        if isinstance(given, OpenPrompts):  # these are this model's tokens; the reference tokenises the suite itself
             if given.suite is not None and reference.tokenizer is not None:
                 given = given_prompts(given.suite, reference)
             else:
@@ -112,13 +114,13 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
 
 
 def rule_of(how: Pds) -> str:
-    """Where the threshold comes from."""
+    """The origin of the threshold."""
     own = "this run" if how.threshold == "own" else None
     return f"μ+σ of {how.reference or own}" if how.reference or own else "fixed"
 
 
 def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """heads: a row per head; layers: how many of a layer's heads are over the threshold (LFA Table 4, Figure 1)."""
+    """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1)."""
     frame, missing = estimates["heads"].wide(KEYS)
     frame.insert(len(KEYS), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
     frame = frame.drop(columns="moved")
@@ -135,7 +137,7 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
     title, rule = seen.about["title"], seen.about["rule"]
-    over = f"threshold {frame['threshold'][0]:.4f} ({rule}): {frame['over'].sum()} heads over it"
+    over = f"threshold {frame['threshold'][0]:.4f} ({rule}): {frame['over'].sum()} heads above it"
     return {
         "heads": Table(frame, HEADS, missing, f"{title}; PDS per head"),
         "layers": Table(layers(frame), LAYERS, {}, over),
@@ -143,33 +145,34 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
 
 
 THRESHOLD = Column(name="threshold", title="threshold", unit=UNIT, format=".4f", shown=False,
-                   doc="heads with a larger PDS are counted as position-dependent")  # fmt: skip
+                   doc="heads with a larger PDS count as position-dependent")  # fmt: skip
 HEADS = (
     *HEAD,
-    Column(name="pds", title="PDS", unit=UNIT, format=".4f", source="LFA Eq. 7, App. C",
-           doc="|mean over pairs of attention to the target, last − first|, or the mean of |last − first|"),
-    *quantity("first", "target first", UNIT, "to the target where it stands first", tested=False, format=".4f"),
-    *quantity("last", "target last", UNIT, "to the target where it stands last", tested=False, format=".4f"),
+    number("pds", "PDS", UNIT, "|mean over pairs of attention to the target, last − first|, or mean of |last − first|",
+           ".4f", source="LFA Eq. 7, App. C"),
+    *quantity("first", "target first", UNIT, "attention to the target if it stands first", tested=False, format=".4f"),
+    *quantity("last", "target last", UNIT, "attention to the target if it stands last", tested=False, format=".4f"),
     *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="independent cases"),
-    Column(name="d", title="d", unit="pooled standard deviations", format="+.3f", shown=False,
-           doc="Cohen's d of last against first, pooled over the two orders"),
+    number("d", "Cohen's d", "pooled standard deviations",
+           "Cohen's d between last and first, pooled over the two orders", "+.3f", False),
     THRESHOLD,
-    Column(name="over", title="over", unit="yes or no", doc="whether PDS exceeds the threshold"),
-    *counts("pairs", "independent cases: pairs of one text count once; fewest words of a kind where they share words"),
+    Column(name="over", title="above threshold", unit="yes or no", doc="whether PDS exceeds the threshold"),
+    *counts("pairs",
+            "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
 )  # fmt: skip
 LAYERS = (
     key("layer", "layer", "counted from 0", "layer", "d"),
-    Column(name="over", title="over", unit="heads", format="d", doc="heads over the threshold", source="LFA Table 4"),
-    Column(name="heads", title="heads", unit="heads", format="d", doc="heads of the layer"),
-    Column(name="max", title="largest PDS", unit=UNIT, format=".4f", doc="largest PDS of the layer"),
-    Column(name="mean", title="mean PDS", unit=UNIT, format=".4f", doc="mean PDS of the layer"),
-)
+    number("over", "heads above threshold", "heads", "heads above the threshold", "d", source="LFA Table 4"),
+    number("heads", "heads", "heads", "heads of the layer", "d"),
+    number("max", "largest PDS", UNIT, "largest PDS of the layer", ".4f"),
+    number("mean", "mean PDS", UNIT, "mean PDS of the layer", ".4f"),
+)  # fmt: skip
 
 
 def mean_plus_sd(summary: pd.DataFrame) -> float:
-    """μ+σ of `pds` over heads (σ with n−1): of a reference run, the threshold of LFA App. C."""
+    """μ+σ of `pds` over heads (σ with n−1): for a reference run, the threshold of LFA App. C."""
     if len(summary) < 2:
-        raise InputError(f"μ+σ needs at least two heads, the model has {len(summary)}; give a number as threshold")
+        raise InputError(f"μ+σ needs at least two heads, the model has {len(summary)}; give a number as --threshold")
     return float(summary["pds"].mean() + summary["pds"].std(ddof=1))
 
 
@@ -182,6 +185,6 @@ def layers(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(model: Any, prompts: Suite | Aligned, tokenizer: Any = None, **options: Any) -> pd.DataFrame:
-    """The table `heads` of prompts in tokens, with the short names that `papers` keep: sd, ci_low, ci_high, p."""
+    """The table `heads` for prompts in tokens, with the short names that `papers` use: sd, ci_low, ci_high, p."""
     table = Pds(**options).measure(model, given_prompts(prompts, model, tokenizer)).table("heads")
     return table.short("difference")

@@ -22,15 +22,15 @@
                  which on every layer predicts what the last one does (the logit lens; PLS B.1)
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
 
-A phenomenon is `present` where its whole 95 % interval lies above the limit, `absent` where none of it does,
-else `undecided`. A head is chosen on one half of the cases and scored on the other, so none is best by luck;
-intervals are over sequences, documents or prompts, clustered by the words that prompts share, and not corrected for the
-number of lines: of forty lines about nothing one is called present. A claim about a model needs its phenomenon: where
-that is absent, an ablation or a difference says nothing of the claim.
+A phenomenon is `present` if its whole 95 % interval lies above the limit, `absent` if none of it does, else
+`undecided`. Heads are chosen on one half of the cases and scored on the other. Intervals are over sequences, documents
+or prompts, clustered by the words that prompts share, and not corrected for the number of lines: about one null line in
+forty is called present. A claim about a model needs its phenomenon: if that is absent, an ablation or a difference
+cannot test the claim.
 
-Of the snapshots of a training (RUN@all, or several RUN@STEP) the table `when` says between which two a value passed the
-middle between its first and its last for good, and from which on, after how many tokens, a phenomenon is present for
-good.
+For the snapshots of a training (RUN@all, or several RUN@STEP) the table `when` gives the two snapshots between which a
+value passed the middle between its first and last value for good, and from which snapshot on, and after how many
+tokens, a phenomenon stays present.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ Name = Literal[
 
 @dataclass(frozen=True)
 class Phenomenon:
-    """What is measured, from where on it counts as there (None: a number without a verdict), and in which unit."""
+    """A quantity, the limit above which it counts as present (None: no verdict), and its unit."""
 
     name: Name
     limit: float | None
@@ -75,29 +75,29 @@ PHENOMENA = (
     Phenomenon("depth", 0.1, "share of tokens"),
     Phenomenon("mixing", 0.0, "share of modules"),
 )
-"""In the order of the table. The limit of `position` is LFA's threshold, that of `depth` one token in ten, that of
-`attention` half."""
+"""In table order. The limit of `position` is LFA's threshold, that of `depth` one token in ten, that of `attention`
+half."""
 NAMES = tuple(one.name for one in PHENOMENA)
 
 
 @instrument("phenomena", Documents())
 class Phenomena(Instrument):
-    """What a model does at all: each phenomenon that a claim needs, with its 95 % interval and a verdict.
+    """Test which phenomena a model shows: each one that a claim needs, with its 95 % interval and a verdict.
 
-    present: the interval lies above the limit; absent: no part of it does; else undecided.
+    present: the whole interval lies above the limit; absent: none of it; else undecided.
     """
 
     only: tuple[Name, ...] = NAMES
-    """Which phenomena; default: all."""
+    """Phenomena to measure; default: all."""
     n: Annotated[int, Bounds(low=4), Only("only", "lift", "copying", "reserved", "position", "coreference")] = 1000
-    """Pairs of each suite of stories."""
+    """Number of pairs from each suite of stories."""
     sequences: Annotated[int, Bounds(low=4), Only("only", "induction", "repeats")] = 64
-    """Sequences of random words, said twice."""
+    """Number of repeated sequences of random words."""
     length: Annotated[int, Bounds(low=2), Only("only", "induction", "repeats")] = 24
-    """Words of a sequence; fewer where the context holds no two of them."""
+    """Words per sequence; fewer if the context does not hold it twice."""
 
     figures: ClassVar = (
-        HeadMap("level", rows="model", columns="phenomenon", text="said",
+        HeadMap("level", rows="model", columns="phenomenon", text="value_text",
                 names="heading", over_runs=True, levels=((0.0, "absent"), (0.5, "undecided"), (1.0, "present")),
                 title="Which phenomena the model shows"),
         Curve("value", x="step", by="run", each=("phenomenon",), over_runs=True, title="Phenomena over training"),
@@ -111,7 +111,7 @@ class Phenomena(Instrument):
             raise InputError(f"--only: name each phenomenon once, at least one of {', '.join(NAMES)}")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents, where no phenomenon is looked for in them."""
+        """Documents are not read if no phenomenon needs them."""
         return {} if {"loss", "attention", "depth"} & {*self.only} else {Documents: "nothing in --only reads documents"}
 
 

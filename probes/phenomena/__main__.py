@@ -1,5 +1,3 @@
-"""`python -m probes.phenomena`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.phenomena import main
 

@@ -1,4 +1,4 @@
-"""The competence gate: each phenomenon as observations of its own, then a line and a verdict for each."""
+"""The competence gate: observations of each phenomenon, with a table row and a verdict for each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import best_head, halves
-from streamscope.instruments.table import Column, Table, counts, described, key
+from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.attention import RESOLUTION
-from streamscope.probes.coherence.elsewhere import exchanged
+from streamscope.probes.coherence.elsewhere import aligned_control
 from streamscope.probes.coherence.measure import AFTER, WORDS
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.coreference import Coreference
@@ -43,14 +43,14 @@ OF_THE_WEIGHTS = "a property of the weights"
 
 @dataclass(frozen=True)
 class PhenomenonObservations:
-    """What was seen of one phenomenon: totals of its cells (value, what is subtracted), the head, or why not."""
+    """Observations of one phenomenon: `total` [units], or [2, units] if the second is subtracted.
+
+    `unit` defaults to numbers, `cluster` to the units. `head` names the heads; `missing` and `fixed` are reasons.
+    """
 
     total: Any
-    """[units], or [2, units]: the second is subtracted."""
     unit: Any = None
-    """Names of the units; by default their numbers."""
     cluster: Any = None
-    """By default every unit is one."""
     size: Any = 1.0
     resolution: float = NATS
     head: str = ""
@@ -59,12 +59,12 @@ class PhenomenonObservations:
 
     @classmethod
     def nothing(cls, why: str) -> "PhenomenonObservations":
-        """There is no such thing in this model."""
+        """The observations of a phenomenon that this model cannot have."""
         return cls(total=[0.0], size=0.0, missing=why)
 
 
 def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """A block for each phenomenon, of one cell over its own units, or of two whose difference it is."""
+    """One block per phenomenon, with one cell, or two that are subtracted, over its own units."""
     seen = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
     shared = Shared(how, model, data)
     for phenomenon in progress([one for one in PHENOMENA if one.name in how.only]):
@@ -87,10 +87,10 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
 
 
 def verdict(value: float, low: float, high: float, limit: float | None) -> str:
-    """`present` above the limit with the whole interval, `absent` with none of it, else `undecided`.
+    """`present` if the whole interval lies above the limit, `absent` if none of it does, else `undecided`.
 
-    A value without an interval because it is a property of the weights, or the same in all cases, is compared itself;
-    without a value or a limit there is no verdict.
+    A value without an interval (a property of the weights, or the same in all cases) is compared directly; without a
+    value or a limit there is no verdict.
     """
     if value != value or limit is None:
         return ""
@@ -100,7 +100,7 @@ def verdict(value: float, low: float, high: float, limit: float | None) -> str:
 
 
 def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """phenomena: a row for each, with its limit and verdict."""
+    """phenomena: one row each, with its limit and verdict."""
     rows: list[dict[str, Any]] = []
     missing = Reasons()
     for phenomenon in (one for one in PHENOMENA if one.name in estimates):
@@ -110,44 +110,47 @@ def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimat
         value, limit = row["value"], phenomenon.limit
         judged = verdict(value, row["value_low"], row["value_high"], limit)
         if limit is None:
-            missing[len(rows), "limit"] = missing[len(rows), "level"] = "a number without a limit"
+            missing[len(rows), "limit"] = missing[len(rows), "level"] = "the phenomenon has no limit"
         elif not judged:
             missing[len(rows), "level"] = missing[len(rows), "value"]
         rows.append({
             "model": seen.about["title"], **row, "head": seen.extra[phenomenon.name],
             "limit": float("nan") if limit is None else limit,
             "unit": phenomenon.unit, "verdict": judged or "–", "level": LEVEL[judged],
-            "said": "–" if value != value else f"{value:.2f}",
+            "value_text": "–" if value != value else f"{value:.2f}",
             "heading": phenomenon.name if limit is None else f"{phenomenon.name}<br>> {limit:g}",
         })  # fmt: skip
     frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
-    return {"phenomena": Table(frame, COLUMNS, missing, f"{seen.about['title']}: what it does, not corrected")}
+    return {
+        "phenomena": Table(
+            frame, COLUMNS, missing, f"{seen.about['title']}: phenomena, intervals not corrected for their number"
+        )
+    }
 
 
 COLUMNS = (
-    key("model", "model", "the model that was looked at"),
-    key("phenomenon", "phenomenon", "what is looked for"),
-    *described("value", "value", "of the phenomenon", "the phenomenon's measure", format=".3f", sd="cases"),
-    Column(name="limit", title="limit", unit="of the phenomenon", format="g", doc="from where on it counts as there"),
-    key("unit", "unit", "of value, interval and limit", "unit"),
-    key("verdict", "verdict", "present: all of the interval is above the limit; absent: none; else undecided", "word"),
-    Column(name="level", title="there", unit="verdict, 1 present, ½ undecided, 0 absent", format="g", shown=False,
-           doc="the verdict as a number, for the map"),
-    key("head", "head", "the heads that were chosen on either half; of depth the commonest layer"),
+    key("model", "model", "the measured model"),
+    key("phenomenon", "phenomenon", "name of the phenomenon"),
+    *described("value", "value", "unit of the phenomenon", "value of the phenomenon's measure", format=".3f",
+               sd="cases"),
+    number("limit", "limit", "unit of the phenomenon", "limit above which it counts as present", "g"),
+    key("unit", "unit", "unit of value, interval and limit", "unit"),
+    key("verdict", "verdict", "present: the whole interval is above the limit; absent: none of it; else undecided",
+        "word"),
+    number("level", "verdict as number", "verdict, 1 present, ½ undecided, 0 absent",
+           "verdict as a number, for the map", "g", False),
+    key("head", "head", "the heads chosen on each half; for depth the commonest layer"),
     *(replace(one, shown=False) for one in (
-        key("said", "value", "as it stands in the map", "of the phenomenon"),
-        key("heading", "phenomenon", "as it stands above the map"),
+        key("value_text", "value", "value as shown in the map", "unit of the phenomenon"),
+        key("heading", "phenomenon", "heading in the map"),
     )),
     *(replace(one, shown=True) if one.name == "n" else one
       for one in counts("sequences, pairs, prompts, documents or modules", "independent cases")),
 )  # fmt: skip
 
 
-# ---- each phenomenon -------------------------------------------------------------------------------
-
-
 class Shared:
-    """A model under the gate, and what several phenomena read: each is made when it is first asked for."""
+    """A model with data that several phenomena read; each is computed on first use."""
 
     def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
         self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
@@ -156,7 +159,7 @@ class Shared:
         self._pairs: dict[str, pd.DataFrame | None] = {}
 
     def repeated(self) -> tuple[Heads, Query, Captures]:
-        """Random words said twice: patterns of every head, logits of every position."""
+        """Repeated random words: patterns of every head, logits at every position."""
         if self._repeated is None:
             length = min(self.how.length, (self.model.config.n_ctx - 1) // 2)
             probe = Heads(sequences=self.how.sequences, length=length, pool="words")
@@ -166,10 +169,10 @@ class Shared:
         return self._repeated
 
     def pairs(self, suite: str) -> pd.DataFrame | None:
-        """`probes.coherence` of the prompts whose nouns can be exchanged; None if there are none."""
+        """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
         if suite not in self._pairs:
             aligned = align(load_suite(suite, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
-            others = exchanged(aligned, self.tokenizer, self.model.config.n_ctx)
+            others = aligned_control(aligned, self.tokenizer, self.model.config.n_ctx)
             found = None if others is None else coherence_rows(self.model, aligned, others, self.tokenizer)
             self._pairs[suite] = None if found is None else found.dropna(subset="due")
         return self._pairs[suite]
@@ -188,7 +191,7 @@ class Shared:
 
 
 def over_documents(model: Any, opened: OpenDocuments) -> Iterator[tuple[Any, Any, Any]]:
-    """Batches of documents: which targets are real [B, T], summed losses [B] in nats, and the settling layer of every
+    """Batches of documents: whether targets are real [B, T], summed losses [B] in nats, and the settling layer of every
     real target [B, T], 0 elsewhere."""
     for _, tokens, targets in opened.batches():
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
@@ -207,7 +210,7 @@ def over_documents(model: Any, opened: OpenDocuments) -> Iterator[tuple[Any, Any
 
 
 def settling(predicted: torch.Tensor) -> torch.Tensor:
-    """The first layer from which on every layer predicts what the last one does; `predicted` is [layers, tokens]."""
+    """The first layer from which on all layers predict what the last one does, from `predicted` [layers, tokens]."""
     agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
     return predicted.shape[0] - agreed
 
@@ -231,7 +234,7 @@ def _depth(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _attention(of: Shared, name: str) -> PhenomenonObservations:
-    """Per document: over heads and real positions from the ninth on, how many attend neither evenly nor to one key."""
+    """Per document: heads and positions from the ninth on that attend neither uniformly nor to one key."""
     opened = of.data[Documents]
     units, chosen, size = opened.units(), [], []
     for _, tokens, targets in opened.batches():
@@ -252,23 +255,23 @@ def _attention(of: Shared, name: str) -> PhenomenonObservations:
 
 
 FIRST = 8
-"""The first position whose attention is judged: its query has nine keys."""
+"""The first judged position, whose query has nine keys."""
 PATTERNS = 1 << 24
-"""Most numbers of patterns at a time."""
-NARROW, EVEN = 0.05, 0.95
-"""Shares of even attention's entropy below which a head looks at one key, and above which at all alike."""
+"""Largest number of pattern entries at a time."""
+NARROW, UNIFORM = 0.05, 0.95
+"""Shares of uniform attention's entropy below which a head counts as attending to one key, and above which to all."""
 
 
 def chooses(patterns: torch.Tensor) -> torch.Tensor:
-    """[…, T, T] patterns -> […, T − FIRST]: does the query attend neither evenly nor to one key?"""
+    """[…, T, T] patterns -> […, T − FIRST]: whether the query attends neither uniformly nor to one key."""
     a = patterns[..., FIRST:, :].double()
     keys = torch.arange(FIRST + 1, patterns.shape[-1] + 1, device=a.device)
     share = torch.special.entr(a).sum(-1) / keys.log()
-    return (share > NARROW) & (share < EVEN)
+    return (share > NARROW) & (share < UNIFORM)
 
 
 def _copying(of: Shared, name: str) -> PhenomenonObservations:
-    """Log-odds of the coherent word (`lift`: mean ln p of both words), minus those after another prompt's nouns."""
+    """Log-odds of the coherent word (`lift`: mean ln p of both words) minus those after another prompt's nouns."""
     both = of.pairs("reserved-words" if name == "reserved" else "stories")
     if both is None:
         return PhenomenonObservations.nothing("no prompt has nouns that can be exchanged")
@@ -281,19 +284,19 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
     table = probe.read(captures, query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
-    chosen, head = on_the_other_half(table, "value", (table["prompt"] % 2).to_numpy())
+    chosen, head = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
     return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
 
 
 def _repeats(of: Shared, name: str) -> PhenomenonObservations:
     probe, query, captures = of.repeated()
-    return PhenomenonObservations(cheaper(captures.logits, list(query.tokens), probe.length))
+    return PhenomenonObservations(repetition_gain(captures.logits, list(query.tokens), probe.length))
 
 
-def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
-    """Per sequence BOS + r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second, nats.
+def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
+    """Per sequence BOS + r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second time, nats.
 
-    The first token of r is left out: nothing announces that r begins again.
+    The first token of r is left out, because nothing announces the repetition.
     """
     found = []
     for row, ids in zip(logits, tokens, strict=True):
@@ -304,22 +307,22 @@ def cheaper(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
 
 
 def _position(of: Shared, name: str) -> PhenomenonObservations:
-    """PDS over generated pairs: by the thirty of `competing` most models are undecided (LFA's own set is as small)."""
+    """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
     prompts = align(load_suite("stories", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
-    chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
+    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
     return PhenomenonObservations(
         chosen["difference"], chosen["pair"], chosen["cluster"], resolution=RESOLUTION, head=head
     )
 
 
-def on_the_other_half(
+def best_head_held_out(
     table: pd.DataFrame, column: str, side: np.ndarray, *, signed: bool = False
 ) -> tuple[pd.DataFrame, str]:
-    """The rows of the head with the largest mean of `column` on the half 0 or 1 that `side` says they are not of.
+    """On each half (`side` 0 or 1), the rows of the head with the largest mean of `column` on the other half.
 
-    With `signed` the size of the mean chooses, and values of the other half are multiplied by its sign, so that a head
-    whose mean is 0 comes out as 0 on average and not as the size of its noise.
+    With `signed` the size of the mean chooses, and values are multiplied by its sign, so that a head with mean 0 gives
+    0 on average and not the size of its noise.
     """
     parts, heads = [], []
     for train in (0, 1):
@@ -332,7 +335,7 @@ def on_the_other_half(
 
 
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
-    """Every case by the head that was chosen without it (`stats.held_out`), and the most recent candidate."""
+    """Every case by the head chosen without it (`stats.held_out`), and the most recent candidate."""
     aligned = align(load_suite("reserved-words", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Coreference(), aligned, tokenizer=of.tokenizer)
     side, parts, heads = halves(table, 0)[0], [], []
@@ -359,7 +362,7 @@ def _task(of: Shared, name: str) -> PhenomenonObservations:
 
 def _mixing(of: Shared, name: str) -> PhenomenonObservations:
     if not any("res" in module.b for module in connections(of.model).values()):
-        return PhenomenonObservations.nothing("no hyper-connections")
+        return PhenomenonObservations.nothing("the model has no hyper-connections")
     found = kinds(watch(of.model))
     if isinstance(found, str):
         return PhenomenonObservations.nothing(found)
@@ -368,17 +371,14 @@ def _mixing(of: Shared, name: str) -> PhenomenonObservations:
 
 LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
-    "induction": _induction,
-    "repeats": _repeats, "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
+    "induction": _induction, "repeats": _repeats, "position": _position, "coreference": _coreference, "depth": _depth,
+    "mixing": _mixing,
 }  # fmt: skip
-"""How each is measured; the others are tasks."""
-
-
-# ---- over a training -------------------------------------------------------------------------------
+"""The function of each phenomenon; the others are tasks."""
 
 
 def relate(whole: Result) -> dict[str, Table]:
-    """when: per run and phenomenon, where its value passed the middle for good, and from when on it is present."""
+    """when: per run and phenomenon, when its value passed the middle for good, and from when on it is present."""
     main = whole.table()
     if "step" not in main.frame:
         return {}
@@ -391,7 +391,7 @@ def relate(whole: Result) -> dict[str, Table]:
             rows.append({"run": name, "phenomenon": phenomenon, **found})
     if not rows:
         return {}
-    return {"when": Table(pd.DataFrame(rows), WHEN, missing, "when: between two snapshots, for good")}
+    return {"when": Table(pd.DataFrame(rows), WHEN, missing, "When each phenomenon appeared, between two snapshots")}
 
 
 def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
@@ -403,7 +403,7 @@ def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
     why: dict[str, str] = {}
     if np.isnan(values).any():
         gone = [name for name in ("first", "last") if np.isnan(row[name])]
-        why = dict.fromkeys((*gone, "after", "by"), "no value at some snapshot")
+        why = dict.fromkeys((*gone, "after", "by"), "a snapshot has no value")
     elif not (first["value_low"] > last["value_high"] or last["value_low"] > first["value_high"]):
         why = dict.fromkeys(("after", "by"), "first and last value do not differ clearly")
     else:
@@ -423,21 +423,21 @@ def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _for_good(behind: np.ndarray) -> int:
-    """The first place from which on all are true."""
+    """The first index from which on all are true."""
     return len(behind) - int(behind[::-1].cumprod().sum())
 
 
 WHEN = (
-    key("run", "run", "the training"),
-    key("phenomenon", "phenomenon", "what is looked for"),
-    *(Column(name=name, title=f"{name} value", unit="of the phenomenon", format=".3f", doc=f"at the {name} snapshot")
+    key("run", "run", "the training run"),
+    key("phenomenon", "phenomenon", "name of the phenomenon"),
+    *(number(name, f"{name} value", "unit of the phenomenon", f"value at the {name} snapshot", ".3f")
       for name in ("first", "last")),
-    Column(name="after", title="middle after", unit="optimiser steps", format=",.0f",
-           doc="the last snapshot that is not beyond the middle between first and last value"),
-    Column(name="by", title="by", unit="optimiser steps", format=",.0f",
-           doc="the snapshot from which on every value is beyond the middle"),
-    Column(name="present_from", title="present from", unit="optimiser steps", format=",.0f",
-           doc="the snapshot from which on every verdict is present"),
-    Column(name="tokens", title="tokens then", unit="training tokens", format=",.0f",
-           doc="seen by that snapshot, repetitions counted"),
+    number("after", "middle passed after", "optimiser steps",
+           "last snapshot before the middle between first and last value is passed", ",.0f"),
+    number("by", "middle passed by", "optimiser steps", "first snapshot from which on every value is beyond the middle",
+           ",.0f"),
+    number("present_from", "present from", "optimiser steps", "first snapshot from which on every verdict is present",
+           ",.0f"),
+    number("tokens", "tokens by then", "training tokens", "training tokens up to that snapshot, with repetitions",
+           ",.0f"),
 )  # fmt: skip

@@ -1,5 +1,3 @@
-"""`python -m probes.picture`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.picture import main
 

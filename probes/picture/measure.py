@@ -1,4 +1,4 @@
-"""Attention of one prompt: from tokens and roles to a row per head, query and key."""
+"""Attention in one prompt: one row per head, query and key, with tokens and roles."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Prompts, Text
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer
-from streamscope.instruments.table import HEAD, Column, Table, key
+from streamscope.instruments.table import HEAD, Column, Table, key, number
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.probes.attention import choose
@@ -32,8 +32,8 @@ ROW = ["head", "layer", "index", "query", "query_token"]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A prompt in tokens: ids and their places in the text, BOS first; role of positions, "query" among them."""
+class PicturePrompt:
+    """A prompt in tokens: ids and their spans in the text, BOS first; roles of positions, "query" among them."""
 
     text: str
     ids: Sequence[int]
@@ -41,15 +41,15 @@ class Shown:
     roles: Mapping[int, str]
 
     def position(self, query: str | int | None) -> int:
-        """The token to look from: a word (its last token), a position; None: the prompt's own query, or the last.
+        """The token that attends: a word (its last token) or a position; None: the prompt's own query, or the last.
 
-        Raises `InputError` for what is not in the text, or there several times.
+        Raises `InputError` for a word that is not in the text, or occurs several times.
         """
         if query is None:
             return max((p for p, role in self.roles.items() if role == "query"), default=len(self.ids) - 1)
         if isinstance(query, int):
             if not 0 <= query < len(self.ids):
-                raise InputError(f"query {query}: the tokens of the text are 0 (BOS) to {len(self.ids) - 1}")
+                raise InputError(f"query {query}: the text has the tokens 0 (BOS) to {len(self.ids) - 1}")
             return query
         word = query.strip()
         edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
@@ -57,39 +57,38 @@ class Shown:
         at = [[i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in found]
         last = [max(tokens) for tokens in at if tokens]
         if not last:
-            raise InputError(f"the query {query!r} is no word of {self.text!r}; give one, or the position of a token")
-        if len(last) > 1:
             raise InputError(
-                f"the query {query!r} is {len(last)} times in the text, at tokens {', '.join(map(str, last))}; "
-                f"give the one you mean, as --query {last[-1]}"
+                f"the query {query!r} is not a word of {self.text!r}; give a word of it, or the position of a token"
             )
+        if len(last) > 1:
+            where = ", ".join(map(str, last))
+            raise InputError(f"the query {query!r} occurs at tokens {where}; choose one: --query {last[-1]}")
         return last[0]
 
 
-def shown(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int | None = None) -> Shown:
-    """A text, or an `Aligned` of one prompt with its roles; of a text at most so many tokens.
+def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int | None = None) -> PicturePrompt:
+    """A text (cut to `most` tokens), or an `Aligned` of one prompt with its roles.
 
-    Raises `InputError` for no text, more than one prompt, and a text longer than the context.
+    Raises `InputError` for an empty text, several prompts, and a text longer than the context.
     """
     if not isinstance(prompt, str) and len(prompt.prompts) != 1:
         raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (attention.choose)")
     text, at = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])
     if not text.strip():
-        raise InputError("there is no text to look at; give one with words")
+        raise InputError("the text is empty; give one with words")
     ids, spans = tokenizer.spans(text)
     ids, spans = ids[:most], spans[:most]
     if len(ids) > n_ctx:
         raise InputError(f"the text has {len(ids)} tokens with BOS, the context holds {n_ctx}; shorten it")
-    return Shown(text, ids, spans, {p: role for role, where in at.items() for p in where})
+    return PicturePrompt(text, ids, spans, {p: role for role, where in at.items() for p in where})
 
 
 def attention(
-    model: Any, prompt: Shown, heads: Sequence[Head], queries: Sequence[int], tokenizer: Any, edits: Edits | None = None
-) -> pd.DataFrame:
-    """One row per head, query and key ≤ query.
-
-    Columns: head, layer, index; query and key, positions with BOS at 0; their tokens; attention; role of the key.
-    """
+    model: Any, prompt: PicturePrompt, heads: Sequence[Head], queries: Sequence[int], tokenizer: Any,
+    edits: Edits | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """One row per head, query and key ≤ query: head, layer, index; query and key, positions with BOS at 0; their
+    tokens; attention; role of the key."""
     if not heads:
         raise InputError("a picture needs at least one head; write L2.H3, L2.*, all or top3:pds")
     hooks = tuple(HOOK.format(layer) for layer in sorted({head.layer for head in heads}))
@@ -109,33 +108,27 @@ def attention(
 
 
 def picture(
-    model: Any,
-    prompt: str | Aligned,
-    heads: str | Sequence[str] | Sequence[Head] | None = None,
-    query: str | int | None = None,
-    *,
-    tokenizer: Any = None,
-    edits: Edits | None = None,
-) -> pd.DataFrame:
-    """`attention` of a text, or of an `Aligned` of one prompt.
+    model: Any, prompt: str | Aligned, heads: str | Sequence[str] | Sequence[Head] | None = None,
+    query: str | int | None = None, *, tokenizer: Any = None, edits: Edits | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """`attention` in a text, or in an `Aligned` of one prompt.
 
-    heads: `Head`s, or what the head grammar knows without scores (`models.head_spec`); None for all. With a query (a
-    word or a position), or without heads, attention from that one token; with heads alone, from every token. Runs under
-    `edits` if given. Raises `InputError` as `shown`, `Shown.position` and `parse_heads`.
+    heads: `Head`s, or the head grammar without scores (`models.head_spec`); None for all. With a query (a word or a
+    position), or without heads, attention from that token; with heads alone, from every token. Runs under `edits` if
+    given. Raises `InputError` as `picture_prompt`, `PicturePrompt.position` and `parse_heads` do.
     """
     tokenizer = check_tokenizer(model, tokenizer)
     chosen = heads if heads is not None else "all"
     if isinstance(chosen, str) or not all(isinstance(head, Head) for head in chosen):
         chosen = parse_heads(chosen, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
-    one = shown(prompt, tokenizer, model.cfg.n_ctx)
+    one = picture_prompt(prompt, tokenizer, model.cfg.n_ctx)
     every = heads is not None and query is None
     queries = range(len(one.ids)) if every else [one.position(query)]
     return attention(model, one, chosen, queries, tokenizer, edits)  # type: ignore[arg-type]
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per head and query: the key with most attention, and the attention to BOS and to each role, summed over
-    its tokens."""
+    """One row per head and query: the key with most attention, and the attention to BOS and to each role (summed)."""
     same = [*(["prompt"] if "prompt" in table else []), *ROW]
     best = table.loc[table.groupby(same, sort=False)["attention"].idxmax()]
     best = best.rename(columns={"key": "looks_at", "key_token": "token"})[[*same, "looks_at", "token", "attention"]]
@@ -147,32 +140,29 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index()
 
 
-# ---- the instrument ----------------------------------------------------------------------------
-
-
 def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """The attention of a prompt of the suite, or of the texts where any are given."""
+    """The attention in a prompt of the suite, or in the given texts."""
     tokenizer, cfg = check_tokenizer(model), model.cfg
     spec = data.specs[Text]
     texts = spec.text if isinstance(spec, Text) else [tokenizer.decode(row[1:]) for row in data[Text].rows]
     if texts and how.prompt is not None:
-        raise InputError("--prompt chooses a prompt of the suite, --text gives your own; leave one out")
+        raise InputError("--prompt chooses a prompt of the suite and --text gives your own: leave one out")
     scores = {name: _scores(model, tokenizer, name, data) for name in score_names(how.heads)}
     heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads, scores)
     most = spec.max_tokens if isinstance(spec, Text) else None
-    prompts = [shown(text, tokenizer, cfg.n_ctx, most) for text in texts]
-    prompts = prompts or [shown(_prompt(data[Prompts], how.prompt), tokenizer, cfg.n_ctx)]
+    prompts = [picture_prompt(text, tokenizer, cfg.n_ctx, most) for text in texts]
+    prompts = prompts or [picture_prompt(_prompt(data[Prompts], how.prompt), tokenizer, cfg.n_ctx)]
     every, parts = bool(how.heads) and how.query is None, []
     for i, one in enumerate(progress(prompts)):
         queries = range(len(one.ids)) if every else [one.position(how.query)]
         parts.append(attention(model, one, heads, queries, tokenizer).assign(prompt=i))
-    said = " | ".join(repr(one.text if len(one.text) <= 100 else one.text[:99] + "…") for one in prompts)
-    said += data[Text].title() if texts else ""
-    return InstrumentData({}, {}, {"title": f"{title_of(model)}: {said}", "every": every}, extra=pd.concat(parts))
+    quoted = " | ".join(repr(one.text if len(one.text) <= 100 else one.text[:99] + "…") for one in prompts)
+    quoted += data[Text].title() if texts else ""
+    return InstrumentData({}, {}, {"title": f"{title_of(model)}: {quoted}", "every": every}, extra=pd.concat(parts))
 
 
 def _prompt(opened: Any, which: int | str | None) -> Aligned:
-    """The prompt of the suite by place or id."""
+    """The prompt of the suite by number or id."""
     aligned, suite = opened.aligned, opened.suite
     known = [p.id for p in (aligned if suite is None else suite).prompts]
     if isinstance(which, int) and not 0 <= which < len(known):
@@ -198,13 +188,13 @@ def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, f
 
 
 def axis_label(piece: str, position: int, role: str = "") -> str:
-    """A token's text on an axis: spaces visible, HTML escaped, cut to `LONGEST` characters, with its role."""
+    """A token's text on an axis: visible spaces, escaped HTML, cut to `LONGEST` characters, with its role."""
     text = visible(piece.replace(" ", "·"), LONGEST) if position else "BOS"
     return f"<b>{text}</b> ({role})" if role else text
 
 
 def tables(how: Picture, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """Every weight; of each head and query the key with most attention."""
+    """Every weight; and per head and query the key with most attention."""
     title, frame = seen.about["title"], seen.extra.reset_index(drop=True)
     to = zip(frame["key_token"], frame["key"], frame["role"], strict=True)
     frame["label"] = [axis_label(piece, at, role) for piece, at, role in to]
@@ -227,24 +217,24 @@ def tables(how: Picture, seen: InstrumentData, estimates: Mapping[str, Estimates
 
 
 SHARE = "share of the query's attention"
-PROMPT = key("prompt", "prompt", "its place among the texts", "place", "d")
+PROMPT = key("prompt", "prompt", "number of the prompt among the texts", "place", "d")
 QUERY = (
-    Column(name="query", title="query", unit="position in tokens", format="d", doc="that looks; BOS is 0"),
-    key("query_token", "query's text", "of the position that looks", "text"),
-)
+    number("query", "query", "position in tokens", "position of the query; BOS is 0", "d"),
+    key("query_token", "query token", "text of the query token", "text"),
+)  # fmt: skip
 ATTENTION = (
     PROMPT, *HEAD, *QUERY,
-    Column(name="key", title="key", unit="position in tokens", format="d", doc="that is looked at; BOS is 0"),
-    key("key_token", "key's text", "of the position that is looked at", "text"),
-    Column(name="attention", title="attention", unit=SHARE, format=".3f", doc="A[q, k]"),
-    Column(name="role", title="role", unit="name", doc="of the key in the prompt, empty for none"),
-    Column(name="label", title="key", unit="text", doc="of the key, with its role, as on an axis", shown=False),
-    Column(name="query_label", title="query", unit="text", doc="of the query, as on an axis", shown=False),
+    number("key", "key", "position in tokens", "position of the key; BOS is 0", "d"),
+    key("key_token", "key token", "text of the key token", "text"),
+    number("attention", "attention", SHARE, "attention weight A[q, k]", ".3f"),
+    Column(name="role", title="role", unit="name", doc="role of the key in the prompt, empty for none"),
+    Column(name="label", title="key label", unit="text", doc="axis label of the key, with its role", shown=False),
+    Column(name="query_label", title="query label", unit="text", doc="axis label of the query", shown=False),
 )  # fmt: skip
 LOOKS = (
     PROMPT, *HEAD, *QUERY,
-    Column(name="looks_at", title="looks at", unit="position in tokens", format="d", doc="key with most attention"),
-    key("token", "its text", "of the key with most attention", "text"),
-    Column(name="attention", title="attention", unit=SHARE, format=".3f", doc="of that key"),
-    Column(name="to_bos", title="to BOS", unit=SHARE, format=".3f", doc="attention to BOS"),
+    number("looks_at", "top key", "position in tokens", "position of the key with most attention", "d"),
+    key("token", "top key token", "text of the key with most attention", "text"),
+    number("attention", "attention", SHARE, "attention to that key", ".3f"),
+    number("to_bos", "to BOS", SHARE, "attention to BOS", ".3f"),
 )  # fmt: skip

@@ -4,20 +4,20 @@
     python -m probes.routing runs/dst-kron
     python -m probes.routing runs/dst-kron --out routing.parquet
 
-W [H to, H from] of a Kronecker projection: W_ij scales what head j gives to head i (DST Eq. 5). Positive weights
-excite, negative ones invert. Per layer and projection:
+W [H to, H from] of a Kronecker projection: W_ij scales the contribution of head j to head i (DST Eq. 5). Positive
+weights excite, negative ones invert. Per layer and projection:
 
     max, mean      of |W_ij|, all cells; `diagonal` and `off` are the means of |W_ii| and of |W_ij|, i ≠ j
     norm           ‖W‖_F; off_norm = ‖W − diag W‖_F; off_share = off_norm² / norm²
-    uneven         Gini coefficient of |W_ij|, i ≠ j: 0 where all pairs of heads are as strong, near 1 where one pair
-                   has all; .414 where the weights are normal and many, for 6 heads .40 ± .05
-    hub score      (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|): the share of the routing between different
-                   heads that goes into or out of head i. The scores of a layer sum to 1, an even one gives 1/H.
+    uneven         Gini coefficient of |W_ij|, i ≠ j: 0 if all pairs of heads are equally strong, near 1 if one pair has
+                   everything; .414 for many normal weights, .40 ± .05 for 6 heads
+    hub score      (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|): head i's share of the routing between
+                   different heads. The scores of a layer sum to 1; uniform routing gives 1/H.
 
-The paper names head 0 a hub and says that weights grow with depth, without a measure for either. Here a hub is tested
-against chance: the cells off the diagonal are shuffled, and p is the share of shuffles whose largest hub score reaches
-the layer's. Growth is the slope over layers of the largest |W_ij|, with a t interval whose units are the layers of
-this one model; other seeds may differ by more.
+The paper calls head 0 a hub and says that weights grow with depth, without a measure for either. Here a hub is tested
+against chance: the off-diagonal cells are shuffled, and p is the share of shuffles whose largest hub score is at least
+the layer's. Growth is the slope over layers of the largest |W_ij|, with a t interval over the layers of this one model;
+other seeds may differ by more.
 """
 
 from typing import ClassVar
@@ -30,14 +30,14 @@ from streamscope.instruments.figures import Curve, HeadMap, Intervals
 
 @instrument("routing")
 class Routing(Instrument):
-    """The Kronecker routing matrices of a model, and whether one head of a layer is its hub.
+    """Measure the Kronecker routing matrices of a model, and test whether one head of a layer is its hub.
 
-    Hub score = (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|), against shuffles of the cells and against an
-    even 1/H over layers (DST §4.3).
+    Hub score = (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|), compared with shuffled cells, and over layers
+    with the uniform score 1/H (DST §4.3).
     """
 
     shuffles: Count = 2000
-    """Shuffles of a matrix's cells for the p of its hub."""
+    """Number of shuffles of a matrix's cells for the p of its hub."""
     seed: Seed = 0
     """Seed of the shuffles."""
 

@@ -1,5 +1,3 @@
-"""`python -m probes.routing`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.routing import main
 

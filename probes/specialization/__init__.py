@@ -8,11 +8,11 @@ With a_h the attention pattern of head h, averaged over samples of equal length 
     HSS = 1 / (H (H − 1)) · Σ_{i≠j} (1 − a_i·a_j / (|a_i| |a_j|))        0: the same patterns; 1: orthogonal ones
 
 within every layer (`L0`, …), their mean (`layers`, DST Table 3), and over all pairs of heads of the model (`all`).
-Entropy is −Σ_k A[q, k] ln A[q, k] in nats, the mean over queries q and samples (DST Table 3); a head that attends
-evenly has the mean of ln(q + 1). Intervals are those of the delete-a-block jackknife over blocks of samples.
+Entropy is −Σ_k A[q, k] ln A[q, k] in nats, the mean over queries q and samples (DST Table 3); uniform attention has the
+mean of ln(q + 1). Intervals come from the delete-a-block jackknife over blocks of samples.
 
 In a causal model the first row of every pattern is 1 on itself, so HSS stays below 1: two heads that never share
-another key reach at most 1 − 1/T. HSS and entropy depend on T: compare models at one length.
+another key reach at most 1 − 1/T. HSS and entropy depend on T, so compare models at one length.
 """
 
 from typing import Annotated, ClassVar
@@ -26,18 +26,18 @@ from streamscope.instruments.figures import HeadMap, Intervals, Matrix
 
 @instrument("specialization", Documents(max_documents=None))
 class Specialization(Instrument):
-    """HSS within layers and over all heads (DST Eq. 18), and the entropy of every head's attention.
+    """Measure how differently heads attend: HSS within layers and over all heads (DST Eq. 18), and every head's
+    entropy.
 
-    Samples fall into `blocks` in turn; all that is kept is the sum of patterns of each block, [blocks, heads, T, T],
-    whatever their number.
+    Samples are assigned to `blocks` in turn; only the sum of patterns of each block is kept, [blocks, heads, T, T].
     """
 
     samples: Count = 200
-    """Use at most this many documents that are long enough."""
+    """Largest number of documents to use that are long enough."""
     length: Annotated[int, Bounds(low=2)] = 64
-    """T: samples are cut to this many tokens, BOS included; shorter ones are left out."""
+    """T: samples are cut to this many tokens including BOS; shorter ones are left out."""
     blocks: Annotated[int, Bounds(low=2)] = 10
-    """Blocks of samples for the jackknife's interval."""
+    """Number of blocks of samples for the jackknife."""
 
     figures: ClassVar = (
         Matrix("distance", table="pairs", title="How differently two heads attend"),

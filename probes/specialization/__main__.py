@@ -1,5 +1,3 @@
-"""`python -m probes.specialization`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.specialization import main
 

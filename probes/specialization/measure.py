@@ -1,4 +1,4 @@
-"""HSS and entropy: from sums of patterns over blocks of samples to scopes × blocks, and to a row per scope."""
+"""HSS and entropy: sums of patterns over blocks of samples as scopes × blocks, with one row per scope."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,20 +16,20 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
-from streamscope.instruments.table import Column, Table, described, key
+from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
 from streamscope.probes.attention import PATTERN
 from streamscope.probes.heads.measure import by_layer
 from streamscope.probes.specialization import Specialization
 
 CHUNK_NUMBERS = 2**24
-"""Attention weights held at once when streaming (64 MiB in float32, twice while they are captured)."""
-ALONE = "one head has no other to differ from"
+"""Attention weights held at once when streaming (64 MiB in float32, twice that while capturing)."""
+ALONE = "a single head has no other to differ from"
 KEYS = ("scope", "layer", "index")
 
 
 class Sums:
-    """Sums of patterns and entropies by block of samples; its size does not depend on the number of samples."""
+    """Sums of patterns and entropies by block of samples; memory does not depend on the number of samples."""
 
     def __init__(self, blocks: int) -> None:
         self.counts = [0] * blocks
@@ -44,16 +44,14 @@ class Sums:
                 self.patterns = torch.zeros(len(self.counts), *a.shape)
                 self.entropies = torch.zeros(len(self.counts), *a.shape[:2], dtype=torch.float64)
             if a.shape != self.patterns.shape[1:]:
-                raise InputError(
-                    f"samples must have one length, got {a.shape[-1]} and {self.patterns.shape[-1]} tokens"
-                )
+                raise InputError(f"samples need one length, got {a.shape[-1]} and {self.patterns.shape[-1]} tokens")
             block = sum(self.counts) % len(self.counts)
             self.counts[block] += 1
             self.patterns[block] += a
             self.entropies[block] += torch.special.entr(a.double()).sum(-1).mean(-1)
 
     def means(self, left_out: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """1 − cosine [L·H, L·H] of every two heads' mean patterns, and entropy [L, H], without a block."""
+        """1 − cosine [L·H, L·H] between the heads' mean patterns, and entropy [L, H], without one block."""
         keep = [b for b, count in enumerate(self.counts) if count and b != left_out]
         n = sum(self.counts[b] for b in keep)
         patterns, entropies = self.patterns.sum(0), self.entropies.sum(0)
@@ -74,25 +72,21 @@ def hss(patterns: Any) -> float:
 
 
 def _distances(a: Tensor) -> Tensor:
-    """1 − cosine of every two rows of a [heads, numbers]."""
+    """1 − cosine between every two rows of a [heads, numbers]."""
     norms = a.norm(dim=1, keepdim=True)
     if not (norms.isfinite() & (norms > 0)).all():
-        raise InputError("an attention pattern is not finite, or zero everywhere: it has no direction to compare")
+        raise InputError("an attention pattern is not finite or zero everywhere, so it has no direction to compare")
     unit = a / norms
     return 1 - unit @ unit.T
 
 
 def stream(
-    model: Any,
-    how: Specialization,
-    samples: Iterable[Sequence[int]],
-    *,
-    edits: Any = None,
+    model: Any, how: Specialization, samples: Iterable[Sequence[int]], *, edits: Any = None,
     progress: Callable[[Iterable], Iterable] = iter,
-) -> Sums:
-    """The sums over samples of token ids, BOS first, that are long enough; a few patterns are held at a time.
+) -> Sums:  # fmt: skip
+    """The sums over the samples of token ids (BOS first) that are long enough.
 
-    Memory does not grow with their number (`CHUNK_NUMBERS`). Raises `InputError` where none is long enough.
+    Memory does not grow with their number (`CHUNK_NUMBERS`). Raises `InputError` if none is long enough.
     """
     size = max(1, CHUNK_NUMBERS // (model.cfg.n_layers * model.cfg.n_heads * how.length**2))
     each = iter([int(t) for t in ids[: how.length]] for ids in progress(samples) if len(ids) >= how.length)
@@ -100,37 +94,37 @@ def stream(
     while some := list(islice(each, size)):
         sums.add(run(model, Query(tokens=some, hooks=(PATTERN,)), edits))
     if sums.patterns is None:
-        raise InputError(f"no sample has {how.length} tokens; give longer texts or a smaller length")
+        raise InputError(f"no sample has {how.length} tokens; give longer texts or a smaller --length")
     return sums
 
 
 def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: scopes; units: blocks of samples."""
+    """Cells: scopes. Units: blocks of samples."""
     if how.length > model.cfg.n_ctx:
         raise InputError(f"--length {how.length} is longer than the context of {model.cfg.n_ctx}")
     opened = data[Documents]
     rows = (ids[: how.length] for ids in opened.rows() if len(ids) >= how.length)
     samples = list(islice(rows, how.samples))
     if opened.units()["cluster"].duplicated().any():
-        samples = consecutive(samples, how.blocks)
+        samples = blocks_of_neighbours(samples, how.blocks)
     seen = seen_of(stream(model, how, samples, progress=progress), samples)
     even = lgamma(how.length + 1) / how.length
     seen.about["title"] = (
         f"{title_of(model)}: {len(samples)} samples of {how.length} tokens "
-        f"({opened.title()}); even attention has entropy {even:.4f}"
+        f"({opened.title()}); uniform attention has entropy {even:.4f}"
     )
     return seen
 
 
-def consecutive(samples: Sequence[Any], blocks: int) -> list[Any]:
-    """In the order in which `Sums` gives every block neighbours, which windows of one document are: 0 3 1 4 2 of five
-    samples and two blocks. What blocks share is then what touches at their borders."""
+def blocks_of_neighbours(samples: Sequence[Any], blocks: int) -> list[Any]:
+    """The samples reordered so that `Sums` puts neighbours (windows of one document) into one block: 0 3 1 4 2 for five
+    samples and two blocks. Then blocks share documents only at their borders."""
     runs = [run.tolist() for run in np.array_split(np.arange(len(samples)), blocks)]
     return [samples[runs[j % blocks][j // blocks]] for j in range(len(samples))]
 
 
 def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData:
-    """The jackknife as observations: with θ of all blocks and θ_g without block g of G, the value of block g is
+    """The jackknife as observations: with θ over all blocks and θ_g without block g of G, the value of block g is
 
         θ + (G − 1)(θ̄ − θ_g)
 
@@ -143,10 +137,9 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
     names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in used]
     units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(used, names, strict=True)]})
     units["cluster"] = units["unit"]
-    seen = InstrumentData(
-        {}, {}, {"title": "specialization"}, extra={"samples": sum(sums.counts), "distances": every[0][0]}
-    )
-    kinds: dict[str, tuple[str, list[tuple[tuple[str, int, int], list[float]]]]] = {
+    extra = {"samples": sum(sums.counts), "distances": every[0][0]}
+    seen = InstrumentData({}, {}, {"title": "specialization"}, extra=extra)
+    kinds: dict[str, tuple[str, ScopeValues]] = {
         "hss": ("1 − cosine", _hss(every, n_layers, n_heads)),
         "entropy": ("nats", _entropy(every, n_layers, n_heads)),
     }
@@ -168,26 +161,26 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
     return seen
 
 
-Found = list[tuple[tuple[str, int, int], list[float]]]
-"""(scope, layer, index) and its values: with all blocks, and without each."""
+ScopeValues = list[tuple[tuple[str, int, int], list[float]]]
+"""(scope, layer, index), and its values with all blocks and without each."""
 
 
-def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> Found:
+def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
     """L0, … (a layer), layers (their mean), all (every pair of heads)."""
     i, j = np.triu_indices(n_heads, 1)
     starts = np.arange(n_layers)[:, None] * n_heads
     within = [d[i + starts, j + starts] for d, _ in every]  # [L, pairs of a layer]
     alone = [np.full(n_layers, np.nan) if n_heads == 1 else d.mean(1) for d in within]
     whole = np.triu_indices(n_layers * n_heads, 1)
-    found: Found = [((f"L{layer}", layer, -1), [float(d[layer]) for d in alone]) for layer in range(n_layers)]
+    found: ScopeValues = [((f"L{layer}", layer, -1), [float(d[layer]) for d in alone]) for layer in range(n_layers)]
     found.append((("layers", -1, -1), [float(d.mean()) for d in alone]))
     pairs = [float(d[whole].mean()) if len(whole[0]) else float("nan") for d, _ in every]
     return [*found, (("all", -1, -1), pairs)]
 
 
-def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> Found:
+def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
     """L0 (the mean of a layer), L0H1, …, all."""
-    found: Found = []
+    found: ScopeValues = []
     for layer in range(n_layers):
         found.append(((f"L{layer}", layer, -1), [float(e[layer].mean()) for _, e in every]))
         for h in range(n_heads):
@@ -196,7 +189,7 @@ def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_he
 
 
 def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """hss: by layer, their mean, all; entropy: by layer and head; pairs: 1 − cosine of every two heads."""
+    """hss: by layer, their mean, all; entropy: by layer and head; pairs: 1 − cosine between every two heads."""
     out, title = {}, seen.about["title"]
     for name, columns in (("hss", HSS), ("entropy", ENTROPY)):
         frame, missing = estimates[name].wide(KEYS, describe=("low", "high"))
@@ -207,41 +200,40 @@ def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Es
     i, j = np.triu_indices(len(heads), 1)
     pairs = pd.DataFrame({"head": [f"{heads[a]}+{heads[b]}" for a, b in zip(i, j, strict=True)]})
     pairs["distance"] = distances[i, j]
-    out["pairs"] = Table(pairs, PAIRS, {}, f"{title}; 1 − cosine of two heads", "distance", 10)
+    out["pairs"] = Table(pairs, PAIRS, {}, f"{title}; 1 − cosine between two heads", "distance", 10)
     return out
 
 
 SCOPE = (
-    key("scope", "heads", "L0: of a layer; layers: the mean of layers; all: of the model; L0H1: one head"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1 of several"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer; −1 of several"),
-)
+    key("scope", "heads", "L0: a layer; layers: mean over layers; all: the whole model; L0H1: one head"),
+    number("layer", "layer", "layer", "counted from 0; −1 for several", "d", False),
+    number("index", "index", "head", "number of the head in its layer; −1 for several", "d", False),
+)  # fmt: skip
 SAMPLES = (
-    Column(name="blocks", title="blocks", unit="blocks of samples", format="d", shown=False, doc="of the jackknife"),
-    Column(name="n", title="n", unit="samples", format="d", shown=False, doc="how many samples"),
-)
+    number("blocks", "blocks", "blocks of samples", "blocks of the jackknife", "d", False),
+    number("n", "samples", "samples", "number of samples", "d", False),
+)  # fmt: skip
 HSS = (
     *SCOPE,
     *described("hss", "HSS", "1 − cosine", "mean over pairs of heads of 1 − cosine", source="DST Eq. 16, 18"),
     *SAMPLES,
-)
+)  # fmt: skip
 ENTROPY = (
     *SCOPE,
     *described("entropy", "entropy", "nats", "mean over queries and samples", source="DST Table 3"),
     *SAMPLES,
-)
+)  # fmt: skip
 PAIRS = (
     key("head", "heads", "the two heads"),
-    Column(name="distance", title="1 − cosine", unit="1 − cosine", format=".4f", doc="of their mean patterns"),
-)
+    number("distance", "1 − cosine", "1 − cosine", "1 − cosine between their mean patterns", ".4f"),
+)  # fmt: skip
 
 
 def summary(sums: Sums) -> pd.DataFrame:
-    """Both tables of sums together, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
+    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
     seen = seen_of(sums)
     found = estimate_all(seen.blocks, seen.contrasts)
     made = tables(Specialization(), seen, found)
     parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
-    return pd.concat(
-        [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts], ignore_index=True
-    )
+    rows = [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts]
+    return pd.concat(rows, ignore_index=True)

@@ -5,10 +5,10 @@
     python -m probes.sps runs/pls --attention gated
 
 SPS = mean over prompts of α(query → semantic) − α(query → distractor) (LFA Eq. 8), from −1 to 1, averaged over heads.
-In a minimal pair each noun stands last once, so a head that only looks at positions has 0, and so has a head that
-looks everywhere alike if the nouns have equally many tokens. They often have not: `even` is what such a head would
-have, (tokens of the target − tokens of the competitor) / keys, and belongs beside every SPS near 0. Prompts whose text
-up to the query is asked with either answer are left out and counted: their SPS is 0 by construction.
+In a minimal pair each noun stands last once, so a head that attends by position has 0. Uniform attention has 0 only if
+the nouns have equally many tokens, which is often not so: `even` is its SPS, (tokens of the target − tokens of the
+competitor) / keys; compare it with every SPS near 0. Prompts whose text up to the query occurs with either answer are
+left out and counted, because their SPS is 0 by construction.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 @instrument("sps", Prompts())
 class Sps(Instrument):
-    """SPS over the prompts that name a target and a distractor: of all heads, of each layer's, of each head.
+    """SPS over the prompts with a target and a distractor: of all heads, of each layer, of each head.
 
-    SPS = mean over prompts of α(query → target) − α(query → distractor) (LFA Eq. 8); the competitor is the role
-    "distractor".
+    SPS = mean over prompts of α(query → target) − α(query → distractor) (LFA Eq. 8).
     """
 
     attention: Literal["raw", "gated"] = "raw"
-    """α, or Ã = ḡ α with ḡ the mean of the head's gate over d_h at the query (SPEC §7.3)."""
+    """raw: α; gated: Ã = ḡ α, ḡ the mean of the head's gate over d_h at the query (SPEC §7.3)."""
 
     figures: ClassVar = (
         HeadMap("sps", table="heads", title="Preference of each head for the right noun (SPS)"),
@@ -45,14 +44,12 @@ class Sps(Instrument):
     planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
 
     def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
-        """Patterns, and gates where they count, at the query."""
+        """Patterns at the query, and gates if they are used."""
         return self._body().plan(self, prompts, tokenizer)
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt and head: attention to `semantic` and `distractor`, and `sps`, their difference.
-
-        `even` is the SPS of a head that looks everywhere alike.
-        """
+        """One row per prompt and head: attention to `semantic` and `distractor`, their difference `sps`, and `even`,
+        the SPS of uniform attention."""
         return self._body().read(self, captures, query)
 
 

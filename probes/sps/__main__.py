@@ -1,5 +1,3 @@
-"""`python -m probes.sps`."""
-
 from streamscope.cli.parse import command
 from streamscope.probes.sps import main
 

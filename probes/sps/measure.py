@@ -1,4 +1,4 @@
-"""SPS: from attention at the query to cells × prompts, and to a row for all heads, per layer and per head."""
+"""SPS: attention at the query as cells × prompts, with rows for all heads, per layer and per head."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,29 +14,29 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.effect_sizes import cohens_d
-from streamscope.instruments.table import Column, Table, counts, key, quantity
+from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
     RESOLUTION,
     RoleQuery,
     attention_rows,
+    attention_to,
     by_layer,
     left_out,
     prompt_columns,
     role_query,
     tidy,
-    to,
 )
 from streamscope.probes.sps import Sps
 
 KEYS = ("head", "layer", "index")
 LEVELS = {"all": "all heads", "layers": "the heads of each layer", "heads": "each head"}
 UNIT = "attention, target − competitor"
-NO_SPREAD = "attention without spread, or one prompt"
+NO_SPREAD = "attention does not vary, or there is one prompt"
 
 
 def plan(how: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
-    """Patterns, and gates where they count, at the query."""
+    """Patterns at the query, and gates if they are used."""
     return role_query(prompts, tokenizer, needs=("target", "distractor"), gated=how.attention == "gated")
 
 
@@ -46,7 +46,7 @@ def read(how: Sps, captures: Captures, query: Query) -> pd.DataFrame:
     found: dict[str, list[np.ndarray]] = {"target": [], "distractor": []}
     for i, rows in attention_rows(captures, query, gated=how.attention == "gated"):
         for role, weights in found.items():
-            weights.append(to(rows, query.aligned.positions[i][role]))
+            weights.append(attention_to(rows, query.aligned.positions[i][role]))
     semantic, distractor = np.stack(found["target"]), np.stack(found["distractor"])
     values = {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor}
     sizes = [len(at["target"]) - len(at["distractor"]) for at in query.aligned.positions]
@@ -56,10 +56,10 @@ def read(how: Sps, captures: Captures, query: Query) -> pd.DataFrame:
 
 
 def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: attention of every head to target and competitor, and that of a head that looks everywhere alike."""
+    """Cells: attention of every head to target and competitor, and that of uniform attention. Units: prompts."""
     opened = data[Prompts]
     if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
-        raise InputError(f"{title_of(model)} has no head gates, so its attention is raw; leave --attention gated out")
+        raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
     query = plan(how, opened.aligned, opened.tokenizer)
     seen = seen_of(read(how, run(model, query), query), opened.unit)
     lost = left_out(query, "target and distractor")
@@ -70,7 +70,7 @@ def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Instrum
 def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of the rows of `read`. Heads are averaged within a prompt: prompts are the units."""
     if rows.empty:
-        raise InputError("no prompts to summarise: the table is empty")
+        raise InputError("the table has no prompts to summarise")
     heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
     prompts = rows.drop_duplicates("id").reset_index(drop=True)
     n = len(heads)
@@ -90,19 +90,18 @@ def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentD
     for level, head, layer, index, some in groups:
         labels = {"level": level, "head": head, "layer": layer, "index": index}
         right, other = ({i + at: 1 / len(some) for i in some} for at in (0, n))
+        difference = {**right, **{i: -w for i, w in other.items()}}
         contrasts += [
             Contrast(quantity="semantic", weights=right, labels=labels, null=None),
             Contrast(quantity="distractor", weights=other, labels=labels, null=None),
-            Contrast(
-                quantity="sps", labels=labels, family=level, weights={**right, **{i: -w for i, w in other.items()}}
-            ),
+            Contrast(quantity="sps", weights=difference, labels=labels, family=level),
             Contrast(quantity="even", weights={2 * n: 1.0}, labels=labels, null=None),
         ]
     return InstrumentData({"sps": block}, {"sps": contrasts}, {"title": "SPS"})
 
 
 def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """all: SPS over all heads; layers: over those of each layer; heads: of each."""
+    """all: SPS over all heads; layers: over those of each layer; heads: of each head."""
     block, out = seen.blocks["sps"], {}
     for level, what in LEVELS.items():
         found = estimates["sps"].where(level=level)
@@ -122,23 +121,23 @@ def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
 
 COLUMNS = (
     key("head", "heads", "the head, or the heads that are averaged"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1 of all"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer; −1 of several"),
+    number("layer", "layer", "layer", "counted from 0; −1 for all", "d", False),
+    number("index", "index", "head", "number of the head in its layer; −1 for several", "d", False),
     *quantity("semantic", "target", "attention to the target", "mean attention to the target", tested=False,
               format=".4f"),
     *quantity("distractor", "competitor", "attention to the competitor", "mean attention to the competitor",
               tested=False, format=".4f"),
     *quantity("sps", "SPS", UNIT, "mean attention to the target − to the competitor", source="LFA Eq. 8",
               sd="independent cases"),
-    *quantity("even", "even", f"{UNIT}, of a head that looks everywhere alike",
+    *quantity("even", "SPS, uniform attention", f"{UNIT}, for uniform attention",
               "(tokens of the target − tokens of the competitor) / keys", tested=False),
-    Column(name="d", title="d", unit="pooled standard deviations, target against competitor", format="+.3f",
-           shown=False, doc="Cohen's d of attention to the target against the competitor"),
-    *counts("prompts", "independent cases: a pair counts once; fewest words of a kind where they share words"),
+    number("d", "Cohen's d", "pooled standard deviations, target against competitor",
+           "Cohen's d between attention to the target and to the competitor", "+.3f", False),
+    *counts("prompts", "independent cases: a pair counts once; the fewest words of a kind if cases share words"),
 )  # fmt: skip
 
 
 def summary(rows: pd.DataFrame, level: str = "all") -> pd.DataFrame:
-    """A table (all, layers, heads) of the rows of `read`, with the short names that `papers` keep: sd, ci_low …"""
+    """A table (all, layers, heads) of the rows of `read`, with the short names that `papers` use: sd, ci_low …"""
     seen = seen_of(rows)
     return tables(Sps(), seen, {"sps": estimate(seen.blocks["sps"], seen.contrasts["sps"])})[level].short("sps")

@@ -81,6 +81,13 @@ def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -
     return Column(name=name, title=title, unit=unit, doc=doc, format=format)
 
 
+def number(
+    name: str, title: str, unit: str, doc: str, format: str = ".4f", shown: bool = True, *, source: str = ""
+) -> Column:
+    """A column of numbers without an interval."""
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=shown, source=source)
+
+
 HEAD = (
     key("head", "head", "layer and index"),
     Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0", shown=False),

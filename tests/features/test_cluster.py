@@ -106,10 +106,10 @@ def test_parts_beside_other_features_and_parameters(tmp_path: Path) -> None:
     assert "against" not in clustered(path, parts=4).table("parts").frame
     strange = planted_file(tmp_path / "h.parquet", table=table, checkpoint="other")
     fewer = planted_file(tmp_path / "i.parquet", table=table.iloc[:-1])
-    for given, message in ((strange, "of another checkpoint"), (fewer, "other tokens")):
+    for given, message in ((strange, "another checkpoint"), (fewer, "other tokens")):
         with pytest.raises(InputError, match=message):
             clustered(path, parts=4, against=given)
-    with pytest.raises(InputError, match="two at least"):
+    with pytest.raises(InputError, match="--parts is at least 2"):
         Cluster(against_size=20)
 
 
@@ -128,7 +128,7 @@ def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
     other = raw_file(tmp_path / "hook", tables[1], x[1], hook="g", data={"corpus": "b"})
     for given, message in (
         (raw[:1], "1 files for 2 tables"),
-        (raw[::-1], "is of other data"),
+        (raw[::-1], "comes from other data"),
         ([raw[0], other], "has other hooks than"),
     ):
         with pytest.raises(InputError, match=message):
@@ -154,7 +154,7 @@ def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
     again = clustered(tmp_path / "f.parquet", fitted=out).table("labels").frame
     assert (again["cluster"] == first.table("labels").frame["cluster"]).all()
     for bad in ({"stability": 1}, {"raw": (out,)}, {"parts": 2}):
-        with pytest.raises(InputError, match="--fitted fits nothing"):
+        with pytest.raises(InputError, match="--fitted fits no clusters"):
             Cluster(fitted=out, **bad)
 
 
@@ -205,25 +205,25 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["--seed", str(2**32)], f"seed must be at least 0 and below {2**31}, got {2**32}"),
         (["{few}"], "5 tokens are fewer than --min-cluster-size 10"),
         (["{none}"], "none.parquet has no rows"),
-        (["--fitted", "{f}"], "there is no .*f.safetensors"),
+        (["--fitted", "{f}"], "f.safetensors does not exist"),
         (["--fitted", "{text}"], "is truncated or damaged"),
-        (["--fitted", "{tensors}"], "holds no clusters of one run"),
+        (["--fitted", "{tensors}"], "does not hold the clusters of one run"),
         (["{g}", "--fitted", "{modes}"], "another checkpoint than the clusters"),
         (["{none}", "--fitted", "{modes}"], "none.parquet has no rows"),
         (["--components", "0"], "components must be at least 1"),
         (["--method", "kmeans", "--clusters", "1"], "clusters must be at least 2"),
         (["--method", "kmeans", "--clusters", "241"], "240 distinct feature vectors are fewer than --clusters 241"),
         (["--resamples", "5"], "resamples must be at least 100"),
-        (["--raw", "{f}"], "has not the hooks"),
-        (["--raw", "{fewer}"], "40 tokens of the features are missing, 0 are others"),
-        (["--raw", "{other}"], "is of another checkpoint"),
-        (["--raw", "{twice}"], "is there twice"),
-        (["--raw", "{corpus}"], "is of other data"),
-        (["--raw", "{texts}"], "3 of 240 tokens or targets are others"),
+        (["--raw", "{f}"], "lacks the hooks"),
+        (["--raw", "{fewer}"], "lacks 40 tokens of the features and has 0 others"),
+        (["--raw", "{other}"], "has another checkpoint"),
+        (["--raw", "{twice}"], "occurs twice"),
+        (["--raw", "{corpus}"], "comes from other data"),
+        (["--raw", "{texts}"], "3 of 240 tokens or targets differ"),
         (["--raw", "{raw}", "{raw}"], "2 files for 1 tables"),
         (["{missing}"], "does not exist"),
         (["{nan}"], "1 row with missing values"),
-        (["{constant}"], "every column has one value in all rows"),
+        (["{constant}"], "all feature columns are constant"),
         (["{f}", "{g}"], "have different checkpoint"),
     ],
 )
@@ -274,7 +274,7 @@ def test_groups_that_nothing_joins_are_told_of() -> None:
     """Eight groups far apart, of which UMAP warns, and one group, of which it does not."""
     rng, labels = np.random.default_rng(0), pd.DataFrame(index=range(160))
     apart = np.concatenate([rng.normal(0, 0.01, (20, 5)) + 1000 * j for j in range(8)])
-    assert "nothing joins some groups" in _place(_umap(0), labels, apart, np.arange(160))
+    assert "unconnected groups" in _place(_umap(0), labels, apart, np.arange(160))
     assert labels[["x", "y"]].notna().all(axis=None)
     assert _place(_umap(0), labels, rng.normal(0, 1, (160, 5)), np.arange(160)) == ""
 

@@ -7,12 +7,12 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
 from streamscope.cli.errors import InputError
-from streamscope.features.cluster.checks import agreement_table, apart, stability_table
+from streamscope.features.cluster.checks import agreement_table, same_token_split, stability_table
 from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread
-from streamscope.features.cluster.measure import depths, each, same_token
+from streamscope.features.cluster.measure import depths, same_token
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.cluster.parts import parts_table
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import each, estimate
 from tests.features.test_cluster import NAMES, planted
 
 
@@ -68,7 +68,7 @@ def test_tables_against_counting() -> None:
         assert row["k_star_sd"] == pytest.approx((sum((k - sum(depth) / len(of)) ** 2 for k in depth) / len(of)) ** 0.5)
         assert row["early"] == pytest.approx(sum(k < 2 for k in depth) / len(of))
         assert [row[f"k{k}"] for k in range(7)] == pytest.approx([depth.count(k) / len(of) for k in range(7)])
-    shares = estimate(block := depths(labels, 6), each(block, "share")).frame
+    shares = estimate(block := depths(labels, 6), each("share", block.cells, null=None)).frame
     assert (shares["low"] < shares["value"]).all() and (shares["value"] < shares["high"]).all()
     for group in ("all", "clusters", "noise"):
         one = shares[shares["group"] == group]
@@ -120,7 +120,7 @@ def test_parts_find_what_was_planted() -> None:
     assert frame.loc["coverage", "own"] > 0.9
     assert table.missing[0, "difference_low"].startswith("the same in every")
     assert "difference" not in parts_table(ways[:1], documents, 4, 0, iter).frame
-    with pytest.raises(InputError, match="at least five a part"):
+    with pytest.raises(InputError, match="a part needs five"):
         parts_table(ways, documents, 10, 0, iter)
 
 
@@ -156,8 +156,8 @@ def test_one_token_in_different_clusters_against_pairs() -> None:
     rng = np.random.default_rng(0)
     ids, documents, ours = rng.integers(6, size=120), rng.integers(5, size=120), rng.integers(-1, 3, 120)
     ids[:3], ours[:3] = [90, 91, 92], 0  # in one document only
-    block = apart(ours, ids, ids, documents)
-    assert apart(ours, ids, np.arange(120), documents) is None
+    block = same_token_split(ours, ids, ids, documents)
+    assert same_token_split(ours, ids, np.arange(120), documents) is None
     found = []
     for i in range(120):
         others = [j for j in range(120) if ids[j] == ids[i] and documents[j] != documents[i] and ours[j] >= 0]

@@ -11,7 +11,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.features.needed_context import NeededContext, main
-from streamscope.features.needed_context.measure import bins_of, pairs
+from streamscope.features.needed_context.measure import bins_of, pair_cells
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import Measure, Observations, each, estimate
@@ -61,9 +61,9 @@ def test_a_model_that_reads_one_token_keeps_all(run: Path, corpus: tuple[Path, P
             for weights in block.attn.o.parameters():
                 weights.zero_()
     result = NeededContext(windows=(1, 3), least=LEAST).measure(model, data(corpus))
-    table, pairs = result.table().frame, result.table("pairs").frame
+    table, pair_cells = result.table().frame, result.table("pairs").frame
     assert (table["kept"] == 1).all() and (table["beyond"].abs() < 1e-12).all()
-    assert (pairs[["kept", "beyond"]].abs() < 1e-12).all().all()
+    assert (pair_cells[["kept", "beyond"]].abs() < 1e-12).all().all()
     assert result.table().missing[0, "kept_low"].startswith("the same in every")
 
 
@@ -92,9 +92,9 @@ def test_numbers_are_those_of_plain_loops(run: Path, corpus: tuple[Path, Path]) 
         assert row["tokens"] == inside.sum()
         assert row["kept"] == pytest.approx(kept[inside].mean())
         assert row["beyond"] == pytest.approx(over[inside].mean(), abs=2e-3)  # ties at the edges of bins
-    pairs = result.table("pairs").frame.set_index(["depths", "other", "window"])
-    assert len(pairs) == 9
-    for (one, other, window), row in pairs.iterrows():
+    pair_cells = result.table("pairs").frame.set_index(["depths", "other", "window"])
+    assert len(pair_cells) == 9
+    for (one, other, window), row in pair_cells.iterrows():
         for name in ("kept", "beyond"):
             assert row[name] == pytest.approx(table.loc[(one, window), name] - table.loc[(other, window), name])
 
@@ -111,7 +111,7 @@ def test_intervals_of_pairs_hold_what_words_decide() -> None:
         if not 0 < first.sum() < 600 or np.ptp(y) == 0:
             continue
         names, of = np.unique(np.stack([document, word], 1), axis=0, return_inverse=True)
-        ((_, total, n),) = pairs([y], {"a": first, "b": ~first}, (4,), of.ravel())
+        ((_, total, n),) = pair_cells([y], {"a": first, "b": ~first}, (4,), of.ravel())
         assert total.sum() / n.sum() == pytest.approx(y[first].mean() - y[~first].mean())
         p = []
         for clusters in ([tuple(one) for one in names.tolist()], names[:, 0].tolist()):

@@ -37,7 +37,7 @@ def test_own_labels_reach_profiles_samples_and_map(tmp_path: Path, capsys: pytes
     said = " ".join(capsys.readouterr().out.split())
     of = pd.read_parquet(features).merge(given, on=["document", "position"], how="left")
     none = int(of["label"].isna().sum())
-    assert f"labels of mine.parquet: {none} of 240 tokens have none, 2 of {len(given)} labels are of no token" in said
+    assert f"labels of mine.parquet: {none} of 240 tokens have none, 2 of {len(given)} labels have no token" in said
     result = Result.load(out)
     tokens = result.table("tokens").frame
     assert tokens["label"].tolist() == of["label"].fillna("").tolist()
@@ -75,7 +75,9 @@ def test_tokens_are_held_against_the_features(tmp_path: Path) -> None:
     table.to_parquet(path)
     assert read_labels(path, read_features(features)).names == ("x",)
     table.assign(token_id=table["token_id"] + (table["position"] == 4)).to_parquet(path)
-    with pytest.raises(InputError, match="is of other data: token_id of document 0, position 4 is 5 there, 4 in the"):
+    with pytest.raises(
+        InputError, match="belongs to other data: token_id of document 0, position 4 is 5 there, 4 in the"
+    ):
         read_labels(path, read_features(features))
 
 
@@ -101,12 +103,12 @@ def test_without_a_map_there_is_none(tmp_path: Path) -> None:
     ("made", "line"),
     [
         (None, "there is no file"),
-        ("text", "is no parquet file"),
+        ("text", "is not a parquet file"),
         ({"document": [0], "position": [1]}, "has no column 'label', but document, position"),
         ({"document": [0, 0], "position": [1, 1], "label": ["a", "b"]}, "document 0, position 1 is labelled twice"),
         (
             {"document": [500], "position": [1], "label": ["a"]},
-            r"no label is of a token .*500 to 500 there, 0 to 19 here",
+            r"no label matches a token .*500 to 500 there, 0 to 19 here",
         ),
         ({"document": ["a"], "position": [1], "label": ["a"]}, "document must be whole numbers"),
         ({"document": [0], "position": [1], "label": [0.5]}, "a label is text or a whole number, these are float64"),

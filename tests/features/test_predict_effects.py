@@ -9,8 +9,8 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.features.predict_effects import main
-from streamscope.features.predict_effects.explained import baselines, explain
-from streamscope.features.predict_effects.matched import Matched, match_effects, prefixes
+from streamscope.features.predict_effects.explained_variance import baselines, explain
+from streamscope.features.predict_effects.matched_tokens import MatchedTokens, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
 from streamscope.features.tables import OpenEffects
 from streamscope.instruments.parquet import read_about, write_table
@@ -126,7 +126,7 @@ def files(
     return planted_file(folder / "features.parquet", table=features), folder / "effects.parquet", features, effects
 
 
-def matched(features: Path, effects: Path) -> Matched:
+def matched(features: Path, effects: Path) -> MatchedTokens:
     return match_effects(read_features(features), OpenEffects(*read_effects(effects), str(effects)), str(features))
 
 
@@ -252,7 +252,7 @@ def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
         main(["--features", str(one), "--effects", str(other), "--edits", "L0H3"])
     with pytest.raises(InputError, match="token_effects"):
         matched(one, tmp_path / "none.parquet")
-    with pytest.raises(InputError, match="no table of effects"):
+    with pytest.raises(InputError, match="not a table of effects"):
         matched(one, one)
     planted_file(tmp_path / "features.parquet", table=features, checkpoint="other")
     with pytest.raises(InputError, match="different models"):

@@ -22,7 +22,7 @@ from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.enrichment import enrichment
 from streamscope.features.profile.measure import CLUSTER
 from streamscope.features.profile.profiles import most_common, profiles, samples
-from streamscope.features.profile.samples import Scale, farthest_points, from_centre, nearest
+from streamscope.features.profile.samples import Scale, centre_distance, farthest_points, nearest
 from streamscope.features.profile.token_kinds import kinds
 from streamscope.features.store import read_features
 from streamscope.features.tables import FeatureTables
@@ -101,7 +101,7 @@ def test_samples_are_central_and_spread() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(14, 2))
     distance = [math.dist(row, z.mean(0)) for row in z]
-    np.testing.assert_allclose(from_centre(z), distance)
+    np.testing.assert_allclose(centre_distance(z), distance)
     assert nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
     chosen = [nearest(z, 1)[0]]
     while len(chosen) < 4:

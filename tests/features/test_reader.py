@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.attention import attention_stats, gated
+from streamscope.features.compute.attention import apply_gate, attention_stats
 from streamscope.features.compute.formulas import columns, longest_run, stability
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
@@ -211,10 +211,10 @@ def test_thresholds_of_entropy_and_gate() -> None:
     stats = attention_stats(pattern, k=2)
     options = Extract(tier="topk", theta_entropy=0.1, theta_gate=0.3)
     for g, entropy, top in [(1.0, np.log(2), [0.3, 0.3]), (0.334, np.log(2), [0.1002, 0.1002]), (0.29, 0, [0, 0])]:
-        found = gated(stats, torch.full((1, 3, 1, 1), g), options)
+        found = apply_gate(stats, torch.full((1, 3, 1, 1), g), options)
         assert float(found.entropy[0, 2, 0]) == pytest.approx(entropy, abs=1e-6)  # peaks .3, .1002, .087
         assert found.top is not None and found.top[0, 2, 0].tolist() == pytest.approx(top, abs=1e-6)
-    assert float(gated(stats, None, options).entropy[0, 1, 0]) == 0  # one key only
+    assert float(apply_gate(stats, None, options).entropy[0, 1, 0]) == 0  # one key only
 
 
 def test_statistics_of_a_pattern_by_hand() -> None:
@@ -236,11 +236,11 @@ def test_statistics_of_a_pattern_by_hand() -> None:
     assert alone.top is not None and alone.top.shape == (1, 4, 1, 9) and alone.top[0, 3, 0, 3:].eq(0).all()
     gate = torch.tensor([0.25, 0.75]).expand(1, 4, 1, 2)
     for how, g in ((Extract(gate_reduce="mean"), 0.5), (Extract(gate_reduce="norm"), 0.3125**0.5)):
-        changed = gated(found, gate, how)
+        changed = apply_gate(found, gate, how)
         for name in ("peak", "mass", "distance", "local", "top"):
             torch.testing.assert_close(getattr(changed, name), g * getattr(found, name))
         assert changed.entropy.equal(found.entropy)
-    ungated = gated(bare, gate, Extract())
+    ungated = apply_gate(bare, gate, Extract())
     assert (ungated.top, ungated.distance, ungated.local) == (None, None, None)
 
 
@@ -249,7 +249,7 @@ def test_what_is_at_a_threshold_is_not_below_it() -> None:
     stats = attention_stats(pattern, k=1)
     gate = torch.full((1, 3, 1, 1), 0.5)
     for theta, kept in ((0.25, True), (0.251, False)):
-        found = gated(stats, gate, Extract(tier="topk", theta_entropy=theta, theta_gate=2 * theta))
+        found = apply_gate(stats, gate, Extract(tier="topk", theta_entropy=theta, theta_gate=2 * theta))
         assert (float(found.entropy[0, 2, 0]) > 0) == kept
         assert found.top is not None and float(found.top[0, 2, 0, 0]) == (0.25 if kept else 0)
 
@@ -260,7 +260,7 @@ def test_a_model_in_bf16_has_its_attention_summed_in_fp32() -> None:
     assert found.mass.dtype == torch.float32 and float(found.mass[0, -1, 0]) == float(found.local[0, -1, 0]) == 1.0
     assert attention_stats(pattern[..., :3, :3].double()).mass.dtype == torch.float64
     gate, stats = torch.rand(1, 513, 1, 7, generator=torch.Generator().manual_seed(0)).bfloat16(), found
-    assert gated(stats, gate, Extract()).mass.equal(gate.float().mean(-1) * stats.mass), "and its gates averaged"
+    assert apply_gate(stats, gate, Extract()).mass.equal(gate.float().mean(-1) * stats.mass), "and its gates averaged"
     read = FeatureReader(model_of("pls").bfloat16(), Extract(), raw=("blocks.1.attn.hook_z",)).read(documents(5))
     assert read.X.dtype == read.raw["blocks.1.attn.hook_z"].dtype == np.float32
 
@@ -279,7 +279,7 @@ def test_the_first_rows_of_documents_may_be_left_out(logits_row: Any) -> None:
     np.testing.assert_allclose(some.raw[hook], whole.raw[hook][kept], rtol=1e-5, atol=1e-5)
     n = 2 if logits_row == "query" else 3
     with pytest.raises(
-        InputError, match=f"^no document has the {n} tokens of a row beyond those left out; give longer "
+        InputError, match=f"^no document has the {n} tokens that a row needs after those left out; give longer "
     ):
         reader.read(docs, rows.tolist())
 
@@ -377,7 +377,7 @@ def test_bad_input() -> None:
         (Extract(logits_row="next"), [[3, 1]]),
     ):
         n = 2 if options.logits_row == "query" else 3
-        with pytest.raises(InputError, match=f"^no document has the {n} tokens of a row; give longer ones$"):
+        with pytest.raises(InputError, match=f"^no document has the {n} tokens that a row needs; give longer ones$"):
             FeatureReader(model, options).read(docs)
     for ids in ([1, VOCABULARY, 2], [1, 2, VOCABULARY], [-1, 2], [1, -1]):  # the last is no input, but comes
         with pytest.raises(InputError, match="outside the vocabulary"):

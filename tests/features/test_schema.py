@@ -97,7 +97,7 @@ def test_unknown_heads_are_refused_whatever_the_tier(tier, group: str) -> None:
     assert columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)}))
 
 
-SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 where there is no key"
+SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 without a key"
 SETTLED = "min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k; L where that is L−1"
 RUN = "longest run of layers with argmax p^(ℓ) = y"
 OF_TOP = "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate"
@@ -181,7 +181,7 @@ def test_a_family_names_what_its_function_gives() -> None:
     axes = {"a": "xy", "layer": range(2)}
     told = ("v_{a}_L{layer}", "kind", "unit", "source")
     fixed = family(*told, "a formula", lambda shape: axes)(pairs)
-    assert {name: x.tolist() for name, x in fixed.named(two_layers()).items()} == {
+    assert {name: x.tolist() for name, x in fixed.by_name(two_layers()).items()} == {
         "v_x_L0": [0, 4, 8], "v_x_L1": [1, 5, 9], "v_y_L0": [2, 6, 10], "v_y_L1": [3, 7, 11]}  # fmt: skip
     shape = two_layers().shape
     said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in fixed.columns(shape)]
@@ -191,9 +191,9 @@ def test_a_family_names_what_its_function_gives() -> None:
     assert [(c.formula, c.layer) for c in placed.columns(shape)] == [("x of 2", 7)] * 2 + [("y of 2", 7)] * 2
     short = family(*told, "a formula", lambda shape: {"a": "xyz", "layer": range(2)})(pairs)
     with pytest.raises(AssertionError, match=r"^v_\{a\}_L\{layer\}: torch.Size\(\[3, 2, 2\]\)"):
-        short.named(two_layers())
+        short.by_name(two_layers())
     alone = family("v", *told[1:], "a formula")(lambda seen: torch.arange(3.0))
-    assert alone.named(two_layers())["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(shape)] == [None]
+    assert alone.by_name(two_layers())["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(shape)] == [None]
 
 
 def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:

@@ -13,7 +13,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
 from streamscope.probes.check import main as check
-from streamscope.probes.check.measure import CHECKS, measured, problems
+from streamscope.probes.check.measure import CHECKS, measure_small, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTRUMENTS = discover()
@@ -26,7 +26,7 @@ _kept: dict[str, Result] = {}
 
 def result_of(name: str) -> Result:
     if name not in _kept:
-        _kept[name] = measured(INSTRUMENTS[name])
+        _kept[name] = measure_small(INSTRUMENTS[name])
     return _kept[name]
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_measured_is_one_line(
     (tmp_path / "mine.py").write_text(MINE.replace(old, new))
     with pytest.raises(SystemExit) as end:
         check([str(tmp_path / "mine.py")])
-    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measured: {said}\n")
+    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measurement: {said}\n")
 
 
 def test_data_come_with_their_defaults(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ QUICK = {"logit_lens", "pds"}
 OF_WEIGHTS = {
     "mixing_monitor": "did not fire",
     "routing": "did not fire",
-    "abliterate": "what is projected are weights",
+    "abliterate": "abliterate projects weights",
 }
 """Instruments that read or change weights, and what they say."""
 PARTS = {"picture": {"heads": ("L5.*",)}, "mixing": {"where": ("L1.*", "everywhere")}}

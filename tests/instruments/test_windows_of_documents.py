@@ -22,7 +22,7 @@ from streamscope.interventions.token_effects import TokenEffects
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
-from streamscope.probes.specialization.measure import consecutive
+from streamscope.probes.specialization.measure import blocks_of_neighbours
 from streamscope.text.strides import WindowedShards, overlapping_windows
 from tests.interventions import copiers
 from tests.tiny import WORDS
@@ -202,7 +202,7 @@ def test_features_of_the_next_position_lose_one_row_per_document_only(model: Any
 
 @pytest.mark.parametrize("n", [5, 12])
 def test_blocks_of_neighbours(n: int) -> None:
-    dealt = consecutive(list(range(n)), 3)
+    dealt = blocks_of_neighbours(list(range(n)), 3)
     blocks = [dealt[b::3] for b in range(3)]
     assert [x for block in blocks for x in block] == list(range(n))
     assert max(map(len, blocks)) - min(map(len, blocks)) <= 1

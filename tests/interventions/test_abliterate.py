@@ -9,7 +9,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
 from streamscope.interventions.abliterate import main
-from streamscope.interventions.abliterate.weights import abliterated, largest_output, project_out
+from streamscope.interventions.abliterate.weights import abliterate_weights, largest_output, project_out
 from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
@@ -43,7 +43,7 @@ def test_nothing_is_written_along_the_direction(preset: str) -> None:
     model = noisy(preset)
     d = unit(model.config.d_model)
     before = largest_output(model, tokens(), d)
-    new = abliterated(model, d, dense=True)
+    new = abliterate_weights(model, d, dense=True)
     assert before["attention"] > 1e-2 and before["FFN"] > 1e-2
     after = largest_output(new, tokens(), d)
     assert after["attention"] < 1e-5 * before["attention"] + 1e-6 and after["FFN"] < 1e-5 * before["FFN"] + 1e-6
@@ -53,7 +53,7 @@ def test_nothing_is_written_along_the_direction(preset: str) -> None:
             assert (projection.matrix().double() @ d.double()).abs().max() < 1e-6
             if projection.bias is not None:
                 assert abs(float(projection.bias.detach() @ d)) < 1e-6
-    whole = abliterated(model, d, dense=True, embedding=True)
+    whole = abliterate_weights(model, d, dense=True, embedding=True)
     assert largest_output(whole, tokens(), d)["readout"] < 1e-4
     assert not torch.equal(model.blocks[0].mlp.down.weight, new.blocks[0].mlp.down.weight)
 
@@ -68,7 +68,7 @@ def test_one_matrix_by_hand() -> None:
 def test_the_read_side_leaves_what_is_written() -> None:
     model = noisy("gpt2")
     d = unit(model.config.d_model)
-    new = abliterated(model, d, side="read")
+    new = abliterate_weights(model, d, side="read")
     o = new.blocks[0].attn.o.weight  # [out, in], as in the wrong formula W − (W d) d^T
     was = model.blocks[0].attn.o.weight
     torch.testing.assert_close(o, was - torch.outer(was @ d, d))
@@ -81,8 +81,8 @@ def test_the_read_side_leaves_what_is_written() -> None:
 def test_a_direction_that_nothing_is_written_along_changes_nothing() -> None:
     model = noisy("kromhc")
     d = unit(model.config.d_model)
-    without = abliterated(model, d, embedding=True)
-    again = abliterated(without, d, embedding=True)
+    without = abliterate_weights(model, d, embedding=True)
+    again = abliterate_weights(without, d, embedding=True)
     with torch.no_grad():
         torch.testing.assert_close(again(tokens()), without(tokens()), rtol=0, atol=2e-5)
         assert (without(tokens()) - model(tokens())).abs().max() > 1e-2
@@ -92,19 +92,19 @@ def test_channelized_projections_are_refused_or_made_dense_exactly() -> None:
     model = noisy("dst-kron")
     d = unit(model.config.d_model)
     with pytest.raises(InputError, match="kronecker.*--dense"):
-        abliterated(model, d)
-    new = abliterated(model, d, dense=True)
+        abliterate_weights(model, d)
+    new = abliterate_weights(model, d, dense=True)
     assert new.config.attention.o.kind == "dense" and model.config.attention.o.kind == "kronecker"
     expected = project_out(model.blocks[1].attn.o.matrix(), d)
     torch.testing.assert_close(new.blocks[1].attn.o.matrix(), expected)
     tiny = 1e-6 * d  # projecting out next to nothing: the dense model is the same function
     with torch.no_grad():
-        nearly = abliterated(model, tiny, dense=True)
+        nearly = abliterate_weights(model, tiny, dense=True)
         assert nearly.n_params() > model.n_params()
     with pytest.raises(InputError, match="width|shape"):
-        abliterated(model, d[:-1], dense=True)
+        abliterate_weights(model, d[:-1], dense=True)
     with pytest.raises(InputError, match="not 0"):
-        abliterated(model, 0 * d, dense=True)
+        abliterate_weights(model, 0 * d, dense=True)
 
 
 def test_kl_by_hand() -> None:
@@ -145,7 +145,7 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
         (["--direction", f"{file}:1", "--stream", "joint", "--to", str(tmp_path / "x")], "dimensions"),
         (["--direction", file, "--to", str(tmp_path / "x"), "--dense", "--control", str(run)], "without it"),
         (["--direction", file, "--to", str(tmp_path / "x")], "independent.*--dense"),
-        (["--direction", file, "--side", "read", "--embedding", "--to", str(tmp_path / "x")], "no such side"),
+        (["--direction", file, "--side", "read", "--embedding", "--to", str(tmp_path / "x")], "an embedding has none"),
     ):
         with pytest.raises(InputError, match=message):
             main([str(run), *argv])

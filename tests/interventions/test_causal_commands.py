@@ -49,7 +49,11 @@ def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, caps
     hydra([folder, *SMALL[:2], "--heads", "L0.H0", "--out", str(tmp_path / "h.parquet"),
            "--figure", str(tmp_path / "h.html")])  # fmt: skip
     out = " ".join(capsys.readouterr().out.split())
-    assert "unexplained at most" in out and "control range" in out and "change of P(answer) without the heads" in out
+    assert (
+        "unexplained at most" in out
+        and "control range" in out
+        and "change of P(answer) from ablating groups of heads" in out
+    )
     assert "NaN (unexplained)" not in out
     table = pd.read_parquet(tmp_path / "a.parquet")
     assert len(table) == 2
@@ -75,7 +79,7 @@ def test_a_model_beside_its_control_and_found_groups(
     assert set(result.table("diagonality").frame["tasks"]) == {"capitalization-8=found-entity, gender-16=found-anchor"}
     assert len(result.table("log_odds-control").frame) == 2 * 3
     assert "found-entity" in result.about["groups"] and "found-entity" in result.about["control"]["groups"]
-    assert "the model over its control" in capsys.readouterr().out
+    assert "Effects of the model divided by effects of the control" in capsys.readouterr().out
 
 
 def test_steering_against_a_control_with_the_loss(run: Callable[..., str], tmp_path: Path) -> None:
@@ -87,7 +91,7 @@ def test_steering_against_a_control_with_the_loss(run: Callable[..., str], tmp_p
         assert set(pd.read_parquet(tmp_path / f"{name}.parquet")["scale"]) == {0.0, 1.0, 2.0}
     leverage = pd.read_parquet(tmp_path / "s-leverage.parquet")
     assert set(leverage["measure"]) == {"probability", "log_odds"}
-    still = leverage["undefined"].str.contains("the control does not move")
+    still = leverage["undefined"].str.contains("the control does not change")
     assert ((leverage["leverage"] > 0) | still).all() and not still.all()
     assert (pd.read_parquet(tmp_path / "s-curves.parquet")["range"] > 0).all()
 

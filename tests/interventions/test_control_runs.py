@@ -203,7 +203,10 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
         assert itself.table(name).frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
     shares = itself.table("made_up")
     assert shares.frame["difference"].dropna().tolist() == [0, 0] and shares.frame["difference_low"].isna().all()
-    assert "told from 0" in shares.missing[1, "difference"] and "does not vary" in shares.missing[0, "difference_low"]
+    assert (
+        "significantly different from 0" in shares.missing[1, "difference"]
+        and "does not vary" in shares.missing[0, "difference_low"]
+    )
     both = kept(hydra, tmp_path, runs[0], *options, control=runs[1])
     row = both.table("effects-control").frame.set_index("group")
     assert both.table("made_up").frame["difference"][0] == pytest.approx(0.5, abs=1e-5)

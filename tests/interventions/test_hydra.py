@@ -58,7 +58,7 @@ def test_share_made_up_is_that_of_the_backup_and_rows_say_what_is_undefined() ->
     table = result.table()
     assert table.frame["group"].tolist() == ["L0H1", "L1H0", "both"]
     assert table.frame["made_up"][0] == pytest.approx(0.5, abs=1e-5)
-    assert table.missing[1, "made_up"] == "the direct effect cannot be told from 0"  # it sleeps
+    assert table.missing[1, "made_up"] == "the direct effect is not significantly different from 0"  # it sleeps
     assert table.frame["unexplained"].max() < 1e-5
     layers = result.table("layers").frame
     mine = layers[(layers["group"] == "L0H1") & (layers["layer"] == 1)].set_index("place")["compensation"]

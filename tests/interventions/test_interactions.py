@@ -123,7 +123,7 @@ def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--together", "--size", "2"], "give one or the other"),
+        (["--together", "--size", "2"], "leave out --size and --sets"),
         (["--sets", "3"], "give a --size of 2 or more"),
         (["--heads", "top2:foo"], "unknown head score 'foo': known: pds"),
         (["--scale"], "give at least one factor"),

@@ -259,7 +259,7 @@ def test_alignment() -> None:
     assert aligned_positions(3, 3, ()) == ([0, 1, 2], [0, 1, 2])
     assert aligned_positions(3, 5, (-1, 0)) == ([2, 0], [4, 0])
     assert aligned_positions(3, None, ()) == ([0, 1, 2], [0, 1, 2])
-    with pytest.raises(InputError, match="3 and 5 tokens: say with --position"):
+    with pytest.raises(InputError, match="3 and 5 tokens: give --position"):
         aligned_positions(3, 5, ())
     with pytest.raises(InputError, match="position 3 is outside a text of 3 tokens"):
         aligned_positions(3, 5, (3,))
@@ -313,10 +313,10 @@ def test_a_family_of_p_is_one_edit_and_amount(measured: Any) -> None:
         (["--blend", "1"], "--blend takes latents from another prompt"),
         (["--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
         (["--text", "a b", "--position", "9"], "position 9 is outside a text"),
-        (["--each", "--together"], "leave --together out"),
+        (["--each", "--together"], "leave out --together"),
         (["--clamp", "0", "nan"], "clamp must be a finite number, got nan"),
         (["--dims", "8"], "L0.q has latent dimensions 0 to 7, not 8"),
-        (["--text", "the cat", "--source", "the cat sat on the"], "tokens: say with --position"),
+        (["--text", "the cat", "--source", "the cat sat on the"], "tokens: give --position"),
     ],
 )
 def test_bad_input(run: Path, argv: list[str], message: str) -> None:

@@ -16,8 +16,8 @@ from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.stats.estimators import mean
 from streamscope.instruments.table import Table
 from streamscope.interventions.patch import Patch, main
-from streamscope.interventions.patch.activations import Patched, patch_pairs, plan, spots
-from streamscope.interventions.patch.measure import Swept, add, cell_labels, errors, tables
+from streamscope.interventions.patch.activations import PatchResults, patch_pairs, plan, spots
+from streamscope.interventions.patch.measure import SweepResults, add_blocks, cell_labels, errors, tables
 from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models.checkpoint import load
 from tests.interventions.swapped import PAIRS, make
@@ -25,15 +25,15 @@ from tests.probes import planted
 from tests.tiny import MOST_PARTS, WORDS, some, untrained
 
 
-def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> Swept:
+def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> SweepResults:
     zero = np.zeros(exact.shape[1])
-    return Swept([cell_labels(c, "denoise") for c in cells], Patched("denoise", zero, zero, exact), guessed)
+    return SweepResults([cell_labels(c, "denoise") for c in cells], PatchResults("denoise", zero, zero, exact), guessed)
 
 
-def table_of(one: Swept, pairs: list[PatchPair], threshold: float) -> Table:
+def table_of(one: SweepResults, pairs: list[PatchPair], threshold: float) -> Table:
     """The table of a sweep that was made by hand."""
     seen = InstrumentData({}, {}, {"title": "by hand"}, extra=[one])
-    add(seen, "effect", "recovery", [one], pairs, threshold, "hook")
+    add_blocks(seen, "effect", "recovery", [one], pairs, threshold, "hook")
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     return tables(Patch(threshold=threshold), seen, found)["patches"]
 
@@ -106,8 +106,8 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     cells = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])
     clean, corrupt = np.array([2.0, 3, 1, 4, 0.2, 2]), np.array([0.0, 1, -1, 0, 0, 0.5])
     patched = np.array([[1.0, 2.5, 0.5, 1, 9, 1]])
-    found = Patched("denoise", clean, corrupt, patched)
-    by_hand = Swept([cell_labels(cells[0], "denoise")], found, patched - corrupt)
+    found = PatchResults("denoise", clean, corrupt, patched)
+    by_hand = SweepResults([cell_labels(cells[0], "denoise")], found, patched - corrupt)
     row = table_of(by_hand, pairs, 0.5).frame.iloc[0]
     assert (row["n"], row["defined"], row["clusters"]) == (6, 5, 3)
     recovery = [(p - b) / (a - b) for p, a, b in zip(patched[0], clean, corrupt, strict=True) if abs(a - b) >= 0.5]

@@ -7,7 +7,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.p_values import rank_among
 from streamscope.interventions.controls import random_sets
 from streamscope.interventions.suppress import Suppress
-from streamscope.interventions.suppress.measure import over, ranked
+from streamscope.interventions.suppress.measure import heads_over, rank_heads
 from streamscope.models.head_spec import Head
 
 
@@ -43,17 +43,19 @@ def test_the_rank_of_heads_chosen_at_random_is_uniform() -> None:
 
 def test_selection_by_pds() -> None:
     scores = {Head(0, i): x for i, x in enumerate([0.1, 0.3, 0.3, 0.0, 0.05, 0.0])}
-    assert ranked(scores, 2) == (Head(0, 1), Head(0, 2))
-    assert ranked(scores, 2, "bottom") == (Head(0, 3), Head(0, 5))
-    assert over(scores, 0.075) == (Head(0, 0), Head(0, 1), Head(0, 2))
+    assert rank_heads(scores, 2) == (Head(0, 1), Head(0, 2))
+    assert rank_heads(scores, 2, "bottom") == (Head(0, 3), Head(0, 5))
+    assert heads_over(scores, 0.075) == (Head(0, 0), Head(0, 1), Head(0, 2))
     values = np.array(list(scores.values()))
-    assert [scores[h] for h in over(scores, "own")] == [x for x in values if x > values.mean() + values.std(ddof=1)]
+    assert [scores[h] for h in heads_over(scores, "own")] == [
+        x for x in values if x > values.mean() + values.std(ddof=1)
+    ]
     with pytest.raises(InputError, match="no head has PDS over 0.5.*L0H1"):
-        over(scores, 0.5)
+        heads_over(scores, 0.5)
     with pytest.raises(InputError, match="leave too few"):
-        over(scores, -1.0)
+        heads_over(scores, -1.0)
     with pytest.raises(InputError, match="k=4 of 6 heads"):
-        ranked(scores, 4)
+        rank_heads(scores, 4)
 
 
 @pytest.mark.parametrize("gates", [(1.0,), (0.0, 0.0), (float("nan"),), (1.0, float("inf"))])

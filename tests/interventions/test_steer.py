@@ -144,7 +144,7 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     assert list(table["scale"]) == [-1, -0.5, 0, 0.5, 1]
     assert pd.read_parquet(out.with_stem("steer-samples"))["sample"].str.startswith("Once upon").all()
     for argv, message in (
-        (["--direction", "nowhere"], "no file of directions"),
+        (["--direction", "nowhere"], "not a file of directions"),
         (["--direction", file, "--layers", "5"], "layers 0 to 1"),
         (["--direction", file, "--stream", "joint"], "dimensions"),
         (["--direction", file, "--streams", "resid"], "s0"),

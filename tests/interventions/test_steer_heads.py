@@ -107,7 +107,7 @@ def test_ranges_monotonicity_and_random_groups(found: dict[str, Observations]) -
     idle = one(table, measure="probability", group="idle")
     assert idle["flat"] == 20
     assert np.isnan(idle["spearman"])
-    assert "no case moves" in idle["undefined"]
+    assert "no case changes" in idle["undefined"]
 
 
 def noisy(slope: float, seed: int, clusters: int = 20) -> dict[str, Observations]:
@@ -144,7 +144,7 @@ def test_range_intervals_resample_whole_clusters() -> None:
 def test_a_control_that_does_not_move_has_no_leverage(found: dict[str, Observations]) -> None:
     table = leverage(found, found, (0.0, 1.5))
     for row, group in enumerate(table.frame["group"]):
-        assert ("does not move" in table.missing.get((row, "leverage"), "")) == (group == "idle")
+        assert ("does not change" in table.missing.get((row, "leverage"), "")) == (group == "idle")
 
 
 def test_half_the_copying_is_less_leverage(found: dict[str, Observations]) -> None:

@@ -276,7 +276,7 @@ def test_bad_input(tiny_run: Path) -> None:
         model = make("kromhc")
         with edit(model, e.replace_onwards("s4", e.zero, 0)):
             model(TOKENS)
-    with pytest.raises(InputError, match="replacement of shape"):
+    with pytest.raises(InputError, match="the replacement has shape"):
         e.sequence({"x": OTHER[:4]})("x", torch.zeros(1, 9, 32))
     with pytest.raises(InputError, match="no replacement"):
         e.constant({})("x", torch.zeros(1, 9, 32))

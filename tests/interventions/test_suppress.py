@@ -32,7 +32,7 @@ from streamscope.interventions.effects import by_construction
 from streamscope.interventions.observe import observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress, main
-from streamscope.interventions.suppress.measure import Protocol, add, design, ranked, tables
+from streamscope.interventions.suppress.measure import Protocol, add_measure, design, rank_heads, tables
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
@@ -102,12 +102,12 @@ def found(net: Any, aligned: Aligned) -> tuple[Protocol, Result, dict]:
     how = Suppress(gates=GATES, draws=20, resamples=200)
     ranking = Pds().measure(net, given_prompts(aligned, net)).table()
     scores = pds_scores(ranking.frame)
-    selections = {"top1": ranked(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
+    selections = {"top1": rank_heads(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
     protocol = design(scores, selections, GATES, draws=20)
     observed = observe_prompts(net, ("sps", "coherence"), protocol.edits, aligned, net.tokenizer)
     seen = InstrumentData({}, {}, {"title": "planted"}, extra=(protocol, ranking))
     for one in observed.values():
-        add(seen, protocol, one, 2)
+        add_measure(seen, protocol, one, 2)
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     return protocol, Result(tables(how, seen, found), seen.blocks, seen.contrasts, how.figures), observed
 
@@ -133,7 +133,7 @@ def test_the_recency_head_is_found_and_its_suppression_changes_nothing(found: tu
     assert one["delta"].tolist() == [0.0] * 10
     assert one["delta_p"].isna().all()
     assert reasons(result, "effects", "delta_p", **where) == {"the same in every independent case"}
-    assert reasons(result, "effects", "d", **where) == {"no case changed under the condition"}
+    assert reasons(result, "effects", "d", **where) == {"no case changed under the edit"}
 
 
 def test_the_semantic_head_carries_sps_and_coherence_as_on_paper(found: tuple, aligned: Aligned) -> None:

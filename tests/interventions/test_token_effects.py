@@ -22,7 +22,7 @@ from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
-from streamscope.interventions.token_effects.gates import Halves, Modes, apart, gates_of
+from streamscope.interventions.token_effects.gates import Halves, Modes, gates_of, linear_parts
 from streamscope.interventions.token_effects.sweep import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
@@ -122,7 +122,7 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
     for at in range(3):
         lost = gates[0] * (1 + at / 10)
         halves.add(at, gates_of(net, Document(at, list(range(21)), 21)), np.stack([lost, lost, lost]))
-    block, contrasts = halves.observed(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
+    block, contrasts = halves.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
     frame, _ = estimate(block, contrasts).wide(["edit"])
     found = frame.set_index("edit")
     own = (np.sort(gates[0])[10:].mean() - np.sort(gates[0])[:10].mean()) * 1.1
@@ -165,7 +165,7 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     assert modes.own.tolist() == [[True, False, False], [False, True, False]]
     assert modes.beside.tolist() == modes.own[::-1].tolist()
     assert "2 of 2 heads have some, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title()
-    block, contrasts = modes.observed(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
+    block, contrasts = modes.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
     found = estimate(block, contrasts).wide(["edit"])[0].set_index("edit")
     assert found.loc["L0H0", "low"] == 0 and found.loc["L0H0", "other"] == pytest.approx(10 / 7)
     assert found.loc["L0H0", "own"] == pytest.approx(-10 / 7)
@@ -186,8 +186,8 @@ def test_what_a_unit_moves_is_what_leaving_it_out_moves() -> None:
         some = kind[[0, 2]][:, kept]
         return float((part[[0, 2]][:, kept] * some).sum() / (tokens[kept] * some).sum())
 
-    found = apart(part, tokens, low)
-    assert found is not None and apart(part[1:2], tokens, low[1:2]) is None
+    found = linear_parts(part, tokens, low)
+    assert found is not None and linear_parts(part[1:2], tokens, low[1:2]) is None
     every = np.arange(9)
     for moved, kind in zip(found, (low, ~low), strict=True):
         whole, n = mean(every, kind), tokens * kind[[0, 2]]
@@ -235,7 +235,7 @@ def test_a_model_without_gates_is_a_control_of_one_with_gates(tmp_path: Path) ->
               "--out", str(out)])  # fmt: skip
         assert out.with_name(f"{run}-gates.parquet").exists() == gated
         beside = pd.read_parquet(out.with_name(f"{run}-gate-control.parquet"))
-        assert beside["undefined"].str.contains("no gate that moves within a document").all()
+        assert beside["undefined"].str.contains("no gate varies within a document").all()
 
 
 def test_gates_by_hand_from_the_rows() -> None:
@@ -248,7 +248,7 @@ def test_gates_by_hand_from_the_rows() -> None:
     halves = Halves(model, groups, len(ids))
     for at, (one, found) in enumerate(zip(ids, effects, strict=True)):
         halves.add(at, gates_of(model, Document(at, one, len(one))), np.abs(found.delta_loss))
-    block, contrasts = halves.observed(pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")}))
+    block, contrasts = halves.observe(pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")}))
     frame, _ = estimate(block, contrasts).wide(["edit"])
     high, low = [], []
     for one, found in zip(ids, effects, strict=True):

@@ -208,12 +208,12 @@ def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
     from streamscope.models.hooks import edit
     from streamscope.papers.demo.measure import Found, _following
     from streamscope.probes.coherence import Coherence
-    from streamscope.probes.coherence.elsewhere import exchanged
+    from streamscope.probes.coherence.elsewhere import aligned_control
     from streamscope.probes.probe import measure
 
     model = load(runs[0])
     aligned = align(load_suite("stories", n=30), model.tokenizer, model.config.n_ctx)
-    others = exchanged(aligned, model.tokenizer, model.config.n_ctx)
+    others = aligned_control(aligned, model.tokenizer, model.config.n_ctx)
 
     def due(layer: int | None = None, head: int = 0) -> pd.Series:
         def off(z, hook):

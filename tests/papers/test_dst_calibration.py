@@ -79,7 +79,7 @@ def test_logits_that_are_too_large_are_given_back_wholly_and_lost_words_are_not(
             return scaled(0.5)
         return {FINAL: lambda x, hook: torch.roll(x, 1, 1)}  # every word is that of the token before
 
-    monkeypatch.setattr("streamscope.interventions.edits.amplification.amplified", planted_edits)
+    monkeypatch.setattr("streamscope.interventions.edits.amplification.amplification", planted_edits)
     found = measure_run(net, shards, (4.0, 8.0, 16.0), 12).set_index("quantity")["value"]
     assert found["sharp.8"] > calibration.LEAST and found["kept.8"] == 1
     assert found["recovered.8"] == pytest.approx(1, abs=0.05) and found["hotter.8"] == pytest.approx(2, rel=0.08)

@@ -15,7 +15,7 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.parquet import read_about
 from streamscope.instruments.prompts.tasks import token_task
-from streamscope.interventions.hydra.decomposition import decompose, kept
+from streamscope.interventions.hydra.decomposition import decompose, kept_share
 from streamscope.interventions.selection import Group
 from streamscope.models.make import build
 from streamscope.models.train import main as train
@@ -355,7 +355,7 @@ def test_kept_is_the_slope_of_total_on_direct() -> None:
         task = token_task(copiers.suite(), net.tokenizer)
         (one,) = decompose(net, task, [Group("copier", (COPIER,))])
         slope = np.linalg.lstsq(one.direct[:, None], one.total, rcond=None)[0][0]
-        assert kept(one.direct, one.total) == pytest.approx(slope)
+        assert kept_share(one.direct, one.total) == pytest.approx(slope)
         values.append(slope)
     assert values[0] > 0.9 and values[1] == pytest.approx(0, abs=1e-4)
 

@@ -15,7 +15,7 @@ from streamscope.models.hooks import capture
 from streamscope.models.mixing import connections
 from streamscope.papers.krom.contraction import set_bias
 from streamscope.probes.contraction import Contraction
-from streamscope.probes.contraction.measure import APART, UNBOUND, by_module
+from streamscope.probes.contraction.measure import EQUAL, UNBOUND, by_module
 
 DATA = Documents(data="stories:1:6", batch_size=4, stride=0)
 
@@ -112,7 +112,7 @@ def test_what_has_no_bound_or_no_streams() -> None:
     """σ₂ of hyper-connections that are not doubly stochastic says nothing; equal streams have no share; others none."""
     model = model_of("hc")
     equal = Contraction().measure(model, DATA).table("modules")
-    assert (equal.frame["spread"] == 0).all() and equal.missing[0, "contracted"] == APART
+    assert (equal.frame["spread"] == 0).all() and equal.missing[0, "contracted"] == EQUAL
     torch.manual_seed(2)
     with torch.no_grad():
         for one in connections(model).values():

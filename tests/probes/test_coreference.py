@@ -176,7 +176,7 @@ def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
     assert set(query.undecided) == asked and not query.left_out
     table = measure(planted.model(), Coreference(), aligned)
     assert set(table["id"]) == {p.id for p in suite.prompts[6:]}
-    assert "12 left out whose text up to the query is asked with another answer" in left_out(query, "target")
+    assert "12 left out whose text up to the query also occurs with another answer" in left_out(query, "target")
     only = tuple(replace(p, pair=None, order=None) for p in both.prompts if p.id in asked)
     with pytest.raises(InputError, match=r"every prompt has a twin .* \(12\)"):
         measure(planted.model(), Coreference(), Suite("only", only, "planted"))
@@ -274,7 +274,7 @@ def test_bad_input(table: pd.DataFrame) -> None:
     nan = planted.set_pattern(lambda n: torch.full((n,), torch.nan))
     with pytest.raises(InputError, match="not finite"):
         measure(net, Coreference(), suite, edits=nan)
-    with pytest.raises(InputError, match="empty"):
+    with pytest.raises(InputError, match="to summarise"):
         summary(table.iloc[:0])
 
 

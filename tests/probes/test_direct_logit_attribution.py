@@ -64,7 +64,7 @@ def test_what_is_no_logit_difference_is_refused() -> None:
     model = load("stories/lfa")
     pair = SentencePair(id="p", good="The dog ran.", bad="The dog run.", category="c")
     task = sentence_task(SentencePairs("s", (pair,), "here"), model.tokenizer)
-    with pytest.raises(InputError, match="scores whole sentences, which is no one logit difference"):
+    with pytest.raises(InputError, match="scores whole sentences, which is not one logit difference"):
         DirectLogitAttribution().measure(model, OpenTasks([task], model.tokenizer))
     nonlinear = streamscope.models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
     with pytest.raises(InputError, match="output projection of layer 0 is not linear"):

@@ -28,7 +28,7 @@ from streamscope.probes.directions.contrast import (
     pair_cosines,
     random_cosine,
     separation,
-    shuffled,
+    shuffled_differences,
     singular_directions,
     unit,
 )
@@ -96,7 +96,7 @@ def test_shuffled_labels_and_other_seeds_are_at_the_random_baseline() -> None:
     rng, d = np.random.default_rng(0), 64
     states = rng.standard_normal((80, 1, d))
     r = unit(rng.standard_normal(d))
-    cosines = np.abs(unit(shuffled(states[:40], states[40:], 400)) @ r)
+    cosines = np.abs(unit(shuffled_differences(states[:40], states[40:], 400)) @ r)
     assert cosines.mean() == pytest.approx(random_cosine(d), rel=0.12)
     founds = []
     for seed in range(6):
@@ -267,10 +267,10 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     assert "best layer of resid by d" in capsys.readouterr().out
     best = read_direction(str(out.with_suffix(".safetensors")))
     assert best.layer == best_layer(pd.read_parquet(out))
-    for spec, message in ((":7", "layers 0 to 1"), (":first", "best or norm"), ("x", "no file of directions")):
+    for spec, message in ((":7", "layer from 0 to 1"), (":first", "best or norm"), ("x", "not a file of directions")):
         with pytest.raises(InputError, match=message):
             read_direction(f"{out.with_suffix('.safetensors')}{spec}")
-    with pytest.raises(InputError, match="no file of directions"):
+    with pytest.raises(InputError, match="not a file of directions"):
         read_direction(str(tiny_run / "model.safetensors"))
     assert check_direction(best, load(wide)) == ""
     assert check_direction(best, load(krom)) == f"found in {wide}"

@@ -6,7 +6,7 @@ import pytest
 
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Prompt
-from streamscope.probes.coherence.elsewhere import NO_CONTROL, elsewhere, opening
+from streamscope.probes.coherence.elsewhere import NO_CONTROL, opening, with_other_openings
 from streamscope.probes.coherence.measure import summary
 
 TEXTS = {
@@ -46,7 +46,7 @@ def test_the_opening_ends_with_the_sentence_of_the_nouns() -> None:
 
 def test_only_another_prompt_without_its_nouns_lends_its_opening() -> None:
     """c goes on with He, d has a pen as well: a can only take b's opening, c none."""
-    suite = elsewhere(aligned("a", "b", "c", "d"), seed=3)
+    suite = with_other_openings(aligned("a", "b", "c", "d"), seed=3)
     assert suite is not None
     made = {p.id: p for p in suite.prompts}
     assert sorted(made) == ["a", "b", "d"]
@@ -54,7 +54,7 @@ def test_only_another_prompt_without_its_nouns_lends_its_opening() -> None:
     start, end = made["a"].roles["query"]
     assert made["a"].text[start:end] == "it" and (made["a"].coherent, made["a"].incoherent) == (" x", " y")
     assert made["d"].text == "Ann saw a saw and a bag. She used it to draw. It was a"
-    assert elsewhere(aligned("a", "c")) is None
+    assert with_other_openings(aligned("a", "c")) is None
 
 
 def test_what_is_due_by_hand() -> None:

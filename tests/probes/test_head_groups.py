@@ -16,7 +16,7 @@ from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled, summary
+from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled_scores, summary
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
@@ -118,8 +118,8 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
         rows = [torch.tensor([*one, float(h > 1)]) for h, one in enumerate(looks)]
         patterns.append(torch.stack([row / row.sum() for row in rows])[:, None])
     found = captures(patterns)
-    dealt = shuffled(probe, found, query, tokenizer)
-    assert dealt.shape == (199, 8) and (dealt == shuffled(probe, found, query, tokenizer)).all()
+    dealt = shuffled_scores(probe, found, query, tokenizer)
+    assert dealt.shape == (199, 8) and (dealt == shuffled_scores(probe, found, query, tokenizer)).all()
     held = roles(summary(probe, read(found, query, tokenizer)), dealt).set_index("group")
     word = held[held["index"] == 1].iloc[0]
     assert word["held_out"] > 0.5 and not word["above_shuffled"] and word["p_shuffled"] > 0.05
@@ -137,7 +137,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     rows = [r / r.sum(-1, keepdim=True) for r in rows]
-    found = shuffled(probe, captures(rows), query, tokenizer, draws=3, seed=5)
+    found = shuffled_scores(probe, captures(rows), query, tokenizer, draws=3, seed=5)
     from streamscope.instruments.stats.held_out import halves
 
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
@@ -191,7 +191,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
 
 def test_too_few_heads_or_cases_are_one_line() -> None:
     table = looking(["semantic", "entity", "anchor"], 4)
-    with pytest.raises(InputError, match="3 groups of 2 heads need 6 heads, here are 3; lower --k"):
+    with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 3; lower --k"):
         summary(HeadGroups(k=2), table)
     with pytest.raises(InputError, match="k must be at least 1, got 0"):
         HeadGroups(k=0)

@@ -17,7 +17,7 @@ from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
 from streamscope.probes.mixing import by_module, final, log, short, without_gradient
 from streamscope.probes.mixing_monitor import main
-from streamscope.probes.mixing_monitor.measure import Watched, overview, watch
+from streamscope.probes.mixing_monitor.measure import RunMixing, overview, watch
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
@@ -67,7 +67,7 @@ def test_the_overview_is_that_of_the_log(runs: dict) -> None:
     assert row["loss"] == [r["loss"] for r in rows if r["kind"] == "eval"][-1]
 
 
-def watched(swaps: dict[str, float], rest: float | str) -> Watched:
+def watched(swaps: dict[str, float], rest: float | str) -> RunMixing:
     """A model of −8 without tokens whose modules have these swaps in both factors; what decay alone gives."""
     model = build("kromhc", "tiny").eval()
     with torch.no_grad():
@@ -78,7 +78,7 @@ def watched(swaps: dict[str, float], rest: float | str) -> Watched:
     if not isinstance(rest, str):
         rest = {f"blocks.{n}.{part}_hc": apart(rest) for n in (0, 1) for part in ("attn", "mlp")}
     about = {"preset": "kromhc", "seed": "0", "step": 0, "bias": -8.0, "loss": 1.0}
-    return Watched(NO_LOG, final(model, NO_LOG, 0), about, inert_modules(model), rest)
+    return RunMixing(NO_LOG, final(model, NO_LOG, 0), about, inert_modules(model), rest)
 
 
 def apart(s: float) -> float:

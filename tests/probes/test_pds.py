@@ -240,7 +240,7 @@ def short_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("arguments", "message"),
     [
         (["RUN", "--out", "pds.xlsx"], "parquet"),
-        (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave --threshold out"),
+        (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave out --threshold"),
         (["RUN", "--suite", "competng"], "competing"),
         (["nowhere"], "not a run folder"),
         (["RUN", "--n", "5"], "stories"),

@@ -22,10 +22,10 @@ from streamscope.probes.phenomena import NAMES, Phenomena, main
 from streamscope.probes.phenomena.measure import (
     PhenomenonObservations,
     _when,
-    cheaper,
+    best_head_held_out,
     chooses,
-    on_the_other_half,
     over_documents,
+    repetition_gain,
     settling,
     tables,
     verdict,
@@ -81,7 +81,7 @@ def test_the_best_of_many_noisy_heads_is_none(signed: bool) -> None:
         table = noise(seed)
         means = table.groupby("head")["value"].mean()
         luck.append((means.abs() if signed else means).max())
-        chosen, _ = on_the_other_half(table, "value", (table["case"] % 2).to_numpy(), signed=signed)
+        chosen, _ = best_head_held_out(table, "value", (table["case"] % 2).to_numpy(), signed=signed)
         assert len(chosen) == 20
         fair.append(chosen["value"].mean())
     # 20 means of standard error 1 / sqrt(20), or twice that where both halves choose one head: .05 to .1
@@ -92,9 +92,9 @@ def test_a_head_that_moves_downwards_is_found_by_its_size() -> None:
     table = noise(1)
     side, moved = (table["case"] % 2).to_numpy(), table["head"] == "h7"
     table.loc[moved, "value"] -= 3.0
-    chosen, head = on_the_other_half(table, "value", side, signed=True)
+    chosen, head = best_head_held_out(table, "value", side, signed=True)
     assert head == "h7 / h7" and chosen["value"].mean() == pytest.approx(-table.loc[moved, "value"].mean())
-    assert on_the_other_half(table, "value", side)[1] != "h7 / h7"
+    assert best_head_held_out(table, "value", side)[1] != "h7 / h7"
 
 
 def test_what_a_repeat_saves_by_hand() -> None:
@@ -109,7 +109,7 @@ def test_what_a_repeat_saves_by_hand() -> None:
             rows[at] = np.log((1 - p) / (vocabulary - 1))
             rows[at, after] = np.log(p)
         logits.append(rows)
-    assert cheaper(logits, tokens, n) == pytest.approx([2.0, 2.0])
+    assert repetition_gain(logits, tokens, n) == pytest.approx([2.0, 2.0])
 
 
 def test_attention_that_chooses_by_hand() -> None:
@@ -169,7 +169,7 @@ def test_random_words_are_words(one: object) -> None:
         pieces = one.tokenizer.pieces(ids[1:])
         assert all(text[0] == " " and text[1:].isalpha() and len(text) > 2 for text in pieces)
         assert ids[1:7] == ids[7:] and len(set(ids[1:7])) == 6
-    with pytest.raises(InputError, match="200 different words wanted, the vocabulary has"):
+    with pytest.raises(InputError, match="--length 200 needs as many different words, the vocabulary has"):
         Heads(length=200, pool="words").plan([], one.tokenizer)
 
 
@@ -240,7 +240,7 @@ def test_position_of_a_planted_head() -> None:
 
     model = planted.model()
     table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))
-    chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
+    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
     assert head == "L0H0 / L0H0" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
@@ -252,7 +252,7 @@ def test_position_is_pds_of_the_stories(one: object) -> None:
     from streamscope.probes.probe import measure
 
     table = measure(one, Pds(), align(load_suite("stories", n=60), one.tokenizer, one.config.n_ctx))
-    chosen, head = on_the_other_half(table, "difference", halves(table, 0)[0], signed=True)
+    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
     found = look(one, "position")
     assert (found["value"], found["head"], found["n"]) == (
         pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),
@@ -262,8 +262,8 @@ def test_position_is_pds_of_the_stories(one: object) -> None:
 def test_a_model_without_such_a_thing_has_no_verdict() -> None:
     found = Phenomena(only=("loss", "mixing")).measure("lfa", Documents(max_documents=4)).table()
     assert found.frame["verdict"].tolist() == ["–", "–"]
-    assert found.missing[1, "value"] == found.missing[1, "level"] == "no hyper-connections"
-    assert found.missing[0, "limit"] == "a number without a limit"
+    assert found.missing[1, "value"] == found.missing[1, "level"] == "the model has no hyper-connections"
+    assert found.missing[0, "limit"] == "the phenomenon has no limit"
 
 
 # ---- over a training -------------------------------------------------------------------------------
@@ -316,7 +316,11 @@ def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypa
     assert seen == [f"{run}@{step}" for step in (0, 4, 12)]
     assert "optimiser steps" in (tmp_path / "p.html").read_text()
     printed = capsys.readouterr().out
-    assert "no hyper-connections" not in printed and "3 snapshots" in printed and "when: between" in printed
+    assert (
+        "no hyper-connections" not in printed
+        and "3 snapshots" in printed
+        and "When each phenomenon appeared, between" in printed
+    )
     result = Result.load(out)
     table = result.table().frame
     assert table["step"].tolist() == [0] * 5 + [4] * 5 + [12] * 5

@@ -93,10 +93,10 @@ def test_the_query(net: Any, prompt: Aligned) -> None:
     assert set(picture(net, TEXT, query=".")["query"]) == {8}
     assert set(picture(net, prompt, "L0.H1", query=3)["query"]) == {3}
     assert len(picture(net, TEXT, query=0)) == 5
-    with pytest.raises(InputError, match="'a' is 2 times in the text, at tokens 3, 6; .* --query 6"):
+    with pytest.raises(InputError, match="'a' occurs at tokens 3, 6; .* --query 6"):
         picture(net, TEXT, query="a")
     for missing in ("h", "lathe", " "):
-        with pytest.raises(InputError, match="is no word of"):
+        with pytest.raises(InputError, match="is not a word of"):
             picture(net, TEXT, query=missing)
     for outside in (-1, 16):
         with pytest.raises(InputError, match=r"0 \(BOS\) to 15"):
@@ -106,7 +106,7 @@ def test_the_query(net: Any, prompt: Aligned) -> None:
 def test_bad_input(net: Any, prompt: Aligned) -> None:
     with pytest.raises(InputError, match="34 tokens with BOS, the context holds 32"):
         picture(net, "key " * 33)
-    with pytest.raises(InputError, match="no text"):
+    with pytest.raises(InputError, match="the text is empty"):
         picture(net, " \n")
     with pytest.raises(InputError, match="lone surrogates"):
         picture(net, "a \ud800")
@@ -165,7 +165,7 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     table = pd.read_parquet(out)
     assert table["head"].nunique() == 8 and table["query"].nunique() == 1
     assert text in Result.load(out).table("looks").title
-    assert "looks at" in capsys.readouterr().out
+    assert "top key" in capsys.readouterr().out
     main([str(tiny_run), "--text", text, "--heads", "L0.H1", "top2:induction", "--out", str(out)])
     table = pd.read_parquet(out)
     assert 2 <= table["head"].nunique() <= 3 and table["query"].nunique() == len(table["key"].unique())

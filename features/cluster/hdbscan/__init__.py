@@ -1,2 +1,2 @@
-"""HDBSCAN* on features, exactly: near rows (`boxes`, `neighbours`), the tree of all rows (`hierarchy`), flat
-clusters of it and new rows (`density`)."""
+"""HDBSCAN* on features, exact: near rows (`boxes`, `neighbours`), the tree of all rows (`hierarchy`), flat clusters and
+labels for new rows (`density`)."""

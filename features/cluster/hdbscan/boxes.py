@@ -1,17 +1,17 @@
-"""Rows in boxes: which blocks of a matrix of distances can be left out."""
+"""Bounding boxes of rows: which blocks of a distance matrix can be skipped."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 LEAF = 128
-"""Rows in a box, at most."""
+"""Largest number of rows in a box."""
 SLACK = 1e-9
-"""Relative, above the rounding of a squared distance."""
+"""Relative margin above the rounding of a squared distance."""
 
 
 class Boxes(NamedTuple):
-    """Box i holds the rows `order[bounds[i] : bounds[i + 1]]`, between `low[i]` and `high[i]` on every axis."""
+    """Box i holds the rows `order[bounds[i] : bounds[i + 1]]`; their coordinates lie in `low[i]` … `high[i]`."""
 
     order: np.ndarray
     bounds: np.ndarray
@@ -19,20 +19,20 @@ class Boxes(NamedTuple):
     high: np.ndarray
 
     def gaps(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """[boxes] the least squared distance between a point in each box and one between `low` and `high` [D]."""
+        """[boxes] the smallest squared distance from a point in each box to a point between `low` and `high` [D]."""
         apart = np.maximum(self.low - high, low - self.high)
         return np.square(np.maximum(apart, 0, out=apart)).sum(1)
 
     def rows(self, chosen: np.ndarray) -> np.ndarray:
-        """Places in `order` of the rows of some boxes, one box after the other."""
+        """Positions in `order` of the rows of the chosen boxes, box by box."""
         size = self.bounds[chosen + 1] - self.bounds[chosen]
         return np.arange(size.sum()) + np.repeat(self.bounds[chosen] - np.cumsum(size) + size, size)
 
 
 def boxes(z: np.ndarray, group: np.ndarray | None = None) -> Boxes:
-    """Boxes of the rows of z [n, D], by halving along the axis of largest variance.
+    """Boxes of the rows of z [n, D], made by halving along the axis of largest variance.
 
-    With `group` [n], numbers from 0, boxes hold rows of one group, and are in the order of the groups.
+    With `group` [n] (integers from 0), a box holds rows of one group and boxes are ordered by group.
     """
     parts = [np.arange(len(z))]
     if group is not None:

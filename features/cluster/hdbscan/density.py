@@ -1,13 +1,13 @@
-"""HDBSCAN* on a hierarchy: condensed tree, flat clusters, membership, and new points (Campello et al. 2013; McInnes &
+"""HDBSCAN* on a hierarchy: condensed tree, flat clusters, memberships, new points (Campello et al. 2013; McInnes &
 Healy 2017, "Accelerated Hierarchical Density Based Clustering").
 
     tree = condense(linkage, weights, min_cluster_size=10)
     owner = select(tree, "eom")
     labels, probabilities = memberships(tree, owner)
 
-λ = 1/d. Read from the root (λ = 0) to dense regions, a cluster loses tokens until two or more parts of at least
-`min_cluster_size` tokens are left: these are new clusters. Merges at one distance, up to rounding (`TIED`), are one
-split, so that the order of ties has no effect.
+λ = 1/d. From the root (λ = 0) to dense regions, a cluster loses tokens until it splits into two or more parts of at
+least `min_cluster_size` tokens: these are new clusters. Merges at one distance, up to rounding (`TIED`), count as one
+split, so the order of ties has no effect.
 
 Stability S(C) = Σ over its tokens (λ at which the token leaves C − λ at which C is born).
 """
@@ -24,20 +24,19 @@ Selection = Literal["eom", "leaf"]
 
 @dataclass(frozen=True)
 class CondensedTree:
-    """Clusters c = 0 (all tokens), 1, …, parents before children; rows are those of the linkage."""
+    """Clusters c = 0 (all tokens), 1, …, parents before children; rows are those of the linkage.
+
+    parent [clusters] int64 (−1 for the root); birth [clusters], the λ at which it splits off; death [clusters], the
+    largest λ at which a token leaves it or it splits; stability [clusters] S(C); last [rows], the smallest cluster of
+    the row; level [rows], the λ at which the row leaves that cluster.
+    """
 
     parent: np.ndarray
-    """[clusters] int64, −1 for the root."""
     birth: np.ndarray
-    """[clusters] λ at which it splits off."""
     death: np.ndarray
-    """[clusters] largest λ at which a token leaves it, or at which it splits."""
     stability: np.ndarray
-    """[clusters] S(C)."""
     last: np.ndarray
-    """[rows] the smallest cluster the row is in."""
     level: np.ndarray
-    """[rows] λ at which it leaves that cluster."""
 
 
 def condense(linkage: Linkage, weights: np.ndarray, min_cluster_size: int) -> CondensedTree:
@@ -88,7 +87,7 @@ def condense(linkage: Linkage, weights: np.ndarray, min_cluster_size: int) -> Co
 
 
 def _parts(node: int, n: int, left: list[int], right: list[int], distance: list[float]) -> list[int]:
-    """What `node` falls into at its distance: the largest nodes below it that hang together at a smaller one."""
+    """The parts that `node` splits into at its distance: the largest nodes below it that merge at smaller distances."""
     parts, todo, equal = [], [node], distance[node - n] - TIED
     while todo:
         at = todo.pop()
@@ -100,7 +99,7 @@ def _parts(node: int, n: int, left: list[int], right: list[int], distance: list[
 
 
 def select(tree: CondensedTree, selection: Selection) -> np.ndarray:
-    """[clusters] the selected cluster that each one lies in, itself included; −1 where none. Never the root.
+    """[clusters] the selected cluster that contains each cluster (itself included), −1 if none. Never the root.
 
     eom: excess of mass, the disjoint clusters of largest total stability; leaf: the clusters that do not split.
     """
@@ -112,7 +111,7 @@ def select(tree: CondensedTree, selection: Selection) -> np.ndarray:
     else:
         below = np.zeros(m)  # total stability of the best selection under each cluster
         for c in range(m - 1, 0, -1):
-            chosen[c] = tree.stability[c] >= below[c] * (1 - 1e-12)  # equal up to rounding: the larger one
+            chosen[c] = tree.stability[c] >= below[c] * (1 - 1e-12)  # on a tie up to rounding take the larger cluster
             below[tree.parent[c]] += max(tree.stability[c], below[c])
     owner = np.full(m, -1)
     for c in range(1, m):
@@ -122,22 +121,22 @@ def select(tree: CondensedTree, selection: Selection) -> np.ndarray:
 
 
 def memberships(tree: CondensedTree, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Selected cluster [rows] (−1: noise) and probability λ/λ_max, at most 1 (0 for noise)."""
+    """Selected cluster [rows] (−1: noise) and probability λ/λ_max ≤ 1 (0 for noise)."""
     cluster = owner[tree.last]
     return cluster, probability(tree, cluster, tree.level)
 
 
 def probability(tree: CondensedTree, cluster: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """min(λ, death) / death of selected clusters, 0 where `cluster` is −1."""
+    """min(λ, death) / death of selected clusters; 0 where `cluster` is −1."""
     death = tree.death[cluster]
     return np.where(cluster >= 0, np.minimum(level, death) / np.where(death > 0, death, 1), 0.0)
 
 
 def attach(tree: CondensedTree, neighbour: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """[points] the cluster of the condensed tree that holds a new point which joins row `neighbour` at λ = `level`.
+    """[points] the cluster of the condensed tree for a new point that joins row `neighbour` at λ = `level`.
 
-    The neighbour's smallest cluster, or, where the neighbour has not been reached at that λ, the first one above it
-    that is born below it (`hdbscan.approximate_predict`); distances 1/λ are compared up to rounding.
+    This is the neighbour's smallest cluster. If the neighbour is not reached at that λ, it is the first ancestor born
+    below it (`hdbscan.approximate_predict`). Distances 1/λ are compared up to rounding.
     """
     cluster = tree.last[neighbour]
     further, nearer = 1 / (1 / level + TIED), 1 / np.maximum(1 / level - TIED, TIED)

@@ -1,22 +1,21 @@
-"""The exact single-linkage hierarchy of mutual reachability (HDBSCAN*), from matrix products instead of trees.
+"""The exact single-linkage hierarchy of mutual reachability (HDBSCAN*), from matrix products.
 
     edges = spanning_tree(z, weights, min_samples=1)
     tree = single_linkage(edges, len(z))
 
-d_mr(a, b) = max(core(a), core(b), |a − b|) over distinct rows z [n, D], core(a) the distance to the `min_samples`-th
-other token, where a row of weight w stands for w equal tokens (Campello, Moulavi & Sander 2013, Def. 5 and 6; the
-token itself is not counted, as in the `hdbscan` package, while scikit-learn counts it).
+d_mr(a, b) = max(core(a), core(b), |a − b|) over distinct rows z [n, D]. core(a) is the distance to the `min_samples`-th
+other token; a row of weight w stands for w equal tokens (Campello, Moulavi & Sander 2013, Def. 5 and 6). As in the
+`hdbscan` package, the token itself is not counted; scikit-learn counts it.
 
-Distances come in blocks of a matrix product, |a − b|² = |a|² + |b|² − 2ab, for boxes of rows (`boxes`) that
-can matter: in 30 dimensions a search that goes down a tree, row by row, pays more for its way than it saves.
+Distances are computed in blocks, |a − b|² = |a|² + |b|² − 2ab, for boxes of rows (`boxes`) that can matter. In 30
+dimensions this is faster than a search tree that visits rows one by one.
 
-1. The nearest `LISTED` rows of each row. Borůvka's algorithm runs on these lists as long as they prove an edge: the
-   least known edge out of a component is in the tree if no row of the component could have an unlisted one below it.
-2. What is left (a few hundred components of 50,000 rows) is joined by the least distance between every two of them.
+1. Find the nearest `LISTED` rows of each row. Run Borůvka's algorithm on these lists as long as they prove an edge: the
+   shortest known edge out of a component is in the tree if no unlisted edge of the component can be shorter.
+2. Join the remaining components (a few hundred for 50,000 rows) by the smallest distance between every two.
 
-At worst two passes of n² D multiplications. Memory is n · LISTED + LEAF · n + boxes² + components². Distances below
-`RESOLUTION` are set to it: features of equal tokens differ in the last bits from batch to batch, and clusters must not
-be cut by that.
+At worst this takes two passes of n² D multiplications, and memory n · LISTED + LEAF · n + boxes² + components².
+Distances below `RESOLUTION` are raised to it: features of equal tokens differ in their last bits between batches.
 """
 
 from typing import NamedTuple
@@ -31,15 +30,14 @@ from streamscope.features.cluster.hdbscan.boxes import LEAF, SLACK, boxes
 from streamscope.features.cluster.hdbscan.neighbours import Progress, augmented, nearest, one_thread, products
 
 RESOLUTION = 1e-5
-"""In standard deviations of a feature; the rounding of |a|² + |b|² − 2ab at the size of 455 features is 1e-6."""
+"""In standard deviations of a feature; rounding of |a|² + |b|² − 2ab for 455 features is about 1e-6."""
 TIED = RESOLUTION / 10
-"""Distances that differ by less are equal: that rounding, and of features in single precision up to 10 standard
-deviations from 0."""
+"""Smaller differences between distances count as ties: rounding of the formula and of single-precision features."""
 LISTED = 8
 
 
 class Edges(NamedTuple):
-    """A spanning tree: row `a` [n−1], row `b` [n−1], `length` [n−1]; not sorted."""
+    """Edges of a spanning tree, unsorted: row `a` [n−1], row `b` [n−1], `length` [n−1]."""
 
     a: np.ndarray
     b: np.ndarray
@@ -55,7 +53,7 @@ class Linkage(NamedTuple):
 
 
 def core_distances(distance: np.ndarray, index: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
-    """[n] distance of each row to the `min_samples`-th other token, from the lists of its neighbours."""
+    """[n] distance of each row to its `min_samples`-th other token, from its list of neighbours."""
     tokens = np.cumsum(weights[index], axis=1) + (weights - 1)[:, None]
     enough = tokens >= min_samples
     at = np.where(enough.any(1), enough.argmax(1), index.shape[1] - 1)
@@ -67,7 +65,7 @@ def core_distances(distance: np.ndarray, index: np.ndarray, weights: np.ndarray,
 def spanning_tree(
     z: np.ndarray, weights: np.ndarray, min_samples: int = 1, *, progress: Progress = iter
 ) -> tuple[Edges, np.ndarray]:
-    """A minimum spanning tree of d_mr over the rows of z [n, D] float64, and the core distances [n]."""
+    """The minimum spanning tree of d_mr over the rows of z [n, D] float64, and the core distances [n]."""
     n = len(z)
     if n == 1:
         none = np.empty(0, np.int64)
@@ -78,20 +76,20 @@ def spanning_tree(
     reach = np.maximum(np.maximum(core[:, None], core[index]), distance)
     component, parts = np.arange(n), list[Edges]()
     while component.max() > 0:
-        edges = _proven(component, index, reach, beyond)
+        edges = _proven_edges(component, index, reach, beyond)
         if not len(edges.a):
             break
         parts.append(edges)
-        component = _joined(component, component[edges.a], component[edges.b])
+        component = _merged_components(component, component[edges.a], component[edges.b])
     if component.max() > 0:
-        parts.append(_between(z, core if min_samples > 1 else None, component, progress))
+        parts.append(_edges_between_components(z, core if min_samples > 1 else None, component, progress))
     return Edges(*(np.concatenate(one) for one in zip(*parts, strict=True))), core
 
 
-def _proven(component: np.ndarray, index: np.ndarray, reach: np.ndarray, beyond: np.ndarray) -> Edges:
-    """The least edge out of every component of which the lists prove that it is the least.
+def _proven_edges(component: np.ndarray, index: np.ndarray, reach: np.ndarray, beyond: np.ndarray) -> Edges:
+    """The shortest edge out of each component whose lists prove that it is the shortest.
 
-    Components may choose edges of the same length in a circle; `single_linkage` leaves one of them out.
+    Ties can close a circle; `single_linkage` leaves one of those edges out.
     """
     rows = np.arange(len(index))
     outside = np.where(component[index] != component[:, None], reach, np.inf)
@@ -110,18 +108,20 @@ def _proven(component: np.ndarray, index: np.ndarray, reach: np.ndarray, beyond:
     return Edges(a[chosen], b[chosen], length[chosen])
 
 
-def _joined(component: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Components numbered from 0 after joining `a` with `b`."""
+def _merged_components(component: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Component numbers from 0 after merging `a` with `b`."""
     m = component.max() + 1
     graph = coo_matrix((np.ones(len(a)), (a, b)), shape=(m, m))
     return connected_components(graph, directed=False)[1][component]
 
 
-def _between(z: np.ndarray, core: np.ndarray | None, component: np.ndarray, progress: Progress) -> Edges:
-    """Tree edges between components, from the least d_mr of every two that can be neighbours in the tree.
+def _edges_between_components(
+    z: np.ndarray, core: np.ndarray | None, component: np.ndarray, progress: Progress
+) -> Edges:
+    """Tree edges between components, from the smallest d_mr of every two that can be neighbours in the tree.
 
-    Along a tree over one row of each box, the longest edge between two components bounds theirs in the true tree: boxes
-    farther apart are left out. `core` is None where it is the distance to the nearest row: d_mr is the distance then.
+    On a tree over one row per box, the longest edge on the path between two components bounds their edge in the true
+    tree, so boxes farther apart are skipped. `core` is None if it equals the distance to the nearest row.
     """
     cells = boxes(z, component)
     ends, of = cells.bounds, component[cells.order[cells.bounds[:-1]]]
@@ -138,7 +138,7 @@ def _between(z: np.ndarray, core: np.ndarray | None, component: np.ndarray, prog
     first = np.searchsorted(of, np.arange(of[-1] + 1))
     coarse = np.vstack([squared(rows, ends[:-1]).copy() for rows in np.array_split(ends[:-1], 1 + len(of) // LEAF)])
     coarse = np.minimum.reduceat(np.minimum.reduceat(coarse, first, axis=0), first, axis=1)
-    limit = _longest_on_the_way(np.maximum(coarse, coarse.T)) * (1 + SLACK) + SLACK
+    limit = _longest_edge_on_path(np.maximum(coarse, coarse.T)) * (1 + SLACK) + SLACK
     pairs: list[np.ndarray] = []
     for i in progress(range(len(of) - 1)):
         gap = cells.gaps(cells.low[i], cells.high[i])[i + 1 :]
@@ -169,16 +169,16 @@ def _between(z: np.ndarray, core: np.ndarray | None, component: np.ndarray, prog
     return Edges(np.array(a), np.array(b), np.maximum(np.sqrt(length), RESOLUTION))
 
 
-def _longest_on_the_way(squared: np.ndarray) -> np.ndarray:
-    """[m, m] the longest edge on the way between two nodes along the spanning tree of squared distances [m, m]."""
+def _longest_edge_on_path(squared: np.ndarray) -> np.ndarray:
+    """[m, m] the longest edge on the path between two nodes of the spanning tree of squared distances [m, m]."""
     flat = squareform(np.maximum(squared, RESOLUTION**2), checks=False)
     return squareform(cophenet(linkage(flat, "single")))
 
 
 def single_linkage(edges: Edges, n: int) -> Linkage:
-    """The merges of n rows along a spanning tree, shortest edge first, ties in the order of the rows.
+    """The merges of n rows along a spanning tree, shortest edge first, ties in row order.
 
-    Edges beyond a tree's are left out if they close a circle. Raises `ValueError` when the rows are not connected.
+    Edges that close a circle are left out. Raises `ValueError` if the rows are not connected.
     """
     order = np.lexsort((np.maximum(edges.a, edges.b), np.minimum(edges.a, edges.b), edges.length))
     above, node = list(range(n)), list(range(n))

@@ -1,10 +1,10 @@
-"""Nearest rows, exactly, from products of matrices.
+"""Exact nearest rows from matrix products.
 
     distance, index = nearest(x, y, k=8)
 
-|x − y|² = |x|² + |y|² − 2xy for blocks of `boxes` that can matter. A float32 product proposes `SPARE` rows
-more than wanted; their distances are computed again from the differences, in float64. Where its rounding, at
-most 2 (D + 8) 2⁻²⁴ (|x|² + |y|²), could have hidden a nearer row, as among nearly equal ones, float64 repeats it.
+|x − y|² = |x|² + |y|² − 2xy for blocks of `boxes` that can matter. A float32 product proposes `SPARE` rows more than
+wanted, and their distances are recomputed in float64. If float32 rounding, at most 2 (D + 8) 2⁻²⁴ (|x|² + |y|²), could
+have hidden a nearer row, the product is repeated in float64.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ SPARE = 8
 GROUPS = 32
 Progress = Callable[[Iterable], Iterable]
 one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
-"""Threads of products this small wait for each other: on a busy machine two took 63 s where one takes 5."""
+"""Multi-threaded BLAS is slower for products this small: 63 s with two threads, 5 s with one."""
 
 
 def augmented(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -33,10 +33,10 @@ def augmented(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def nearest(
     x: np.ndarray, y: np.ndarray, k: int, *, others: bool = False, progress: Progress = iter
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances [n, k], ascending, and indices [n, k] of the k rows of y nearest to each row of x.
+    """Distances [n, k] (ascending) and indices [n, k] of the k rows of y nearest to each row of x.
 
-    Fewer than k where y has fewer. With `others`, x is y and a row is not its own neighbour. A box of rows of x is
-    compared with the nearest boxes of y for a bound, then with all boxes within it.
+    Fewer than k if y has fewer. With `others`, x is y and a row is not its own neighbour. Each box of x is compared
+    with its nearest boxes of y to get a bound, then with all boxes within the bound.
     """
     take = min(k + others, len(y))
     ours, theirs = boxes(x), boxes(y)
@@ -66,7 +66,7 @@ def nearest(
                 found[unsure, :take] = theirs.order[columns[at]]
                 exact[unsure, take:] = np.inf
                 exact[unsure, :take] = np.square(x[rows[unsure], None] - y[found[unsure, :take]]).sum(-1)
-        if others:  # the row itself first; where many are equal it may not be among them, and any one goes
+        if others:  # the row itself sorts first; among many equal rows any one is dropped
             exact[(found == rows[:, None]) & (exact < np.inf)] = -1
         order = np.lexsort((found, exact))[:, int(others) : take]
         distance[rows] = np.sqrt(np.take_along_axis(exact, order, 1))
@@ -75,9 +75,9 @@ def nearest(
 
 
 def products(right: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """left [n, D], columns [m] -> left right[columns]ᵀ [n, m], n ≤ `LEAF`, good until the next call.
+    """left [n, D], columns [m] -> left right[columns]ᵀ [n, m] for n ≤ `LEAF`, valid until the next call.
 
-    In memory that is used again: fresh pages would cost as much as the product.
+    The output memory is reused: allocating new pages would cost as much as the product.
     """
     rows, out = np.empty_like(right), np.empty(LEAF * len(right), right.dtype)
 
@@ -90,9 +90,9 @@ def products(right: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray
 
 
 def _smallest(values: np.ndarray, k: int) -> np.ndarray:
-    """Columns [n, k] of the k smallest of each row of values [n, m], in no order.
+    """Columns [n, k] of the k smallest entries of each row of values [n, m], unordered.
 
-    They lie in the k of m/GROUPS groups with the least minima, or among the columns that make no whole group.
+    They lie in the k groups (of m/GROUPS columns) with the smallest minima, or in the columns that fill no group.
     """
     n, m = values.shape
     if k >= m:

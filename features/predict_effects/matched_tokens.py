@@ -15,36 +15,36 @@ MEASURES = ("delta_loss", "delta_log_p")
 
 
 @dataclass(frozen=True)
-class Matched:
-    """The n tokens that both tables hold."""
+class MatchedTokens:
+    """The n tokens in both tables."""
 
     x: np.ndarray
-    """Features [n, d], without the columns that are zero by construction."""
+    """Features [n, d], without columns that are zero by construction."""
     table: pd.DataFrame
-    """document, position, loss, log_p and the effects `delta_loss_NAME`, `delta_log_p_NAME`, in the rows of x."""
+    """document, position, loss, log_p and the effects `delta_loss_NAME`, `delta_log_p_NAME`, row by row as x."""
     edits: tuple[str, ...]
     features_only: int
-    """Rows of the features without an effect."""
+    """Number of feature rows without an effect."""
     effects_only: int
-    """Rows of the effects without features."""
+    """Number of effect rows without features."""
     repeated: int
-    """Rows whose text, from the start of the document to the token, begins another document as well: features (but κ of
-    the true token) and Δ ln p are those of the rows there, which may be in another fold."""
+    """Number of rows whose text from the start of the document also begins another document. Their features (except κ
+    of the true token) and Δ ln p are the same there, possibly in another fold."""
 
 
-def match_effects(found: Features, effects: OpenEffects, features: str = "the features") -> Matched:
-    """Join the rows of both tables; `features` is what errors call the first.
+def match_effects(found: Features, effects: OpenEffects, features: str = "the features") -> MatchedTokens:
+    """Join the rows of both tables; errors call the first `features`.
 
-    Raises `InputError` for files of another kind, different models, columns that are missing or of another type, tokens
-    that differ (other data, other cuts), rows that occur twice, missing or infinite values, and no row in common.
+    Raises `InputError` for files of another kind, different models, missing or mistyped columns, different tokens
+    (other data or cuts), repeated rows, missing or infinite values, and no row in common.
     """
-    table, about, where = effects.table, effects.of, effects.where
+    table, about, where = effects.table, effects.description, effects.where
     one, other = str(found.about["checkpoint"]), str(about.get("checkpoint"))
     if one != other:
-        raise InputError(f"{features} and {where} are of different models ({one[:8]}, {other[:8]}); use one run")
+        raise InputError(f"{features} and {where} come from different models ({one[:8]}, {other[:8]}); use one run")
     edits = tuple(about.get("edits") or ())
     values = [f"{measure}_{edit}" for measure in MEASURES for edit in edits] + ["loss", "log_p"]
-    table = _checked(table, where, values)
+    table = _with_types(table, where, values)
     if bad := not_finite(table[values].to_numpy()):
         raise InputError(f"{where}: {bad}; compute it again")
     if twice := int(table.duplicated(KEY).sum()):
@@ -56,24 +56,21 @@ def match_effects(found: Features, effects: OpenEffects, features: str = "the fe
     same = np.all([both[name] == both[f"{name}_effects"] for name in IDS], axis=0)
     if not same.all():
         raise InputError(
-            f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {where} are of different "
-            "data, or the features of another logits_row than query"
+            f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {where} come from different "
+            "data, or the features were extracted with another --logits-row than query"
         )
     prefix = prefixes(found.table)[both["row"].to_numpy()]
     _, at, times = np.unique(prefix, return_inverse=True, return_counts=True)
     keep = [i for i, column in enumerate(found.columns) if not column.constant]
-    return Matched(
-        x=found.X[both["row"].to_numpy()][:, keep],
-        table=both[[*KEY, *values]],
-        edits=edits,
-        features_only=len(found.table) - len(both),
-        effects_only=len(table) - len(both),
+    return MatchedTokens(
+        x=found.X[both["row"].to_numpy()][:, keep], table=both[[*KEY, *values]], edits=edits,
+        features_only=len(found.table) - len(both), effects_only=len(table) - len(both),
         repeated=int(((times[at] > 1) & (prefix >= 0)).sum()),
-    )
+    )  # fmt: skip
 
 
-def _checked(table: pd.DataFrame, path: str, values: list[str]) -> pd.DataFrame:
-    """Integers of `KEY` and `IDS`, numbers of `values`; `InputError` for other columns, and where there is no edit."""
+def _with_types(table: pd.DataFrame, path: str, values: list[str]) -> pd.DataFrame:
+    """The table with integer `KEY` and `IDS` and real `values`; `InputError` otherwise, and without edits."""
     if len(values) == 2:
         raise InputError(f"{path} names no edits; compute it again")
     for name in (*KEY, *IDS, *values):
@@ -85,8 +82,8 @@ def _checked(table: pd.DataFrame, path: str, values: list[str]) -> pd.DataFrame:
 
 
 def prefixes(table: pd.DataFrame) -> np.ndarray:
-    """[n] a number for the tokens from the document's start to each row, equal where these are; −1 where rows before
-    are missing. `table`: columns document, position, token_id."""
+    """[n] a number for the text from the document's start to each row, equal for equal texts; −1 if rows before are
+    missing. `table` has columns document, position, token_id."""
     of, known = np.full(len(table), -1), dict[tuple[int, int], int]()
     order = np.lexsort((table["position"], table["document"]))
     rows = table[[*KEY, "token_id"]].to_numpy()[order].tolist()

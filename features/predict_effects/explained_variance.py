@@ -1,11 +1,10 @@
-"""How much of the effects of interventions per-token features explain: R² on documents that no regression has seen.
+"""How much of the effects of interventions per-token features explain: R² on held-out documents.
 
-R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over documents (`regression`), ȳ the mean of the
-training documents: 0 is no better than saying the mean, and below 0 is worse. 95 % intervals: expanded BCa bootstrap
-of documents (`instruments.stats.estimators.cluster_bootstrap`), predictions taken as given. Of effects without any
-relation under 1 % of the intervals lie above 0 and a third wholly below (simulated; the tests repeat some of it).
-Beside the features stand what is known without them (`BASELINES`) and the features with effects dealt out at random
-(`shuffled`).
+R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over documents (`regression`), ȳ the mean of the training
+documents: 0 is no better than the mean, below 0 is worse. 95 % intervals: expanded BCa bootstrap of documents
+(`instruments.stats.estimators.cluster_bootstrap`), with predictions held fixed. In simulations without any relation,
+under 1 % of the intervals lie above 0 and a third wholly below; the tests repeat a part of this. Comparisons are
+predictors known without features (`BASELINES`) and features with shuffled effects (`shuffled`).
 """
 
 from collections.abc import Callable, Mapping
@@ -30,27 +29,27 @@ from streamscope.instruments.undefined_cells import note
 BASELINES = ("position", "loss", "confidence")
 """position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction."""
 ROUNDING = 1e-6
-"""Nats: effects with a smaller sd are rounding of float32."""
+"""In nats: effects with a smaller sd are float32 rounding."""
 
 
 @dataclass(frozen=True)
-class Explained:
-    """What features explain of m effects, d documents."""
+class ExplainedVariance:
+    """How well features explain m effects on d documents."""
 
     table: pd.DataFrame
     """One row per effect."""
     errors: dict[str, np.ndarray]
-    """Columns that were used (features, a baseline …) -> Σ (y − ŷ)² of each document, [those that vary, d]."""
+    """Columns used (features, a baseline …) -> Σ (y − ŷ)² per document, [varying effects, d]."""
     around: np.ndarray
-    """Σ (y − ȳ)² [those that vary, d]."""
+    """Σ (y − ȳ)² [varying effects, d]."""
     varies: np.ndarray
     """[m] whether an effect varies by more than rounding."""
     documents: np.ndarray
-    """[d] names."""
+    """[d] names of the documents."""
 
 
 def baselines(position: np.ndarray, loss: np.ndarray, log_p: np.ndarray) -> dict[str, np.ndarray]:
-    """What is known of a token without features: name -> [n, columns]."""
+    """Predictors known without features: name -> [n, columns]."""
     q, loss, log_p = (np.asarray(v, float) for v in (position, loss, log_p))
     return {
         "position": np.stack([q, np.log1p(q), 1 / (1 + q)], 1),
@@ -60,24 +59,16 @@ def baselines(position: np.ndarray, loss: np.ndarray, log_p: np.ndarray) -> dict
 
 
 def explain(
-    x: np.ndarray,
-    effects: np.ndarray,
-    known: Mapping[str, np.ndarray],
-    documents: np.ndarray,
-    *,
-    model: Literal["ridge", "boosting"] = "ridge",
-    folds: int = 5,
-    shuffles: int = 5,
-    resamples: int = 2000,
-    seed: int = 0,
-    progress: Progress = iter,
-) -> Explained:
-    """One row per column of `effects` [n, m]: R² of x [n, d], of what is `known`, of both, of shuffled effects.
+    x: np.ndarray, effects: np.ndarray, known: Mapping[str, np.ndarray], documents: np.ndarray, *,
+    model: Literal["ridge", "boosting"] = "ridge", folds: int = 5, shuffles: int = 5, resamples: int = 2000,
+    seed: int = 0, progress: Progress = iter,
+) -> ExplainedVariance:  # fmt: skip
+    """One row per column of `effects` [n, m]: R² from x [n, d], from `known` predictors, both, and shuffled effects.
 
-    Columns r2, r2_low, r2_high; a column per entry of `known`; `baselines`, all of these together; `both`, with the
-    features; gain = both − max(baselines, 0), gain_low, gain_high; shuffled (mean), shuffled_max; spearman; `chosen`,
-    the median penalty or number of trees; sd; n, documents; undefined. Raises `InputError` for fewer documents than
-    folds, or than eight, and when no effect varies.
+    Columns r2, r2_low, r2_high; one per entry of `known`; `baselines`, all of these; `both`, with the features;
+    gain = both − max(baselines, 0), gain_low, gain_high; shuffled (mean), shuffled_max; spearman; `chosen`, the median
+    penalty or number of trees; sd; n, documents; undefined. Raises `InputError` for fewer documents than folds or than
+    eight, and if no effect varies.
     """
     codes = cluster_codes(documents, len(effects))
     found, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
@@ -89,11 +80,11 @@ def explain(
     if not varies.any():
         raise InputError(f"no effect differs between tokens by more than rounding ({ROUNDING:g} nats)")
     y = np.asarray(effects[:, varies], float)
-    together = np.concatenate(list(known.values()), 1)
-    sets = {"features": x, **known, "baselines": together, "both": np.concatenate([x, together], 1)}
-    said = {name: fit(columns, y, split) for name, columns in sets.items()}
-    errors = {name: _by_document(y - one.predicted, codes) for name, one in said.items()}
-    around = _by_document(y - said["features"].mean, codes)
+    all_known = np.concatenate(list(known.values()), 1)
+    sets = {"features": x, **known, "baselines": all_known, "both": np.concatenate([x, all_known], 1)}
+    fits = {name: fit(columns, y, split) for name, columns in sets.items()}
+    errors = {name: _by_document(y - one.predicted, codes) for name, one in fits.items()}
+    around = _by_document(y - fits["features"].mean, codes)
     r2 = {name: _r2(e, around) for name, e in errors.items()}
     how: dict[str, Any] = {"resamples": resamples, "seed": seed}
     low, high = cluster_bootstrap(_r2, errors["features"], around, **how)
@@ -104,20 +95,20 @@ def explain(
         "r2": r2.pop("features"), "r2_low": low, "r2_high": high, **r2,
         "gain": _gain(errors["both"], errors["baselines"], around), "gain_low": gain_low, "gain_high": gain_high,
         "shuffled": np.mean(shuffled, 0), "shuffled_max": np.max(shuffled, 0),
-        "spearman": _rank_correlation(said["features"].predicted, y), "chosen": np.median(said["features"].chosen, 0),
+        "spearman": _rank_correlation(fits["features"].predicted, y), "chosen": np.median(fits["features"].chosen, 0),
     }  # fmt: skip
     table = pd.DataFrame(np.nan, index=range(len(varies)), columns=list(columns))
     table.loc[varies, :] = np.stack(list(columns.values()), 1)
     table = table.assign(sd=effects.std(0), n=len(effects), documents=found)
-    still = "the effect differs between tokens by rounding only"
-    reasons = ["no variation over resamples" if v else still for v in varies]
+    constant = "the effect differs between tokens by rounding only"
+    reasons = ["no variation over resamples" if v else constant for v in varies]
     undefined = table[list(columns)].isna().to_numpy()
     table["undefined"] = [
         note({name: why for name, missing in zip(columns, row, strict=True) if missing})
         for why, row in zip(reasons, undefined, strict=True)
     ]
     names = np.asarray(documents)[np.unique(codes, return_index=True)[1]]
-    return Explained(table, errors, around, varies, names)
+    return ExplainedVariance(table, errors, around, varies, names)
 
 
 def _by_document(differences: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -130,18 +121,18 @@ def _r2(errors: np.ndarray, around: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def _gain(errors: np.ndarray, baseline: np.ndarray, around: np.ndarray, axis: int = -1) -> np.ndarray:
-    """R² less that of the baselines, or of the mean where that is better."""
+    """R² minus that of the baselines, or minus 0 if the baselines are worse than the mean."""
     return np.asarray((np.minimum(baseline.sum(axis), around.sum(axis)) - errors.sum(axis)) / around.sum(axis))
 
 
 def _shuffled(fit: Callable[..., Predictions], x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """R² [m] of effects that were dealt out at random."""
-    said = fit(x, y, folds)
-    return _r2(np.square(y - said.predicted).T, np.square(y - said.mean).T)
+    """R² [m] for shuffled effects."""
+    fitted = fit(x, y, folds)
+    return _r2(np.square(y - fitted.predicted).T, np.square(y - fitted.mean).T)
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Spearman's ρ [m] of columns; NaN where one is constant."""
+    """Spearman's ρ [m] of columns; NaN if one is constant."""
     a, b = (rankdata(v, axis=0) - (len(v) + 1) / 2 for v in (a, b))
     spread = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
     return np.where(spread > 0, (a * b).sum(0) / np.where(spread > 0, spread, 1), np.nan)
