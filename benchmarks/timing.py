@@ -10,7 +10,7 @@ import torch
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter, "cpu": time.process_time, "process": time.process_time,
 }  # fmt: skip
-"""What --clock names: wall time, or the processor's seconds, for a machine that others keep busy."""
+"""The choices of --clock: wall time, or the processor's seconds, for a machine that others keep busy."""
 
 
 class Paired(NamedTuple):

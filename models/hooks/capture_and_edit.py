@@ -324,7 +324,7 @@ def _detach(point: Any, handle: Any) -> None:
 
 
 class _Eager:
-    """How many blocks run without compiled code, and what ends that."""
+    """The number of blocks that run without compiled code, and the call that ends this."""
 
     blocks = 0
     end: Any = None

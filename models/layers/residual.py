@@ -260,7 +260,7 @@ class TokenFactorStreams(Topology):
 
 @implements(c.FrozenToken)
 class FrozenTokenStreams(TokenFactorStreams):
-    """As `TokenFactorStreams`; `detach_token` stops the gradients through x_t."""
+    """Like `TokenFactorStreams`; `detach_token` stops the gradients through x_t."""
 
     block: type[Block] = FrozenTokenBlock
 

@@ -141,7 +141,7 @@ class FileCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Text files are split into documents; records have a field that holds the text."""
+        """`split_at` for text files, which it splits; `text_field` for records, where it names the field of the text."""
         texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
         return frozenset("split_at" if one else "text_field" for one in texts)
 
@@ -166,7 +166,7 @@ class HubCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Every row has a field that holds the text."""
+        """`text_field`: every row has a field that holds the text."""
         return frozenset({"text_field"})
 
     def _texts(self) -> Iterator[str]:
@@ -307,7 +307,7 @@ class MixtureCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """What any part reads."""
+        """The options that change how any part is read."""
         return frozenset().union(*(part.reads for part in self.parts))
 
     @property
