@@ -235,7 +235,7 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
 
 
 def _identity(cell: Cell) -> str:
-    """The options that determine a run: the model's configuration, however it was typed, and the other options in any order."""
+    """The options that determine a run: the model's configuration, and the other options in any order."""
     from streamscope.models.config.presets import preset
     from streamscope.models.config.serialization import parse_set, to_dict
 

@@ -176,7 +176,7 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
 
 
 def final_state(folder: Path) -> dict[str, Any]:
-    """The results that must be equal: weights, metrics without times, outcome and step of each run; the rows of each table."""
+    """The results to compare: each run's weights, metrics without times, outcome and step; each table's rows."""
     state: dict[str, Any] = {}
     for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):
         run, about = path.parent, json.loads(path.read_text(encoding="utf-8"))

@@ -213,7 +213,7 @@ class Cache(NormedCache):
             raise NotCached(str(unknown("activation", str(missing.args[0]), list(self.keys())))) from None
 
     def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
-        """The norm that scales states; raises `InputError` if the norm of a middle layer does not read the sum of all earlier updates."""
+        """Raises `InputError` if the norm of a middle layer does not read the sum of all earlier updates."""
         residual = self.model.config.residual
         if layer not in (None, -1, self.model.cfg.n_layers):
             if isinstance(residual, Hyper):
@@ -228,7 +228,7 @@ class Cache(NormedCache):
         self, layer: int | None = None, incl_mid: bool = False, apply_ln: bool = False, pos_slice: Any = None,
         mlp_input: bool = False, return_labels: bool = False,
     ) -> Any:  # fmt: skip
-        """As in TransformerLens; where every layer's readout has its own norm, that norm reads the states in and after the layer.
+        """As in TransformerLens; where the readout of every layer has its own norm, it reads the states of that layer.
 
         So a state times W_U is `model.layer_logits`. The embedding, which no readout reads, goes through the final one.
         """

@@ -141,7 +141,7 @@ class FileCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """`split_at` for text files, which it splits; `text_field` for records, where it names the field of the text."""
+        """`split_at` for text files, which it splits; `text_field` for records, whose text it names."""
         texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
         return frozenset("split_at" if one else "text_field" for one in texts)
 
