@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
-from streamscope.instruments.figures import Curve, HeadMap, Points
+from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Points
 from streamscope.instruments.figures.drawing import draw, ink, scale
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
@@ -170,3 +170,23 @@ def test_both_sizes_keep_texts_and_one_drops_the_caption() -> None:
     assert screen.layout.width == 860 and paper.layout.width == 340
     assert paper.layout.title.text is None and len(paper.data) == len(screen.data) == 2
     assert paper.data[1].textfont.size < screen.data[1].textfont.size or paper.data[1].textfont.size <= 12
+
+
+def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
+    """Five of six combinations of two columns: three and two panels, and no name of a row on its neighbour."""
+    name = "a name as long as a definition"
+    kinds = [("p", "x"), ("p", "y"), ("q", "x"), ("q", "y"), ("r", "z")]
+    frame = pd.DataFrame([(a, b, name, 0.5) for a, b in kinds], columns=["a", "b", "label", "v"])
+    columns = (
+        *(key(n, n, n) for n in ("a", "b", "label")),
+        Column(name="v", title="v", unit="nats", doc="v", format="g"),
+    )
+    result = Result({"m": Table(frame, columns, title="m")}, about={"model": "lfa"})
+    drawn = draw(Intervals("v", label="label", each=("a", "b")), result)
+    x = [axis.domain for axis in drawn.select_xaxes()]
+    y = [axis.domain for axis in drawn.select_yaxes()]
+    assert len({tuple(one) for one in y[:5]}) == 2 and len({tuple(one) for one in x[:5]}) == 3
+    assert (x[1][0] - x[0][1]) * drawn.layout.width > 6 * len(name)
+    counted = draw(Histogram("v", each=("a", "b")), result)
+    assert [one.type for one in counted.data] == ["histogram"] * 5
+    assert [one.text for one in counted.layout.annotations][:2] == ["p, x", "p, y"]

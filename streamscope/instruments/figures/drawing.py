@@ -221,22 +221,25 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     if not each:
         return None
     wide = max(one.layout.width or 300 for one in each.values())
-    if len(by) == 1 and isinstance(figure, Curve | HeadMap):  # they have no order that rows or columns could show
-        m = min(3, len(each), max(1, WIDEST // wide))
+    down = list(dict.fromkeys(names[:-1] if len(by) > 1 else names for names in each))
+    across = list(dict.fromkeys(names[-1:] if len(by) > 1 else () for names in each))
+    if len(each) < len(down) * len(across) or (len(by) == 1 and isinstance(figure, Curve | HeadMap)):
+        m = min(3, len(each), max(1, WIDEST // wide))  # no order that rows or columns could show, or holes in it
         n = -(-len(each) // m)
         places = {names: divmod(i, m) for i, names in enumerate(each)}
     else:
-        down = list(dict.fromkeys(names[:-1] if len(by) > 1 else names for names in each))
-        across = list(dict.fromkeys(names[-1:] if len(by) > 1 else () for names in each))
         n, m = len(down), len(across)
         cut = 1 if len(by) == 1 else len(by) - 1
         places = {names: (down.index(names[:cut]), across.index(names[cut:])) for names in each}
+    width = max(860, min(WIDEST, m * wide))
     held = {place: names for names, place in places.items()}
     titles = [_panel_title(by, held.get((a, b), ())) for a in range(n) for b in range(m)]
     heights = [one.layout.height or 450 for one in each.values()]
     height = n * max(heights) if m > 1 else sum(heights)
-    below = 150 / height if isinstance(figure, HeadMap) else 0.25 / n  # names of columns may stand upright
-    space = {"vertical_spacing": min(below, 0.5 / n), "horizontal_spacing": 0.2 / m}
+    below = max(0.25 / n, (150 if isinstance(figure, HeadMap) else 105) / height)  # a map's columns may stand upright
+    labels = [y for one in each.values() for trace in one.data for y in _rows(trace)]
+    left = max(0.2 / m, (50 + 6 * max(map(len, labels), default=0)) / width)  # names of rows
+    space = {"vertical_spacing": min(below, 0.5 / n), "horizontal_spacing": min(left, 0.5 / m)}
     whole = make_subplots(n, m, subplot_titles=titles, **space)
     for i, (names, one) in enumerate(each.items()):
         at = {"row": 1 + places[names][0], "col": 1 + places[names][1]}
@@ -252,15 +255,19 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         for b in range(1, m) if len({one.layout.yaxis.title.text for one in each.values()}) == 1 else ():
             whole.update_yaxes(title=None, col=b + 1)
         whole.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
-    whole_width = max(860, min(WIDEST, m * wide))
     whole.layout.meta = [list(names) for names in each]
-    return whole.update_layout(height=height, width=whole_width)
+    return whole.update_layout(height=height, width=width)
+
+
+def _rows(trace: Any) -> list[str]:
+    """The names of rows that a trace puts at its axis."""
+    return [] if trace.y is None else [y for y in trace.y if isinstance(y, str)]
 
 
 def _panel_title(by: Sequence[str], values: Sequence[Any]) -> str:
     """The values of a panel; a number with what it counts: attn.v, layer 2."""
     return ", ".join(
-        str(x) if isinstance(x, str) else f"{name} {x}" for name, x in zip(by, values, strict=bool(values))
+        x if isinstance(x, str) else f"{name} {x}" for name, x in zip(by, values, strict=bool(values)) if x != ""
     )
 
 
@@ -362,6 +369,7 @@ def _(figure: Intervals, table: Table) -> go.Figure:
     drawn.add_vline(x=0, line={"color": "gray", "width": 1, "dash": "dot"})
     drawn.update_layout(
         xaxis_title=axis(table.column(figure.y)),
+        width=430,
         yaxis={"type": "category", "dtick": 1},
         height=max(320, 18 * len(frame) + 140),
     )
