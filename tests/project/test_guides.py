@@ -134,12 +134,12 @@ def test_the_guides_own_code_by_the_command(
 @pytest.mark.parametrize(
     ("spec", "code", "line"),
     [
-        ("none.py:A", None, "there is no file"),
+        ("none.py:A", None, "does not exist; check the path"),
         ("none", None, "not FILE.py:NAME"),
         (
             "x.py:A",
             "def A(): pass",
-            "A of .* is no instrument: it is a function; an edit goes to an instrument, as in .*:A@HOOK",
+            "A of .* is not a valid instrument: it is a function; an edit goes to an instrument, as in .*:A@HOOK",
         ),
         ("x.py", "1 / 0", "cannot be executed: ZeroDivisionError"),
         ("x.py", "a = (", "cannot be executed: SyntaxError"),
