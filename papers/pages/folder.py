@@ -33,9 +33,8 @@ def folder_page(
     figure: str = "",
     table: Mapping[str, Any] | None = None,
 ) -> Page:
-    """The page of a folder. Without `made` the commands are those of its runs and tables, each once."""
-    files = [folder / TRAINED] if (folder / TRAINED).is_file() else sorted(folder.glob(f"*/{TRAINED}"))  # one per run
-    runs = [run for file in files for run in read_json(file, Trained)["runs"]]
+    """The page of a folder and of those below it. Without `made` the commands are those of its runs and tables."""
+    runs = [run for path in sorted(folder.rglob(TRAINED)) for run in read_json(path, Trained)["runs"]]
     name = figure or next((name for name in FIGURES if (folder / name).is_file()), "")
     return Page(
         title=title or folder.name,
@@ -110,8 +109,7 @@ def _options(words: Sequence[str]) -> list[str]:
 
 def measurements(folder: Path) -> list[str]:
     """The commands of the tables, each once, runs as {arm} and {seed}."""
-    tables = sorted((*folder.glob("*.parquet"), *folder.glob("*/*.parquet")))
-    argvs = [read_about(path).get("about", {}).get("argv") for path in tables]
+    argvs = [read_about(path).get("about", {}).get("argv") for path in sorted(folder.rglob("*.parquet"))]
     return list(dict.fromkeys(general(again(argv)) for argv in argvs if argv))
 
 
