@@ -43,7 +43,9 @@ class RoleQuery(Query):
 
 def choose(aligned: Aligned, keep: Sequence[int]) -> Aligned:
     """The prompts `keep`, by index."""
-    parts = {name: [getattr(aligned, name)[i] for i in keep] for name in ("tokens", "positions", "continuations")}
+    parts: dict[str, Any] = {
+        name: [getattr(aligned, name)[i] for i in keep] for name in ("tokens", "positions", "continuations")
+    }
     return replace(aligned, prompts=tuple(aligned.prompts[i] for i in keep), **parts)
 
 

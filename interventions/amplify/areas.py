@@ -50,5 +50,6 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units
             }[kind])  # fmt: skip
             sizes.append(y[0] if kind == "relative" else n)
     measure = Measure(name="area under the curve", unit=UNIT, resolution=SMALLEST["loss"])
-    totals, sizes = np.stack(totals), np.stack(sizes)
-    return Observations(measure=measure, cells=pd.DataFrame(cells), units=units, total=totals, size=sizes)
+    return Observations(
+        measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(totals), size=np.stack(sizes)
+    )
