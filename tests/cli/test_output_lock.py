@@ -63,7 +63,7 @@ def test_other_work_for_one_out_is_refused(tmp_path: Path, command) -> None:
     out = tmp_path / "x.parquet"
     other = waiting(tmp_path / ".x.parquet.parts", "another run")
     try:
-        with pytest.raises(InputError, match="another command is writing .*x.parquet, with other runs or options"):
+        with pytest.raises(InputError, match="another command is writing .*x.parquet with other runs or options"):
             command(["stories/lfa", "--out", str(out)])
     finally:
         other.kill()
