@@ -93,7 +93,7 @@ def test_logits_are_ours_bit_by_bit(name: str, code: Any, tmp_path: Path) -> Non
     with torch.no_grad():
         assert torch.equal(peer(tokens()).logits, model(tokens()))
     assert not any(type(m).__module__.startswith("streamscope") for m in peer.modules())
-    with pytest.raises(InputError, match="name it hf:"):
+    with pytest.raises(InputError, match="write hf:"):
         load(tmp_path / "theirs")
     back = load(f"hf:{tmp_path / 'theirs'}")
     assert back.config == model.config
