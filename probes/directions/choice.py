@@ -98,7 +98,7 @@ def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, where: str) -
     if not which.isdigit():
         raise InputError(f"{where}:{which}: give a layer from 0 to {n - 1}, best or norm")
     if int(which) >= n:
-        raise InputError(f"{where}:{which}: give a layer from 0 to {n - 1}")
+        raise InputError(f"{where}:{which}: give one of the layers 0 to {n - 1}")
     return int(which)
 
 

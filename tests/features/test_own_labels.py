@@ -37,7 +37,7 @@ def test_own_labels_reach_profiles_samples_and_map(tmp_path: Path, capsys: pytes
     said = " ".join(capsys.readouterr().out.split())
     of = pd.read_parquet(features).merge(given, on=["document", "position"], how="left")
     none = int(of["label"].isna().sum())
-    assert f"labels of mine.parquet: {none} of 240 tokens have none, 2 of {len(given)} labels have no token" in said
+    assert f"labels of mine.parquet: {none} of 240 tokens have no label, 2 of {len(given)} labels have no token" in said
     result = Result.load(out)
     tokens = result.table("tokens").frame
     assert tokens["label"].tolist() == of["label"].fillna("").tolist()
@@ -64,7 +64,7 @@ def test_labels_are_numbered_by_size(tmp_path: Path) -> None:
         path = tmp_path / "numbers.parquet"
         table.assign(label=label).to_parquet(path)
         own = read_labels(path, found)
-        assert own.names == ("3", "7") and "60 of 240 tokens have none, 0 of 240 labels" in own.title
+        assert own.names == ("3", "7") and "60 of 240 tokens have no label, 0 of 240 labels" in own.title
         assert own.cluster.tolist() == [{7: 1, -1: -1, 3: 0}[int(v)] for v in few]
 
 

@@ -86,7 +86,7 @@ def test_pairs_of_your_own() -> None:
     pair = own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " .")
     assert [tokenizer.pieces([i])[0].strip() for i in (pair.answer, pair.foil)] == ["and", "."]
     assert list(pair.places) == ["0 BOS", "1 Tim", "2 took", "3 a", "4 key |box"]
-    with pytest.raises(InputError, match="equal lengths"):
+    with pytest.raises(InputError, match="make them equal"):
         own_pair(tokenizer, "Tim took a key", "Tim took", " and", " .")
     with pytest.raises(InputError, match="same token"):
         own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")
@@ -120,7 +120,7 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     assert row["attributed"] == pytest.approx(row["recovery"])
     table = table_of(by_hand, pairs, 50.0)
     assert np.isnan(table.frame["recovery"][0]) and table.frame["defined"][0] == 0
-    assert "differ by 50 nats" in table.missing[0, "recovery"]
+    assert "differs by 50 nats" in table.missing[0, "recovery"]
 
 
 # ---- the command -------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest
     printed = capsys.readouterr().out
     assert "BOS" in printed and "undefined" in printed  # one pair has no interval
     main([*argv, "--method", "attribution"])
-    assert "attribution" in capsys.readouterr().out
+    assert "first-order" in capsys.readouterr().out
 
 
 def test_bad_input(tiny_run: Path, suite: Path) -> None:

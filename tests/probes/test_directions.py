@@ -267,7 +267,7 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     assert "best layer of resid by d" in capsys.readouterr().out
     best = read_direction(str(out.with_suffix(".safetensors")))
     assert best.layer == best_layer(pd.read_parquet(out))
-    for spec, message in ((":7", "layer from 0 to 1"), (":first", "best or norm"), ("x", "not a file of directions")):
+    for spec, message in ((":7", "layers 0 to 1"), (":first", "best or norm"), ("x", "not a file of directions")):
         with pytest.raises(InputError, match=message):
             read_direction(f"{out.with_suffix('.safetensors')}{spec}")
     with pytest.raises(InputError, match="not a file of directions"):
