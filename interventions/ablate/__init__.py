@@ -55,7 +55,8 @@ class Ablate(Instrument):
     measures: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
     """Quantities to measure."""
     draws: Whole = 39
-    """Number of control sets per row: random other sets of as many heads (all, if there are fewer); 0: none."""
+    """How many random sets of other heads each result is compared with. If fewer exist, all are used. 0 turns the
+    comparison off."""
     seed: Seed = 0
     """Seed of the random sets, and of the row exchange for --method resample."""
 

@@ -1,7 +1,9 @@
 """Places of HDPL latents, and pure functions that return edits of them.
 
+An HDPL projection adds a detail path and a latent path, which encodes the input into a small vector z and decodes it.
+
 Places are written like heads: `L2.q` is one projection, `L2.*` a layer, `L0-2.up` a range, `*.v` one in every layer,
-`all` every one. Hook: `blocks.L.attn.q.hook_latent` [B, T, R], the decoder's input: z = μ at evaluation (HDPL §2.1.2).
+`all` every one. Hook: `blocks.L.attn.q.hook_latent` [B, T, R], z; at evaluation z is its mean μ (HDPL §2.1.2).
 
 Every edit acts on the dimensions `dims` and the positions `at` (None: all; negative positions count from the end of the
 padded row) and leaves the rest unchanged, bit for bit.
@@ -65,14 +67,14 @@ Change = Callable[[Tensor], Tensor]
 def clamp_latents(
     places: Iterable[Place], value: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
 ) -> dict[str, Edit]:
-    """z ← value. The prior is N(0, 1); 0 in every dimension switches the global path off, because SiLU(0) = 0."""
+    """z ← value. The prior is N(0, 1); 0 in every dimension switches the latent path off, because SiLU(0) = 0."""
     return _edits(places, lambda z: torch.full_like(z, value), dims, at)
 
 
 def scale_latents(
     places: Iterable[Place], g: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
 ) -> dict[str, Edit]:
-    """z ← g z. g = 1 changes nothing, g = 0 switches the global path off."""
+    """z ← g z. g = 1 changes nothing, g = 0 switches the latent path off."""
     return _edits(places, lambda z: g * z, dims, at)
 
 

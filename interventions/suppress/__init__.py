@@ -7,10 +7,11 @@
 
 Heads are ranked by PDS; the top k (or those over the threshold) have their outputs z multiplied by a gate g. Each
 selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k heads. Units
-are prompts; the two orders of a minimal pair are one case. At the smallest gate the effect is also given by relation
-and layer, and for targets that stand first or last (LFA App. F); over three or more gates also by slope and curvature
-(App. D). SPS cannot change in the layer of a gated head or before it: such cells are undefined. p_rank is the rank of
-the selected heads among the random sets; with 39 sets its smallest value is 0.05.
+are prompts; the two orders of a minimal pair are one case. The strongest gating is also broken down by layer, by the
+relation of the nouns and by whether the right noun stands first (LFA App. F). With three gates or more, a slope and a
+curvature are fitted (App. D). SPS, the attention to the right noun minus that to its competitor, is undefined in layers
+up to the first gated head, where it cannot change. p_rank is a p-value from the rank among the random sets; with 39
+sets it cannot be below 2/40 = 0.05.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ class Suppress(Instrument):
     k: Annotated[tuple[Count, ...], Only("select", "topk")] = (1, 2, 3, 5)
     """Numbers of heads to gate (topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
-    """PDS that heads must exceed (threshold); own is μ+σ over this model's heads."""
+    """PDS that heads must exceed (threshold); own is its mean plus one standard deviation over this model's heads."""
     gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors for the heads' outputs."""
     measures: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")

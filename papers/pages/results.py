@@ -78,7 +78,7 @@ def paper_page(paper: str, source: Source) -> Page:
     rows = [
         [
             short(r.quote),
-            short(r.configuration, 40),
+            short("; ".join(filter(None, (r.configuration, r.why))), 160),
             with_unit(r.printed, r.unit),
             with_unit(number(r), r.unit),
             r.verdict,
@@ -98,8 +98,8 @@ def paper_page(paper: str, source: Source) -> Page:
         sections=[
             Section(
                 title="Claims that were decided",
-                text=f"Of {len(mine)} claims {n} were decided. The others: {other}.",
-                columns=("the paper says", "of", "printed", "measured (95 %)", "verdict"),
+                text=f"Of {len(mine)} claims {n} were decided. The others: {other}. {said()['table']}",
+                columns=("the paper says", "model, and how we read it", "printed", "measured (95 %)", "verdict"),
                 rows=rows,
             )
         ],

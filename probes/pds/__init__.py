@@ -42,7 +42,7 @@ class Pds(Instrument):
     threshold: NotNegative | Literal["own"] | None = None
     """Heads above it count as position-dependent: a number (default 0.075), or own, μ+σ of these heads."""
     reference: str | None = None
-    """Run whose μ+σ is the threshold."""
+    """Take the threshold, mean plus one standard deviation of PDS over heads, from this run."""
 
     figures: ClassVar = (
         HeadMap("pds", title="How much each head follows a word's place (PDS)"),

@@ -78,7 +78,7 @@ class Documents(Data):
     """Texts to measure the loss on."""
 
     data: str | None = None
-    """Text to measure the loss on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
+    """Text to measure on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
     validation data."""
     max_documents: Count | None = 100
     """Use at most this many documents; None for all."""
@@ -91,8 +91,9 @@ class Documents(Data):
     or nothing: every file is one."""
     stride: Whole | None = None
     """Step N in tokens between the windows in which a long document is read. Every token is scored once, with at least
-    context − N tokens before it; 0 cuts the document at the context instead. Default: cut if --data has --max-documents
-    documents, else half the context and at most that many windows."""
+    context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least
+    --max-documents documents, each is cut at the context; otherwise half the context, with at most --max-documents
+    windows."""
     max_windows: Count | None = None
     """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
@@ -131,7 +132,7 @@ class Prompts(Data):
     suite: str = "competing"
     """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
     n: Count | None = None
-    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
+    """Number of cases to generate (default 1000); only for the generated suites stories, story-events, story-cases."""
     suite_seed: Seed | None = None
     """Which of them to generate (default 2)."""
 
