@@ -67,7 +67,7 @@ def test_the_readme_counts_the_ledger(source: Source) -> None:
     counts = source.claims.groupby("paper")["verdict"].value_counts().unstack(fill_value=0)
     for paper in counts.index:
         reproduced, contradicted = counts.loc[paper, ["reproduced", "contradicted"]]
-        assert re.search(rf"\| {paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
+        assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
     other = len(source.claims) - counts[["reproduced", "contradicted"]].to_numpy().sum()
     assert f"The other {other} of {len(source.claims)} claims" in text
     assert text.count("\n") <= 90 and len(text.split()) <= 700
