@@ -311,7 +311,7 @@ def test_a_tokenizer_goes_into_the_run(tmp_path: Path) -> None:
     words = Path(load("stories/lfa").run or "") / "tokenizer.json"
     file = written(drawn(krom_shapes()), tmp_path / "model.npz")
     given = ["--format", "kromcanon", "--out", str(tmp_path / "run"), *SET, "--tokenizer", str(words)]
-    with pytest.raises(InputError, match=r"tokenizer\.json has 2048 entries, the model 50"):
+    with pytest.raises(InputError, match=r"tokenizer\.json has 2048 entries, but the model 50"):
         main([str(file), *given])
     assert not (tmp_path / "run").exists()
     shapes = krom_shapes() | {"wte.weight": (2048, D)}
@@ -369,7 +369,7 @@ def test_what_no_part_takes_is_refused_by_name(tmp_path: Path) -> None:
     gap = {name.replace("blocks.1.", "blocks.7."): x for name, x in w.items()}
     assert "blocks.1.norm1.weight is missing" in refused(written(gap, file), "kromcanon")
     written(w, file)
-    assert "blocks.0.canon_a.conv.weight [32, 4] and 7 more are read" in refused(
+    assert "blocks.0.canon_a.conv.weight [32, 4] and 7 more are not used by any part" in refused(
         file, "kromcanon", "--set", "canon=none"
     )
     assert "alpha_res [] and 19 more are read" in refused(file, "kromcanon", "--set", "residual.freeze_res=true")
@@ -444,7 +444,7 @@ def test_the_process_says_one_line_and_exits_2(
     with pytest.raises(SystemExit) as end:
         command(lambda: main(argv))
     assert end.value.code == 2
-    assert capfd.readouterr().err == f"error: {file}: ln_f.weight is missing, which makes ln_final.weight\n"
+    assert capfd.readouterr().err == f"error: {file}: ln_f.weight is missing, which ln_final.weight needs\n"
     with pytest.raises(InputError, match="give a checkpoint"):
         main([str(file)])
     (tmp_path / "run").mkdir()
@@ -559,5 +559,5 @@ def test_an_npz_whose_header_claims_another_size_is_damaged(packed: int, shape: 
     assert shape.encode() in text
     with zipfile.ZipFile(tmp_path / "x.npz", "w", packed) as file:
         file.writestr("w.npy", text + bytes(28))
-    with pytest.raises(InputError, match=r"w of .*x\.npz is damaged \(its header claims .* bytes, the file has 28\)"):
+    with pytest.raises(InputError, match=r"w of .*x\.npz is damaged \(its header claims .* bytes, but the file has 28\)"):
         read(tmp_path / "x.npz")
