@@ -372,8 +372,8 @@ def test_what_no_part_takes_is_refused_by_name(tmp_path: Path) -> None:
     assert "blocks.0.canon_a.conv.weight [32, 4] and 7 more are not used by any part" in refused(
         file, "kromcanon", "--set", "canon=none"
     )
-    assert "alpha_res [] and 19 more are read" in refused(file, "kromcanon", "--set", "residual.freeze_res=true")
-    assert "alpha_pre [] and 31 more are read" in refused(file, "kromcanon", "--set", "residual.dynamic=false")
+    assert "alpha_res [] and 19 more are not used" in refused(file, "kromcanon", "--set", "residual.freeze_res=true")
+    assert "alpha_pre [] and 31 more are not used" in refused(file, "kromcanon", "--set", "residual.dynamic=false")
     assert "unembed.weight" in refused(file, "kromcanon", "--set", "readout.tied=false")
     assert "unknown field of model 'n_head'" in refused(file, "kromcanon", "--set", "n_head=2")
     frozen = drawn(krom_shapes(streams=4, frozen=True))
@@ -559,5 +559,7 @@ def test_an_npz_whose_header_claims_another_size_is_damaged(packed: int, shape: 
     assert shape.encode() in text
     with zipfile.ZipFile(tmp_path / "x.npz", "w", packed) as file:
         file.writestr("w.npy", text + bytes(28))
-    with pytest.raises(InputError, match=r"w of .*x\.npz is damaged \(its header claims .* bytes, but the file has 28\)"):
+    with pytest.raises(
+        InputError, match=r"w of .*x\.npz is damaged \(its header claims .* bytes, but the file has 28\)"
+    ):
         read(tmp_path / "x.npz")
