@@ -559,7 +559,5 @@ def test_an_npz_whose_header_claims_another_size_is_damaged(packed: int, shape: 
     assert shape.encode() in text
     with zipfile.ZipFile(tmp_path / "x.npz", "w", packed) as file:
         file.writestr("w.npy", text + bytes(28))
-    with pytest.raises(
-        InputError, match=r"w of .*x\.npz is damaged \(its header claims .* bytes, but the file has 28\)"
-    ):
+    with pytest.raises(InputError, match=r"w of .*x\.npz is damaged \(its header claims .*, but the file has 28\)"):
         read(tmp_path / "x.npz")
