@@ -56,7 +56,7 @@ def test_clumps_need_the_second_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the test above says something about it."""
     called = []
     between = hierarchy._edges_between_components
-    monkeypatch.setattr(hierarchy, "_between", lambda *args: called.append(1) or between(*args))
+    monkeypatch.setattr(hierarchy, "_edges_between_components", lambda *args: called.append(1) or between(*args))
     heights(points("clumps", 900, 4), 1)
     assert called
 
