@@ -86,7 +86,7 @@ def reopen(folder: Path, module: str) -> tuple[list[Run], dict[str, pd.DataFrame
     for path, one in zip(tables, abouts, strict=True):
         if f"python -m {module} " not in str(one["argv"]):
             raise InputError(f"--tables {path.parent} was made by `{one['argv']}`, not by {module}")
-        for name in ("settings", "data"):
+        for name in ("settings", "data") if len(parts) > 1 else ():
             if one.get(name) != about.get(name):
                 raise InputError(
                     f"--tables {path.parent}: {name} {one.get(name)}, others {about.get(name)}: measure it again"

@@ -11,6 +11,8 @@ from typing import Any
 
 from streamscope.cli.errors import InputError
 
+CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
+"""Arguments of git: tracked files outside results/ that differ from the commit."""
 PACKAGES = ("torch", "transformer-lens", "tokenizers", "safetensors", "numpy")
 
 
@@ -50,12 +52,11 @@ def provenance(device: str) -> dict[str, Any]:
 def commit() -> str:
     """The clone's commit, with "+changes" if files outside results/ differ from it; "unknown" outside git."""
     root = Path(__file__).resolve().parents[2]
-    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+changes" if git(*status) else "")
+        return git("rev-parse", "HEAD") + ("+changes" if git(*CHANGES) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

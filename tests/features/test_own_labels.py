@@ -48,8 +48,9 @@ def test_own_labels_reach_profiles_samples_and_map(tmp_path: Path, capsys: pytes
     some = result.table("samples").frame
     assert (some.loc[some["label"] == "name", "token"] == "She").all()
     drawn = result.figure("tokens-y-by-label")
-    assert {trace.name for trace in drawn.data} == {"others", "label stop", "label name", "label colour"}
-    (stop,) = (trace for trace in drawn.data if trace.name == "label stop")
+    names = {trace.name.partition(" (")[0] for trace in drawn.data}
+    assert names == {"in no label", "label stop", "label name", "label colour"}
+    (stop,) = (trace for trace in drawn.data if trace.name == "label stop (19): .")
     np.testing.assert_array_equal(stop.x, tokens["x"][tokens["label"] == "stop"])
     assert result.figure().to_json() == drawn.to_json() and page.is_file()
     assert result.about["clusters"]["names"] == ["colour", "name", "stop"]
@@ -102,16 +103,16 @@ def test_without_a_map_there_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (None, "there is no file"),
+        (None, "does not exist"),
         ("text", "is not a parquet file"),
-        ({"document": [0], "position": [1]}, "has no column 'label', but document, position"),
-        ({"document": [0, 0], "position": [1, 1], "label": ["a", "b"]}, "document 0, position 1 is labelled twice"),
+        ({"document": [0], "position": [1]}, "lacks the column 'label', it has document, position"),
+        ({"document": [0, 0], "position": [1, 1], "label": ["a", "b"]}, "document 0, position 1 has two labels"),
         (
             {"document": [500], "position": [1], "label": ["a"]},
             r"no label matches a token .*500 to 500 there, 0 to 19 here",
         ),
         ({"document": ["a"], "position": [1], "label": ["a"]}, "document must be whole numbers"),
-        ({"document": [0], "position": [1], "label": [0.5]}, "a label is text or a whole number, these are float64"),
+        ({"document": [0], "position": [1], "label": [0.5]}, "labels must be text or whole numbers, not float64"),
         ({"document": [0], "position": [1], "label": [-1]}, "every label is null or −1"),
     ],
 )

@@ -155,7 +155,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     about = read_about(out)["about"]
     assert about["unmatched"] == {"features_only": 20, "effects_only": 10} and about["options"]["shuffles"] == 2
     text = " ".join(capsys.readouterr().out.split())
-    assert "380 tokens of 19 documents" in text and "20 rows of the features, 10 of the effects" in text
+    assert "380 tokens of 19 documents" in text and "unmatched rows: 20 of the features, 10 of the effects" in text
 
 
 def test_prefixes_are_equal_where_the_texts_are(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path, capsys: 
             str(tmp_path / "p.parquet"),
         ]
     )
-    assert "12 tokens (3.2%) not unseen" in " ".join(capsys.readouterr().out.split())
+    assert "12 tokens (3.2%) not held out" in " ".join(capsys.readouterr().out.split())
     assert read_about(tmp_path / "p.parquet")["about"]["repeated"] == 12
 
 

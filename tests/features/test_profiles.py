@@ -229,7 +229,7 @@ def test_the_map_shows_every_token_in_its_text(tmp_path: Path) -> None:
     features, clusters = planted(tmp_path, **MODEL)
     labels, result = Result.load(clusters).table("labels").frame, profile(features, clusters)
     drawn = result.figure("tokens-y-by-cluster")
-    assert [trace.name for trace in drawn.data] == ["others", "cluster 0", "cluster 1"]
+    assert [trace.name.partition(" (")[0] for trace in drawn.data] == ["in no cluster", "cluster 0", "cluster 1"]
     for trace, cluster in zip(drawn.data, [-1, 0, 1], strict=True):
         mine = labels[labels["cluster"] == cluster]
         np.testing.assert_array_equal(trace.x, mine["x"])
@@ -286,8 +286,8 @@ def test_texts_that_look_alike_are_one() -> None:
     ("of", "name", "message"),
     [
         ({"sha256": "0" * 64, "files": ["g.parquet"]}, "cluster", r"other features \(g\.parquet\)"),
-        ({"sha256": "0" * 64, "files": []}, "cluster", r"other features \(features that were extracted then\)"),
-        (None, "extract", "is no result of features.cluster, but of extract"),
+        ({"sha256": "0" * 64, "files": []}, "cluster", r"other features \(features extracted at that time\)"),
+        (None, "extract", "is a result of extract, not of features.cluster"),
     ],
 )
 def test_clusters_that_do_not_match(tmp_path: Path, of: Any, name: str, message: str) -> None:

@@ -129,7 +129,7 @@ def test_what_cannot_be_measured_is_one_line(
     (tmp_path / "mine.py").write_text(MINE.replace(old, new))
     with pytest.raises(SystemExit) as end:
         check([str(tmp_path / "mine.py")])
-    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measurement: {said}\n")
+    assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measured: {said}\n")
 
 
 def test_data_come_with_their_defaults(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
     said = made.getdoc()
     assert (
         said.startswith("Scale heads, one at a time")
-        and "\nscale = (0.0,)\n    Factors g on the heads' outputs." in said
+        and "\nscale = (0.0,)\n    Factors g for the heads' outputs." in said
     )
     for one in INSTRUMENTS.values():
         assert all(f"\n{name} = " in one.getdoc() and meaning for name, _, meaning in options_of(one))

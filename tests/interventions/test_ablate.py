@@ -159,7 +159,7 @@ def test_together_is_one_row(tiny_run: Path, capsys) -> None:
 
 def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None:
     result = Ablate(heads=("L1.*",), draws=2).measure(load(tiny_run), Documents(max_documents=8))
-    (heat,) = result.figure("delta").data
+    heat = result.figure("delta").data[0]  # behind it the texts of its cells
     expected = result.table("loss").frame["delta"]
     assert np.asarray(heat.z).tolist() == [expected.tolist()]
     main(

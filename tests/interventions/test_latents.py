@@ -115,7 +115,7 @@ def test_places(spec: Any, labels: str) -> None:
     [
         ("L2.q", "'L2.q': this model has layers 0 to 1"),
         ("L0.o", "unknown HDPL projection in 'L0.o' 'o': known: q, k, v, gate, up"),
-        ("q", "'q' names no HDPL projection: write L2.q, L2.\\*, L0-2.up, \\*.q or all"),
+        ("q", "'q' does not name a HDPL projection: write L2.q, L2.\\*, L0-2.up, \\*.q or all"),
     ],
 )
 def test_places_that_do_not_exist(spec: str, message: str) -> None:

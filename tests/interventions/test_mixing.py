@@ -284,7 +284,7 @@ def test_places_and_refusals() -> None:
     for where, message in (
         (("L2.attn",), "'L2.attn': this model has layers 0 to 1"),
         (("L0.ffn",), "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp"),
-        (("attn",), "'attn' names no module: write L2.attn"),
+        (("attn",), "'attn' does not name a module: write L2.attn"),
     ):
         with pytest.raises(InputError, match=message):
             Mixing(where=where).check(model)
@@ -298,10 +298,10 @@ def test_places_and_refusals() -> None:
         permutations(1, 1, 0)
     tokens = torch.tensor([[1, 2, 3]])
     for edits, message in (
-        (permute_streams([PlacedConnection(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is no order of 4 streams"),
+        (permute_streams([PlacedConnection(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is not an order of 4 streams"),
         (
             constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}),
-            r"of shape \[3\] where the model has \[4\]",
+            r"have shape \[3\], the model has \[4\]",
         ),
     ):
         with pytest.raises(InputError, match=message), edit(model, edits):

@@ -245,7 +245,7 @@ def test_curves_and_asymmetry(found: tuple) -> None:
     assert sides["asymmetry"] == pytest.approx(0, abs=1e-5)
     assert sides["n"] == 12
     figure = result.figure("effects-delta-over-gate")
-    assert {trace.name for trace in figure.data if trace.name} == {"selected", "bottom"}
+    assert {trace.name for trace in figure.data if trace.name} == {"selected", "bottom", "random"}
 
 
 def test_relations_have_rows_and_holm_counts_them(found: tuple) -> None:

@@ -143,7 +143,7 @@ def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -
     mask[2, 4] = 0
     with pytest.raises(ValueError, match="gaps"):
         peer(rows, attention_mask=mask)
-    with pytest.raises(TypeError, match="takes no inputs_embeds"):
+    with pytest.raises(TypeError, match="does not accept inputs_embeds"):
         peer(x, inputs_embeds=x)
     handle = peer.model.blocks[1].attn.hook_z.register_forward_hook(lambda m, args, z: 0 * z)
     with torch.no_grad():

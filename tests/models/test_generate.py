@@ -211,7 +211,7 @@ def test_no_text_is_made_of_logits_that_are_not_finite(temperature: float) -> No
     for at, value, line in (
         ("blocks.2.mlp.up.weight", torch.nan, r"^the weights blocks\.2\.mlp\.up\.weight are NaN"),
         ("blocks.2.mlp.down.weight", torch.inf, r"not finite; first at blocks\.2\.hook_mlp_out"),
-        ("ln_final.weight", torch.inf, "not finite; first at the head"),
+        ("ln_final.weight", torch.inf, "not finite; first at the logits"),
     ):
         model = load("stories/gpt2")
         with torch.no_grad():

@@ -160,7 +160,7 @@ def test_a_wrong_grid_is_one_line(grid: dict, line: str) -> None:
 
 def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
     for name, text, line in (
-        ("a.toml", "presets = [", "a.toml is no TOML"),
+        ("a.toml", "presets = [", "a.toml is not valid TOML"),
         ("b.py", "GRID = 3", "b.py defines no dictionary GRID"),
         ("c.py", "1 / 0", "c.py: ZeroDivisionError"),
     ):
@@ -232,7 +232,7 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
 def test_a_setting_that_changes_nothing_is_refused() -> None:
     """dst-kron has RoPE: a run of its own with it would be trained twice, and taken for a comparison."""
     grid = {"presets": ["dst-kron"], "train": {"data": "stories"}}
-    with pytest.raises(InputError, match="dst-kron-plain-s0 and dst-kron-rope-s0 of a grid are one run"):
+    with pytest.raises(InputError, match="dst-kron-plain-s0 and dst-kron-rope-s0 of a grid are the same run"):
         cells_of({**grid, "settings": {"plain": {}, "rope": {"set": ["positions=rope"]}}})
     found = cells_of({**grid, "settings": {"plain": {}, "none": {"set": ["positions=none"]}, "fast": {"lr": 2e-3}}})
     assert len(found) == 3

@@ -292,7 +292,7 @@ def test_log_variance_is_only_shown() -> None:
         model(tokens)
     assert found[name].shape == (1, 4, 8)
     with (
-        pytest.raises(InputError, match="only shows the spread of z.*edit hook_latent instead"),
+        pytest.raises(InputError, match="only shows the log-variance of z.*edit hook_latent instead"),
         edit(model, {name: lambda x, hook: x * 2}),
     ):
         model(tokens)

@@ -116,7 +116,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
             load(f"hf:{folder}")
 
     refused("family 'gpt3'", model_type="gpt3")
-    refused("scale_attn_weights = False has no part here", scale_attn_weights=False)
+    refused("scale_attn_weights = False is not supported", scale_attn_weights=False)
     refused("activation", activation_function="tanh")
     refused("belongs to another configuration|lacks", n_layer=4)
     refused("has .* that no part uses", n_layer=2)

@@ -103,12 +103,16 @@ AS_THEY_DO: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Fields of config.json that one class reads and another does not, or that stand in two places."""
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {"partial_rotary_factor": 0.5, "rope_parameters": STRETCHED}, "partial_rotary_factor = 0.5 has no part"),
+    (
+        "llama",
+        {"partial_rotary_factor": 0.5, "rope_parameters": STRETCHED},
+        "partial_rotary_factor = 0.5 is not supported",
+    ),
     ("qwen2", {"rope_parameters": {"full_attention": {"rope_theta": 300.0}}}, "differ between layers"),
     ("qwen3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types other than"),
     ("qwen2", {"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, got 'false'"),
     ("pythia", {"use_parallel_residual": "no"}, "use_parallel_residual must be true or false"),
-    ("pythia", {"head_dim": 8}, "head_dim = 8 has no part here; models with head_dim = 24"),
+    ("pythia", {"head_dim": 8}, "head_dim = 8 is not supported, only head_dim = 24"),
 ]
 
 
@@ -132,7 +136,7 @@ def test_biases_that_the_class_has_not_are_not_looked_for(kind: str, tmp_path: P
     assert off(folder) < 1e-5
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"model.layers.0.mlp.up_proj.bias": torch.ones(80)}, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"model.layers.0.mlp.up_proj.bias that no part takes"):
+    with pytest.raises(InputError, match=r"model.layers.0.mlp.up_proj.bias that no part uses"):
         load(f"hf:{folder}")
 
 
@@ -418,7 +422,7 @@ def test_tables_that_no_machine_holds_are_refused(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"transformer.wpe.weight": torch.zeros(10**6, 48)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(told))
-    with pytest.raises(InputError, match="asks for tables of 1,863 GiB, this machine has"):
+    with pytest.raises(InputError, match="asks for tables of 1,863 GiB, but this machine has"):
         load_for_instruments(f"hf:{tmp_path}")
 
 

@@ -1,4 +1,4 @@
-"""Whether a paper contradicts itself, computed from what it prints.
+"""Whether a paper paper inconsistent, computed from what it prints.
 
 A printed number stands for every number that rounds to it. Two places contradict each other only where the intervals of
 their roundings do not meet. `MEET` holds the charges that this arithmetic clears, `APART` those that it confirms. A
@@ -29,7 +29,7 @@ from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5
 from tests.papers.test_claims_ledger import FILES, TEXTS
 
 CLAIMS = {claim.row["id"]: claim.row for claim in read(HERE)}
-CHARGE = "contradicts itself"
+CHARGE = "paper inconsistent"
 UNITS = {"%": 0.01, "K": 1e3, "M": 1e6}
 
 

@@ -522,18 +522,11 @@ def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_p
     once_more(main, out, tmp_path)
 
 
-def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
+def test_the_published_tables_judged_again_are_the_same(tmp_path: Path) -> None:
     folder = ROOT / "results" / "dst_tinystories"
-    text = once_more(main, folder, tmp_path)
-    head, claims_at = text.split("## What the paper prints twice")[0], text.split("## Claims of the paper")[1]
-    assert "in each reading of where a stream is taken away" in head and "2.4 M tokens seen each" in head
-    assert "paper's sign in 0 of 3 runs" in head and "paper's sign in 3 of 3 runs" in head
+    once_more(main, folder, tmp_path)
     said = pd.read_parquet(folder / "claims.parquet")["direction"]
     assert set(said.str.split(" ").str[0]) == {"confounded:", "not"}, "one initialization, one dose, another mode"
-    assert "(both models see no text)" in claims_at
-    rows = [line for line in claims_at.split("\n## ")[0].splitlines() if line.startswith("| dst-kron")]
-    of = {row: "| 0.0500 |" if "`spread." in row else "| 0.0100 |" for row in rows}  # nats of entropy; shares
-    assert len(rows) == 13 and all(least in row for row, least in of.items()), "the smallest effect of every claim"
 
 
 def test_no_published_verdict_about_one_model_is_of_one_beginning_one_dose_or_another_mode() -> None:

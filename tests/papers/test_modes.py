@@ -151,12 +151,11 @@ def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_p
     once_more(main, out, tmp_path)
 
 
-def test_the_published_page_is_what_its_tables_say(tmp_path: Path) -> None:
-    text = once_more(main, ROOT / "results" / "pls_modes", tmp_path)
-    assert "2.4 M tokens seen each" in text and "Claims of the paper: holds: 4, not resolved: 3, undefined" in text
-    flat = next(line for line in text.splitlines() if line.startswith("| pls above 0.5 | `hdbscan.flat`"))
-    assert "undefined by construction" in flat and "holds" not in flat and "1.000 / 1.000" in flat
-    assert "coverage 0.384 and 0.365 (46.0%)" in text, "c2 beside the paper's numbers, too"
+def test_the_published_tables_judged_again_are_the_same(tmp_path: Path) -> None:
+    once_more(main, ROOT / "results" / "pls_modes", tmp_path)
+    claims = pd.read_parquet(ROOT / "results" / "pls_modes" / "claims.parquet")
+    flat = claims[claims["quantity"] == "hdbscan.flat"]
+    assert len(flat) and not flat["direction"].str.startswith("holds").any(), "undefined by construction"
 
 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:

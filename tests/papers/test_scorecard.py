@@ -19,6 +19,7 @@ from streamscope.instruments.open_data import open_data
 from streamscope.models import load
 from streamscope.models.checkpoint import ZOO, run_folder
 from streamscope.models.hooks import capture, edit
+from streamscope.models.tensors import config_digest
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.scales.training import cells
@@ -253,10 +254,12 @@ def test_a_run_with_another_configuration_is_measured_again(tmp_path: Path, monk
     monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("streamscope.papers.scorecard.report.measure_run", stub)
     monkeypatch.setattr("streamscope.papers.scorecard.report.judged", lambda *rest: {})
-    config = json.loads((run / "config.json").read_text())
+    config, manifest = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "manifest"))
     for eps in (1e-5, 1e-5, 1e-2):
         config["model"]["norm"]["eps"] = eps
         (run / "config.json").write_text(json.dumps(config))
+        manifest["config_sha256"] = config_digest(config["model"])
+        (run / "manifest.json").write_text(json.dumps(manifest))
         runs = open_runs([str(run)])
         measure(scorecard.Options(control=runs[0].arm, device="cpu"), runs)
     assert seen == [1e-5, 1e-2]

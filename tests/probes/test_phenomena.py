@@ -353,9 +353,12 @@ def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Pa
 
 def test_what_is_wrong_is_one_line(run: Path) -> None:
     for argv, line in (
-        (["d-cas@all"], "d-cas has no snapshots: train with --snapshots log; of the bundled models stories/lfa and"),
-        ([__file__], "test_phenomena.py is a file, and a run is a folder; files go to options"),
-        (["stories/pls@5"], "no stories/pls@5: train .*lfa and stories/std-t-rope have them, in a clone"),
+        (["d-cas@all"], "d-cas has no snapshots: train with --snapshots log; among the bundled models stories/lfa and"),
+        ([__file__], "test_phenomena.py is a file, but a run is a folder; files belong to options"),
+        (
+            ["stories/pls@5"],
+            "stories/pls@5 does not exist: train .*lfa and stories/std-t-rope have snapshots, in a clone",
+        ),
         ([f"{run}@5"], "has no snapshot '5'; it has 0, 4, 12"),
         ([str(run), str(run)], "is named twice"),
         ([str(run), "--launch", "ray"], "--launch needs --out"),

@@ -340,7 +340,7 @@ def test_two_processes_may_write_one_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No space left on device; nothing was written$"):
         write_atomically(path, full)
     write_atomically(path, outer)
-    with pytest.raises(InputError, match="No space left on device; the previous file is untouched$"):
+    with pytest.raises(InputError, match="No space left on device; the previous file is unchanged$"):
         write_atomically(path, full)
     assert path.read_text() == "outer"
     assert len(set(seen)) == 2

@@ -73,7 +73,7 @@ DATA = [
     (phenomena, ["--only", "winograd", "--max-documents", "3"], "--max-documents has no effect"),
     (patch, ["--clean", "a", "--corrupt", "b", "--answer", "c", "--foil", "d", "--suite", "competing"], "--suite has"),
     (picture, ["--text", "She ran", "--suite", "stories"], "--suite has no effect, because --text gives the prompt"),
-    (picture, ["--max-tokens", "9"], "--max-tokens has no effect, because the prompt is of the suite"),
+    (picture, ["--max-tokens", "9"], "--max-tokens has no effect, because the prompt comes from the suite"),
     (latents, ["--text", "a", "--source", "b", "--data", "stories:0:40"], "--data has no effect"),
     (ablate, ["--workers", "3"], "--workers has no effect with --launch serial"),
     (ablate, ["--launch", "ray", "--partition", "gpu"], "--partition has no effect with --launch ray"),

@@ -120,8 +120,8 @@ def test_hold_out_keeps_a_prompt_on_one_side() -> None:
     ("line", "message"),
     [
         ("[1]", "bad.jsonl:2: expected"), ('{"prompt": "a"}', "bad.jsonl:2: 'response' is missing"),
-        ('{"prompt": "a", "response": " "}', "2: 'response' is no text"),
-        ('{"prompt": 3, "response": "b"}', "2: 'prompt' is no text"),
+        ('{"prompt": "a", "response": " "}', "2: 'response' is empty or not a text"),
+        ('{"prompt": 3, "response": "b"}', "2: 'prompt' is empty or not a text"),
         ('{"prompt": "a", "response": "\\ud800"}', "lone surrogate"), ("{", "bad.jsonl:2"),
     ],
 )  # fmt: skip

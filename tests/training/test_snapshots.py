@@ -59,7 +59,7 @@ def test_snapshots_are_the_weights_of_their_steps(run: Path, corpus, tmp_path: P
 def test_none_are_written_for_none(corpus, tmp_path: Path) -> None:
     main(arguments(corpus, tmp_path / "a", "--snapshots", "none"))
     assert not (tmp_path / "a" / "snapshots").exists()
-    with pytest.raises(InputError, match="a has no snapshots, so there is no"):
+    with pytest.raises(InputError, match="a has no snapshots, so "):
         run_folder(tmp_path / "a@3")
 
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_one_line(run: Path) -> None:
     for name in ("7", "last"):
         with pytest.raises(InputError, match=f"has no snapshot '{name}'; it has 0, 1, 2, 4, 8, 12"):
             load(f"{run}@{name}")
-    with pytest.raises(InputError, match="nowhere is no run folder"):
+    with pytest.raises(InputError, match="nowhere is not a run folder"):
         load("nowhere@3")
     with pytest.raises(InputError, match="is a snapshot, which cannot be resumed"):
         main(["--resume", "--out", f"{run}@8"])
