@@ -69,6 +69,8 @@ def typed(line: str) -> list[str]:
     words = words[1:] if words[0] == "streamscope" else words[2:]
     module = NAMES.get(whole_name(words[0], NAMES), "").removeprefix("streamscope.")
     smaller = [] if "--clean" in words else SMALLER.get(module, [])  # a pair of one's own is small
+    if "--measures" in words and "loss" not in words:  # no documents are read then
+        smaller = smaller[: smaller.index("--max-documents")] if "--max-documents" in smaller else smaller
     if find_spec("kaleido") is None:
         words = [re.sub(r"\.(pdf|png|svg)$", ".html", word) for word in words]
     return [*words, *smaller]
