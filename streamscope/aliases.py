@@ -63,8 +63,14 @@ _ROOMS: set[str] = set()
 
 
 def _moved(name: str) -> tuple[str, ...]:
-    """The modules that hold the objects of an old name `streamscope.x`; () for a name that did not move."""
-    short = name.removeprefix("streamscope.")
+    """The modules that hold the objects of an old name `streamscope.x`; () for a name that did not move.
+
+    A short name `models.x` counts only in a clone: elsewhere `models` may be a package of the user.
+    """
+    top, _, rest = name.partition(".")
+    if top != "streamscope" and top not in _ROOMS:
+        return ()
+    short = rest if top == "streamscope" else name
     if short in MOVED:
         return tuple(f"streamscope.{home}" for home in MOVED[short])
     for old, homes in MOVED.items():

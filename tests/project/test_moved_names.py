@@ -1,7 +1,10 @@
 """Names of an earlier release: the same objects, with a warning that says where they are now."""
 
 import importlib
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +45,15 @@ def test_names_below_a_package_that_moved() -> None:
         old = importlib.import_module("streamscope.models.text.shards")
     assert old is importlib.import_module("streamscope.text.shards")
     assert "streamscope.models.text.shards is now streamscope.text.shards" in str(warned[-1].message)
+
+
+def test_a_users_own_modules_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for folder in ("models", "probes"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "models" / "errors.py").write_text("MINE = 1")
+    (tmp_path / "probes" / "result.py").write_text("MINE = 2")
+    code = "import streamscope, models.errors, probes.result; print(models.errors.MINE, probes.result.MINE)"
+    env = os.environ | {"PYTHONPATH": str(Path(streamscope.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, env=env, capture_output=True)
+    assert done.stdout == b"1 2\n", done.stderr.decode()
