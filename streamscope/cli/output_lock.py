@@ -3,7 +3,8 @@
     with share_output(folder, "description of the work", out):
         ...                              # unfinished work in `folder`; the last command deletes it
 
-Each command holds a lock (`flock`, which always ends with the process) on a file named after its work.
+Each command holds a lock (`flock`, which always ends with the process) on a file named after its work. On Windows, and
+on file systems without locks (such as Lustre mounted without flock), nothing is locked and nobody is refused.
 """
 
 import hashlib
@@ -50,18 +51,24 @@ def _hold(path: Path) -> int:
             continue
         except OSError as error:
             raise InputError(f"cannot write {path.parent}: {error.strerror}") from None
-        lock_file(lock, shared=True, wait=True)
+        _lock(lock, shared=True, wait=True)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), path.stat()):
                 return lock
         os.close(lock)
 
 
+def _lock(lock: int, *, shared: bool = False, wait: bool = False) -> bool:
+    """`disk.lock`, which is True as well on a file system without locks."""
+    try:
+        return lock_file(lock, shared=shared, wait=wait)
+    except OSError:
+        return True
+
+
 def _is_alone(lock: int) -> bool:
     """Try to make the lock exclusive; whether it succeeded."""
-    with suppress(OSError):  # file systems without locks
-        return lock_file(lock)
-    return False
+    return _lock(lock)
 
 
 def _locked(path: Path) -> bool:

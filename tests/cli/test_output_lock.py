@@ -1,5 +1,6 @@
 """Two commands that write one --out: the same work is shared and both end well, other work is refused in a line."""
 
+import errno
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streamscope.cli import output_lock
 from streamscope.cli.errors import InputError
 from streamscope.cli.output_lock import share_output
 from streamscope.features.extract import main as extract
@@ -56,6 +58,19 @@ def test_unfinished_work_stays_and_locks_do_not(tmp_path: Path) -> None:
     with pytest.raises(KeyError), share_output(tmp_path / "empty", "this", out):
         raise KeyError
     assert not (tmp_path / "empty").exists()
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*args: object, **options: object) -> bool:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(output_lock, "lock_file", none)
+    folder, out = tmp_path / ".x.parts", tmp_path / "x"
+    folder.mkdir()
+    (folder / "0123456789abcdef.lock").touch()  # of a command that was killed
+    with share_output(folder, "this", out):
+        (folder / "part").touch()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("command", [extract, ablate])
