@@ -11,7 +11,7 @@ ROOMS = ("models", "text", "instruments", "probes", "interventions", "features",
 def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: what ends in `command(main)`.
 
-    A name that two rooms have is said with its room, as `papers.hdpl`.
+    A name that two rooms have is listed with its room, as `papers.hdpl`.
     """
     found: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -30,7 +30,7 @@ def commands() -> dict[str, str]:
 
 
 def whole_name(word: str, known: dict[str, str]) -> str:
-    """The command that ROOM.COMMAND means, as in `features.extract`; any other word as it is."""
+    """The command that ROOM.COMMAND means, as in `features.extract`; any other word unchanged."""
     return next((name for name, module in known.items() if module == f"streamscope.{word}"), word)
 
 

@@ -164,7 +164,7 @@ def _meaning(one: Any) -> str:
 
 
 def _entry(typed: str, meaning: str, width: int) -> list[str]:
-    """An option and what it means, beside it or, where it is long, below it."""
+    """An option and its meaning, on the same line, or below a long option."""
     if len(typed) > width - 2:
         typed = typed.replace(",", ", ")
     shown = textwrap.wrap(typed, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

@@ -13,8 +13,9 @@ writes parts and skips those that exist.
 
 A claim is dead when it has not been touched for `expires` seconds, or when its process is gone from this machine. A
 dead one is taken over by creating the next number, which only one worker can: the highest number holds. A worker that
-was only asleep may then do the task beside its heir, so what a task writes must appear whole (under a temporary name,
-renamed) and be the same whoever writes it: results do not depend on how many workers there were, nor on who died.
+was only asleep may then do the task at the same time as its heir. So what a task writes must appear whole (under a
+temporary name, renamed) and be the same from every worker: results do not depend on how many workers there were, nor on
+which died.
 """
 
 import contextlib
@@ -226,7 +227,7 @@ def _who(claim: Path) -> str:
 def _born(pid: int) -> str | None:
     """When a process of this machine began, so that a number that is used again is no sign of life; None if gone.
 
-    Where there is no /proc it is "unknown" for every process that is_alive.
+    Where there is no /proc it is "unknown" for every process that is alive.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

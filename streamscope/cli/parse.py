@@ -70,7 +70,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
 
 
 def _more(spec: Any) -> str:
-    """Where the rest of a module's documentation is read."""
+    """Where to read the rest of a module's documentation."""
     module = commands().get(sys.argv[0].removeprefix(SCRIPT)) if sys.argv[0].startswith(SCRIPT) else None
     module = module or (spec.name.removesuffix(".__main__") if spec is not None else None)
     return f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""

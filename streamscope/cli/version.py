@@ -1,4 +1,4 @@
-"""Which version this is. The number stands in pyproject.toml, and in the metadata of an installed package."""
+"""The version number, from pyproject.toml or the metadata of the installed package."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def version() -> str:
-    """The version of this package: that of the clone where the code lies in one, else that which was installed."""
+    """The version of this package: that of the clone, or that of the installed package outside a clone."""
     if PROJECT.is_file():
         import tomllib
 

@@ -76,7 +76,7 @@ def numerics_of(model: Any) -> dict[str, str | None]:
 
 
 def checkpoint_of(model: Any) -> dict[str, Any]:
-    """Which weights a table is of: run, preset, sha256 of the weights, layers and heads."""
+    """The weights that were measured: run, preset, sha256 of the weights, layers and heads."""
     from streamscope.models.checkpoint import run_folder, run_label
     from streamscope.models.tensors import sha256
 
@@ -94,10 +94,10 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
 def need_streams(model: Any, name: str) -> None:
     """Raise `InputError` for a model without two parallel streams or more that mix."""
     if getattr(getattr(model.config, "residual", None), "n", 1) < 2:
-        raise InputError(f"{name} is of parallel streams, which this model has not; give one of kromhc, mhc, hc")
+        raise InputError(f"{name} measures parallel streams, which this model lacks: give one of kromhc, mhc, hc")
 
 
 def need_parts(model: Any, name: str) -> None:
-    """Raise `InputError` for a model in TransformerLens' bridge, where an instrument reads our parts."""
+    """Raise `InputError` for a model in TransformerLens' bridge, for an instrument that reads our modules."""
     if not hasattr(model, "segment"):
-        raise InputError(f"{name} reads the parts of a model; {model.config.name} is in a bridge, which has hooks only")
+        raise InputError(f"{name} reads our modules; {model.config.name} is in a TransformerBridge with hooks only")

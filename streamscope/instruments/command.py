@@ -38,7 +38,7 @@ class RunOptions:
     run: Annotated[str, tyro.conf.Positional] = "stories/lfa"
     """Run folder, or a bundled model."""
     out: Path | None = None
-    """Write the table (.parquet) here, what else there is beside it."""
+    """Write the table (.parquet) here, with other files next to it."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -134,7 +134,7 @@ def main_of(made: "type[Instrument]", doc: str | None = None, command: Sequence[
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be measured, beside a control or alone."""
+    """A run to be measured, with a control or alone."""
 
     run: str
     control: str | None
@@ -241,7 +241,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
             raise InputError(f"--figure {options.figure} is an input, which would be lost; name another file")
     check_read(how, data)
     if options.launch != "serial" and options.out is None:
-        raise InputError("--launch needs --out: workers meet in a folder beside it")
+        raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
         split(spec.partition("@")[0])
     work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,

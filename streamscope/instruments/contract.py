@@ -9,10 +9,10 @@
         heads: tuple[str, ...] = ("all",)
         \"\"\"Heads: L5.H4, L4.*, …\"\"\"
 
-Its body are two functions, in `<package>.measure` or, for an instrument of one file, two methods:
+You write two functions in `<package>.measure` or, for an instrument of one file, two methods:
 
     observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
-    tables(self, seen, estimates) -> {name: Table}      the estimates as tables
+    tables(self, seen, estimates) -> {name: Table}            the estimates as tables
 
 All else is the same for all: estimates (`instruments.observations`), tables and files (`instruments.result`), figures
 (`instruments.figures`), control, seeds and command (`instruments.command`). This module imports nothing heavy, so that
@@ -201,7 +201,7 @@ class Instrument(ValidatedOptions):
     def control_tables(cls, run: "Result", control: "Result") -> "dict[str, Table]":
         """What a control adds besides differences (ratios of spreads), as further tables.
 
-        By default `beside` of the package's module measure, where there is one.
+        By default `control_tables` of the package's module measure, where there is one.
         """
         own = "observe" in vars(cls)
         return {} if own or not hasattr(cls._body(), "control_tables") else cls._body().control_tables(run, control)
@@ -244,8 +244,8 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
 
     Raises `TypeError` for a class without documentation, for data without their defaults (`Documents`, where
-    `Documents()` is meant) and for an option that bears the name of a method or of an
-    option of the command or the data. That every option has documentation, the test of the contract sees.
+    `Documents()` is meant), and for an option with the name of a method, or of an option of the command or the data.
+    The test of the contract checks that every option has documentation.
     """
 
     def register(cls: Class) -> Class:

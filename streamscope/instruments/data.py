@@ -116,9 +116,9 @@ class Tokens(Data):
     """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
     or nothing: every file is one."""
     stride: Whole | None = None
-    """Documents longer than the context are read in windows, each N tokens behind the last, and every token has one
-    row, with at least context − N tokens before it; 0 cuts them at the context. Default: cut where --data has 100
-    documents, else (a book, some chapters) half the context."""
+    """Step N in tokens between the windows in which a long document is read. Every token has one row, with at least
+    context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least 100
+    documents, each is cut at the context; otherwise half the context."""
 
     def small(self) -> "Tokens":
         """A thousand."""
@@ -169,7 +169,7 @@ class Text(Data):
 
 @dataclass(frozen=True)
 class Sets(Data):
-    """Two sets of texts, to find what tells them apart."""
+    """Two sets of texts, to find a direction that separates them."""
 
     a: str = "indoor"
     """The set that directions point to: .jsonl (field text), .txt, SUITE#CATEGORY, or happy, sad, indoor, outdoor."""

@@ -194,8 +194,8 @@ def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards
 
 
 def _stride(given: int | None, shards: TokenShards, n_ctx: int, wanted: int | None) -> int:
-    """Of the windows; 0 where long documents are cut: as it is given, by default where there are enough documents, and
-    where none is long."""
+    """The stride of the windows, or 0 to cut documents at the context. By default they are cut if there are `wanted`
+    (or `MANY`) of them, or if none is longer than the context."""
     if given is None and shards.n_documents < (wanted or MANY) and (shards.lengths > n_ctx + 1).any():
         return max(n_ctx // 2, 1)
     return given or 0

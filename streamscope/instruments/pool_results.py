@@ -1,7 +1,7 @@
-"""Several results of one instrument: a run beside its control, runs in one table, training seeds as units.
+"""Several results of one instrument: a run compared with its control, runs in one table, training seeds as units.
 
 compare(run, control)       every estimate of the run minus the control's, over the units that both have
-together([a, b, c])         one table with a column `run`
+pool_results([a, b, c])     one table with a column `run`
 seeds([a, b, c])            every estimate as mean over the runs: what the recipe does, not one model
 """
 
@@ -109,8 +109,7 @@ def pool_results(results: Sequence[Result]) -> Result:
 
     Snapshots of trainings (`runs/lfa@all`) have the columns `run`, `step` and, of trainings on text, `tokens`, and a
     curve over steps; means over runs are then taken at every step. Blocks and arrays are called run0-<name>,
-    run1-<name> …, in the order of the runs
-    (`about["runs"]`). Long tables stay one for each, <name>-run0 …
+    run1-<name> …, in the order of the runs (`about["runs"]`). Long tables stay one for each, <name>-run0 …
 
     Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.
     """

@@ -126,11 +126,10 @@ class Result:
         """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
-        suffix. Every file is complete when it bears its name; the paths are returned. What another instrument wrote is
-        not written over. Tables and observations of an
-        earlier result at PATH that this one does not have are deleted. PATH.csv are the tables alone, as text with
-        every digit, and what is known about them as JSON, PATH-about.json; only parquet can be loaded again. Raises
-        `InputError` for another suffix and for what cannot be written.
+        suffix. Every file appears under its name when it is complete; the paths are returned. Tables and observations
+        of an earlier result at PATH that this one does not have are deleted. For PATH.csv, only the tables are written,
+        as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be loaded again. Raises
+        `InputError` for another suffix, for files of another instrument, and for what cannot be written.
         """
 
         maker, path = str(self.about.get("instrument", "")), check_out(Path(path))
@@ -310,7 +309,7 @@ def _plain_number(x: Any) -> Any:
 
 def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
     if meta["about"].get("result") != result:
-        raise InputError(f"{path} belongs to another result than the main table beside it; measure it again")
+        raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
 
 
 def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, bytes]) -> None:

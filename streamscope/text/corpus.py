@@ -15,10 +15,9 @@ A source is one of
   `hf:ID[:CONFIG][:SPLIT]` gives details; ID may be a local dataset folder. A CONFIG named train, validation or test
   without SPLIT is the split;
 - `stories`, `stories:SEED` or `stories:SEED:N`: built-in procedural stories of version 3 (also `stories3`), on which
-the
-  bundled models were trained. A folder called stories is `./stories`. `stories4:SEED:N:STAGE` are stories of version
-  4, with STAGE from 0 (half of the text repeats itself) to 1 (a tenth, the default). `echo:SEED:N` is text whose only
-  regularity is repetition (`text.echo`);
+  the bundled models were trained. A folder called stories is `./stories`. `stories4:SEED:N:STAGE` are stories of
+  version 4, with STAGE from 0 (half of the text repeats itself) to 1 (a tenth, the default). `echo:SEED:N` is text
+  whose only regularity is repetition (`text.echo`);
 - a mixture of these, `A*WEIGHT + B*WEIGHT`, where each part has its share of the training tokens:
   `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` apply to every part.
 

@@ -126,8 +126,7 @@ def pack(
 
     Raises:
         InputError: an unknown part, a fraction outside (0, 1), a part without documents, a cache that cannot be
-        written,
-            or an unreadable corpus.
+            written, or an unreadable corpus.
     """
     if part not in PARTS:
         raise unknown("part", part, list(PARTS))

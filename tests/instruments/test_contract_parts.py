@@ -505,9 +505,7 @@ def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "streamscope.models.interop.huggingface.bridged", bridged)
     assert readable(booted) == ("adopted", booted)
     need_parts(build("lfa", "tiny"), "hydra")
-    with pytest.raises(
-        InputError, match="^hydra reads the parts of a model; plain is in a bridge, which has hooks onl"
-    ):
+    with pytest.raises(InputError, match="^hydra reads our modules; plain is in a TransformerBridge with hooks only$"):
         need_parts(model, "hydra")
 
 

@@ -292,7 +292,7 @@ def test_places_and_refusals() -> None:
         with pytest.raises(InputError, match=message):
             Mixing(**options)
     for name in ("llama", "lfa"):
-        with pytest.raises(InputError, match="mixing is of parallel streams"):
+        with pytest.raises(InputError, match="^mixing measures parallel streams, which this model lacks: give one"):
             Mixing().check(build(preset(name, "tiny")))
     with pytest.raises(InputError, match="cannot draw 1 permutations of 1 streams"):
         permutations(1, 1, 0)
@@ -322,5 +322,5 @@ def test_command(
         "L1.attn",
         "L1.mlp",
     }
-    with pytest.raises(InputError, match="mixing is of parallel streams"):
+    with pytest.raises(InputError, match="^mixing measures parallel streams, which this model lacks: give one"):
         main([str(tiny_run)])

@@ -166,7 +166,7 @@ def test_commands_take_its_folder(theirs: tuple[Bridged, Any], tmp_path: Path, m
         rounded.tolist() == pytest.approx(expected["edited"].tolist(), rel=0.02)
         and (rounded != expected["edited"]).all()
     )
-    with pytest.raises(InputError, match="has no segment|reads the parts of a model"):
+    with pytest.raises(InputError, match="has no segment|reads our modules"):
         INSTRUMENTS["hydra"](heads=("L4.*",)).measure("hf:sharded")
     with pytest.raises(InputError, match="family 'gptj'.* measured by instruments"):
         convert(tmp_path / "sharded", tmp_path / "run")

@@ -1,7 +1,7 @@
 """Draws the figures that instruments declare (`instruments.figures`): one palette, for the screen and for paper.
 
-Colours are Okabe and Ito's, told apart by colour-blind readers, with marks and dashes that differ in grey; signed
-quantities are drawn in a diverging scale around 0.
+Colours are Okabe and Ito's, which colour-blind readers can distinguish, with marks and dashes that differ in grey.
+Signed quantities have a diverging scale around 0.
 """
 
 import re

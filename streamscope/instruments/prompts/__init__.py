@@ -173,6 +173,3 @@ def _prompt(row: dict[str, Any]) -> Prompt:
     ):
         raise InputError("'roles' must map each role to its characters [start, end]")
     return Prompt(**{**row, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})
-
-
-# ---- the command -------------------------------------------------------------------------------
