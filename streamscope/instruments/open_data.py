@@ -585,6 +585,8 @@ def open_data(spec: Data, model: Any, like: Any = None) -> Any:
     Raises `InputError` for half of fewer than two clusters, or of tables, and as the opening of its kind does.
     """
     match spec:
+        case Data() if type(spec).of is not Data.of:  # a kind of the user, which may inherit the fields of one of ours
+            return spec.of(model, like)
         case Half():
             opened = open_data(spec.whole, model, None if like is None else like.whole)
             if not isinstance(opened, Splittable):

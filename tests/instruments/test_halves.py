@@ -167,6 +167,18 @@ def test_a_half_is_0_or_1_of_what_has_cases(model: Any) -> None:
         open_data(Finished().half(0), None)
 
 
+@dataclass(frozen=True)
+class OpensItself(Documents):
+    """A kind of the user with the options of ours."""
+
+    def of(self, model: Any, like: Any = None) -> Any:
+        return self.max_documents, like
+
+
+def test_a_kind_that_opens_itself_may_inherit_the_options_of_ours() -> None:
+    assert open_data(OpensItself(max_documents=3), None, "like") == (3, "like")
+
+
 def test_an_instrument_that_splits_by_itself_measures_a_half(model: Any) -> None:
     found = Directions(draws=0).measure(model, Sets().half(0)).table().frame
     assert (found["n_a"] == 15).all()
