@@ -79,13 +79,12 @@ class WeightsMixin:
     """Biases of queries, keys, values [L, H, K] and of the output [L, D]."""
     W_in, W_out, b_in, b_out = (_stacked("mlp", name) for name in ("W_in", "W_out", "b_in", "b_out"))
     """Weights of the FFN [L, D, M] (in a gated FFN, of the linear half), [L, M, D], and biases [L, M], [L, D]."""
+    _W_gate = _stacked("mlp", "W_gate")
 
     @property
     def W_gate(self) -> Float[Tensor, "L D M"] | None:
         """Gate weights of a gated FFN, else None."""
-        if self.config.mlp.gate is None:
-            return None
-        return torch.stack([block.mlp.W_gate for block in self.blocks])  # type: ignore[attr-defined]
+        return self._W_gate if self.config.mlp.gate is not None else None
 
     @property
     def QK(self) -> FactoredMatrix:
@@ -129,9 +128,8 @@ class WeightsMixin:
         is undefined, something besides a norm acts between the stream and the heads, or no head writes to the input of
         the values.
         """
-        from transformer_lens.model_bridge.composition_scores import (
-            CompositionScores,
-        )  # half a second, with all bridges
+        # here, because it imports all bridges, which takes half a second
+        from transformer_lens.model_bridge.composition_scores import CompositionScores
 
         if mode not in ("Q", "K", "V"):
             raise unknown("mode", str(mode), ["Q", "K", "V"])

@@ -86,6 +86,7 @@ def test_circuits_give_scores_and_results() -> None:
         ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
         ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
         ("hdpl", {}, "QK", "an HDPL projection 32 -> 32 is not linear"),
+        ("hdpl", {}, "W_gate", "an HDPL projection 32 -> 128 is not linear"),
     ],
 )
 def test_what_an_architecture_does_not_define(preset: str, overrides: Any, name: str, says: str) -> None:
