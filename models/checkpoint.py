@@ -278,7 +278,7 @@ def load(
     have this dtype in the file stay mapped to it. Raises `InputError` for another dtype, a missing or damaged file,
     weights of another configuration, other weights than the completed run had, and another configuration or tokenizer.
     """
-    name, folder = dtype_name(dtype), run_folder(run_or_path)
+    name, device, folder = dtype_name(dtype), pick_device(str(device)), run_folder(run_or_path)
     if not folder.is_relative_to(cache_root()):
         return _load(folder, name, device)
     try:
@@ -289,7 +289,7 @@ def load(
         return _load(run_folder(run_or_path), name, device)
 
 
-def _load(folder: Path, name: str, device: str | torch.device) -> StreamTransformer:
+def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     """`load` of a run folder."""
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
@@ -314,7 +314,7 @@ def _load(folder: Path, name: str, device: str | torch.device) -> StreamTransfor
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
     model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
-    return model.to(pick_device(str(device))).eval()
+    return model.to(device).eval()
 
 
 def load_for_instruments(
