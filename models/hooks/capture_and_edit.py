@@ -291,7 +291,7 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
 
         return hook
 
-    with _eagerly(), ExitStack() as stack:
+    with eager_block(), ExitStack() as stack:
         for name, fn in hooks:
             point = model.hook_dict[name]
             try:  # a bridge refuses points that its settings switch off
@@ -331,14 +331,15 @@ class _Eager:
 
 
 @contextmanager
-def _eagerly() -> Iterator[None]:
-    """Without compiled code, which would not fire hooks, until the last of these blocks ends, in whichever order.
+def eager_block(*, always: bool = False) -> Iterator[None]:
+    """Run without compiled code, which would not fire hooks, until the last of these blocks ends, in any order.
 
-    Nothing is compiled while torch's compiler is not imported. What is compiled first inside such a block calls its
-    hooks from Python, because `get_ident` in them cannot be compiled; it calls none once they are gone.
+    Nothing is compiled while torch's compiler is not imported; `always` imports it. Without it, code that is first
+    compiled inside a block of `attached` still calls its hooks from Python, because `get_ident` in them cannot be
+    compiled; it calls none once they are gone.
     """
     with _LOCK:
-        if _Eager.end is None and "torch._dynamo" in sys.modules:
+        if _Eager.end is None and (always or "torch._dynamo" in sys.modules):
             _Eager.end = torch.compiler.set_stance("force_eager")
         _Eager.blocks += 1
     try:

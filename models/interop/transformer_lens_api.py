@@ -16,6 +16,7 @@ from transformer_lens.utilities.lm_utils import lm_cross_entropy_loss
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import Alibi, Hyper, LayerNorm, Learned, RMSNorm, Rope
 from streamscope.models.hooks import ObservePoint, OnDemand, capture, match, time_axes
+from streamscope.models.hooks.capture_and_edit import eager_block
 from streamscope.models.weights import WeightsMixin
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ class LensMixin(WeightsMixin):
             if isinstance(name, str) and name not in self.hook_dict:
                 raise unknown("hook", name, list(self.hook_dict))
         with (
-            torch.compiler.set_stance("force_eager"),
+            eager_block(always=True),
             super().hooks(list(fwd_hooks), list(bwd_hooks), *args, **kwargs) as model,  # type: ignore[misc]
         ):
             yield model

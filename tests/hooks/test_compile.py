@@ -371,6 +371,37 @@ def check_force_eager_ends_with_the_block() -> None:
     assert len(graphs) == 1
 
 
+def check_blocks_of_hooks_end_in_any_order() -> None:
+    """A block of capture that ends inside one of model.hooks leaves it eager; after both, callables compile again."""
+    import torch
+
+    from streamscope.models.hooks import capture
+
+    model, tokens = _make("lfa")
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    double = torch.compile(lambda x: x * 2, backend=backend)
+    for first, second in [
+        (capture(model, Z), model.hooks([(Z, _zero)])),
+        (model.hooks([(Z, _zero)]), capture(model, Z)),
+    ]:
+        graphs.clear()
+        torch.compiler.reset()
+        first.__enter__()
+        second.__enter__()
+        model(tokens)
+        first.__exit__(None, None, None)
+        double(tokens)
+        assert not graphs, "compiled although a block is open"
+        second.__exit__(None, None, None)
+        double(tokens)
+        assert len(graphs) == 1, "still eager although no block is open"
+
+
 # ---- the tests ---------------------------------------------------------------------------------
 
 
