@@ -1,24 +1,24 @@
 """Many edits of one batch in few passes: what edits share is computed once.
 
-    measure_rows(model, tokens, [{}, *sweep], measure)       what `measure` says of the final streams under each edit
+    measure_rows(model, tokens, [{}, *sweep], measure)       `measure` of the final streams under each edit
     run_sweep(model, query, [{}, *sweep])                    `models.hooks.run` under each edit
-    Trajectories(model, tokens, [{}, *sweep], at=positions)  the passes that both stand on
+    Trajectories(model, tokens, [{}, *sweep], at=positions)  the passes that both use
 
-A trajectory is the batch [B, T] under edits that have done the same so far; it splits where they begin to differ. So an
-edit costs only what comes after its first hook, edits of two heads share the pass of their first head, and {} is the
+A trajectory is the batch [B, T] under edits that have been equal so far; it splits where they begin to differ. So an
+edit costs only what follows its first hook, edits of two heads share the pass of their first head, and {} is the
 unedited pass. Trajectories at the same layer run as one batch of up to `budget` tokens, the deepest layer first, so
 memory does not grow with the sweep.
 
-When only positions `at` matter, the last layer computes keys and values everywhere and all else there: unless its block
-is not `positionwise`, or an edit or a hook of that layer has to see every position.
+With positions `at`, the last layer computes keys and values everywhere and everything else only at `at`. The exceptions
+are a block that is not `positionwise`, and an edit or a hook of that layer that has to see every position.
 
 An edit sees its own copy [B, …] of the batch at every position, as in `models.hooks.run`: results are those of one
-pass per edit, up to rounding. Edits must be pure: equal functions of equal arguments run once. Hooks that somebody else
-attached to points see the copies of a chunk as one batch, and only once what trajectories share; an edit among them
-acts on all. Hooks on modules do not fire.
+pass per edit, up to rounding. Edits must be pure: equal functions of equal arguments run once. Hooks that the caller
+attached to hook points see the copies of a chunk as one batch, and a shared part of trajectories once; if such a hook
+edits, it edits all copies. Hooks on modules do not fire.
 
-The file goes from the hook to the sweep: where a hook acts (`stage_of`, `Plan`), which edits go together through a
-layer (`LayerTask`), the passes (`Trajectories`), and what is asked of them (`measure_rows`, `run_sweep`).
+The order of the file: the stage at which a hook acts (`stage_of`, `Plan`), the edits that share a layer (`LayerTask`),
+the passes (`Trajectories`), and the functions that use them (`measure_rows`, `run_sweep`).
 """
 
 from collections import deque
@@ -66,21 +66,21 @@ BUDGET = {"cpu": 4096}
 """Tokens per chunk by device: a larger batch is no faster on a CPU."""
 BUDGET_ELSEWHERE = 2**17
 STEADY = 4
-"""A product of fewer rows rounds otherwise than the same rows in a larger product."""
+"""Least rows of a product: fewer rows round differently than the same rows in a larger product."""
 HELD = 2**19
-"""Tokens · hooks · edits whose captures are held at a time."""
+"""Largest tokens · hooks · edits whose captures are in memory at the same time."""
 
-# ---- where a hook acts ----------------------------------------------------------------------------
+# ---- the stage of a hook --------------------------------------------------------------------------
 
 EMBED, HEADS, WRITE, FFN, POST = -1, 0, 1, 2, 3
 """The stages of a forward pass, in order, from the table of hooks: EMBED, then for every layer L
 
-    4 L + HEADS    up to z, what the output projection consumes
+    4 L + HEADS    up to z, the input of the output projection
     4 L + WRITE    z, the projection, the stream after attention
     4 L + FFN      the FFN
     4 L + POST     the stream that leaves the layer
 
-then 4 n_layers, the final norm. An edit changes nothing before its stage, so edits share what comes before."""
+then 4 n_layers, the final norm. An edit changes nothing before its stage, so edits share the stages before it."""
 STAGES = 4
 """Stages of a layer."""
 
@@ -111,7 +111,7 @@ def stage_of(name: str, n_layers: int) -> int:
 
 
 class Plan:
-    """The edits of one member of a sweep, hook by hook and stage by stage. Raises `InputError` as `capture.edit`."""
+    """The edits of one member of a sweep, hook by hook and stage by stage. Raises `InputError` like `hooks.edit`."""
 
     def __init__(self, model: Any, edits: Edits) -> None:
         self.edits = edits
@@ -120,7 +120,7 @@ class Plan:
         self.stages: dict[str, int] = {}
         """Hook -> stage."""
         self.keys: dict[int, tuple[Hashable, ...]] = {}
-        """Stage -> what happens there: equal keys do the same."""
+        """Stage -> key of its edits; equal keys stand for equal edits."""
         for name, fn in resolve(model, edits):
             stage = stage_of(name, model.config.n_layers)
             self.functions.setdefault(name, []).append(fn)
@@ -131,7 +131,7 @@ class Plan:
 
 
 def identity(value: Any) -> Hashable:
-    """Equal for functions that do the same by construction: partial applications of equal values, or one object."""
+    """Equal for functions that are equal by construction: partial applications of equal values, or one object."""
     if isinstance(value, partial):
         return partial, identity(value.func), identity(value.args), identity(sorted(value.keywords.items()))
     if isinstance(value, list | tuple):
@@ -141,24 +141,24 @@ def identity(value: Any) -> Hashable:
     return "object", id(value)
 
 
-# ---- which edits go together through a layer ---------------------------------------------------------
+# ---- edits that share a layer -------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class CaptureChain:
-    """What was captured on the way of a trajectory since the chain `before`, which it may share."""
+    """The captures of a trajectory after those of the chain `before`, which several trajectories may share."""
 
     before: "CaptureChain | None" = None
     found: dict[str, Any] = field(default_factory=dict)
 
     def captured(self) -> dict[str, Any]:
-        """Hook name -> what was kept of it, from the embedding on."""
+        """{hook name: kept value}, from the embedding on."""
         return {**(self.before.captured() if self.before is not None else {}), **self.found}
 
 
 @dataclass(eq=False)
 class Trajectory:
-    """A trajectory that has come to a layer: its state [B, …] there (None: before the embedding) and its captures."""
+    """A trajectory before a layer: its state [B, …] (None: before the embedding) and its captures."""
 
     state: State
     chain: CaptureChain
@@ -166,7 +166,7 @@ class Trajectory:
 
 @dataclass(eq=False)
 class LayerTask:
-    """The next layer of a trajectory, for those of its edits that do the same in it: `keys`, stage by stage."""
+    """The next layer of a trajectory, for those of its edits that are equal in it: `keys`, stage by stage."""
 
     trajectory: Trajectory
     edits: list[int]
@@ -174,12 +174,12 @@ class LayerTask:
 
 
 def key(task: LayerTask, depth: int) -> tuple[int, tuple[Hashable, ...]]:
-    """Equal for tasks that do the same in the first `depth` stages of their layer."""
+    """Equal for tasks that are equal in the first `depth` stages of their layer."""
     return id(task.trajectory), task.keys[:depth]
 
 
 def grouped(tasks: Sequence[LayerTask], depth: int) -> list[list[LayerTask]]:
-    """Neighbours that do the same in the first `depth` stages of their layer."""
+    """Groups of neighbours that are equal in the first `depth` stages of their layer."""
     return [list(group) for _, group in groupby(tasks, partial(key, depth=depth))]
 
 
@@ -209,14 +209,15 @@ def joined(states: Sequence[State]) -> State:
 
 Kind = Literal["whole", "z", "at", "heads"]
 """How much of a layer runs. "whole" is all of it at every position. The last layer may need less: "z" is z everywhere
-and the rest at the wanted positions, "at" all but keys and values there, "heads" attention alone, for captures."""
+and the rest at the wanted positions, "at" everything there except keys and values, "heads" only attention, for
+captures."""
 Keep = Callable[[str, Tensor], Any]
-"""(hook name, activation of one copy of the batch) -> what to remember of it."""
+"""(hook name, activation of one copy of the batch) -> the value to keep."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """Trajectories at the end: their edits, final normed streams (None when not asked for), captures."""
+    """Finished trajectories: their edits, final normed streams (None without `streams`), captures."""
 
     edits: list[list[int]]
     h: Float[Tensor, "rows B P D"] | None
@@ -226,12 +227,12 @@ class Arrived:
 class Trajectories:
     """The passes of `tokens` [B, T] under each of `sweep`; iterate once. The first member arrives first.
 
-    `at` [B, P]: the positions wanted, all without it. `names`: hooks to capture, kept through `keep`. Without `streams`
-    there is no h, and passes end behind the last captured hook.
+    `at` [B, P]: the wanted positions; None: all. `names`: hooks to capture, whose values are kept by `keep`. Without
+    `streams` there is no h, and passes end after the last captured hook.
 
-    Raises `InputError` in training mode, for unknown or observe-only hooks, positions outside the rows and edits of
-    another shape, for values that are not finite under an edit, and at the end of the iteration for an edit that never
-    fired, if its place was reached.
+    Raises `InputError` in training mode, for unknown or observe-only hooks, positions outside the rows, edits of
+    another shape, and values that are not finite. At the end of the iteration it raises one for an edit that never
+    fired although its stage ran.
     """
 
     def __init__(
@@ -258,8 +259,8 @@ class Trajectories:
         """Hooks at which an edit acted."""
         self.batch = tokens.shape[0]
         self.copies: list[tuple[int, dict[str, Any]]] = []
-        """What the copies of the batch in the next tensors are: a member of the sweep whose edits a copy has, which do
-        the same for all that it stands for, and where its captures go."""
+        """Per copy of the batch in the next tensors: a member of the sweep, whose edits equal those of all members that
+        share the copy, and the dictionary for its captures."""
         self.chunk = max(1, (budget or BUDGET.get(tokens.device.type, BUDGET_ELSEWHERE)) // max(1, tokens.numel()))
         self.at: Tensor | None = None
         self.wanted = None
@@ -272,7 +273,7 @@ class Trajectories:
             self.stop = max((stage_of(name, n) for name in self.names), default=EMBED)
         self.last = min(max(self.stop, 0) // STAGES, n - 1)
         self._kept: dict[int, tuple[LayerTask, Tensor, CaptureChain]] = {}
-        """By layer, z of the last copy of a chunk: the next chunk may go on with it."""
+        """By layer, z of the last copy of a chunk, which the next chunk may reuse."""
 
     def _positions(self, at: Tensor) -> tuple[Tensor, int]:
         """`at` counted from 0, with copies of its last column until a product has enough rows; its columns."""
@@ -321,12 +322,12 @@ class Trajectories:
     def _stage(self, name: str) -> int:
         return stage_of(name, self.model.config.n_layers)
 
-    # ---- who goes together ---------------------------------------------------------------------
+    # ---- splitting -----------------------------------------------------------------------------
 
     def _queue(
         self, queues: dict[tuple[int, Kind], deque[LayerTask]], layer: int, trajectory: Trajectory, edits: list[int]
     ) -> None:
-        """Split a trajectory by what its edits do in a layer (−1: the embedding)."""
+        """Split a trajectory by its edits in a layer (−1: the embedding)."""
         stages = [EMBED] if layer < 0 else [layer * STAGES + s for s in (HEADS, WRITE, FFN, POST)]
         if layer == self.last:
             stages = stages[:1] if self._heads_only else [*stages, self.final]
@@ -340,7 +341,7 @@ class Trajectories:
             queues.setdefault((layer, shared), deque()).append(task)
 
     def _kind(self, layer: int, task: LayerTask) -> Kind:
-        """What has to run for a task alone."""
+        """The part of the layer that a single task needs."""
         if layer != self.last:
             return "whole"
         if self._heads_only:
@@ -373,10 +374,10 @@ class Trajectories:
         return chains, state, h if self.streams else None
 
     def _whole(self, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
-        """A layer at every position, each stage once for what is the same up to it.
+        """Run a layer at every position, each stage once for all tasks that are equal up to it.
 
-        Tasks that do the same up to z are one group of `read`, up to the FFN's input one of `written`, up to its output
-        one of `fed`. `which` and `whose` say to which group of the stage before the copies of a tensor belong.
+        Tasks that are equal up to z form a group of `read`, up to the FFN's input one of `written`, up to its output
+        one of `fed`. `which` and `whose` map the copies of a tensor to their group in the stage before.
         """
         written, fed = grouped(tasks, 2), grouped(tasks, 3)
         read, z, nodes = self._begin(block.layer, tasks)
@@ -410,7 +411,7 @@ class Trajectories:
         return ends, block.around_mlp(map_state(partial(self._rows, index=copies), state), feed_forward)
 
     def _partly(self, kind: Kind, block: Block, tasks: list[LayerTask]) -> tuple[list[CaptureChain], State]:
-        """The last layer where not all of it is wanted; the state at `at`. Nobody listens but to z."""
+        """Run the needed part of the last layer; returns the state at `at`. Only z has listeners."""
         read, z, nodes = self._begin(block.layer, tasks, kept=kind == "z")
         new = slice(len(z), len(read))
 
@@ -470,12 +471,12 @@ class Trajectories:
     # ---- hooks: a tensor is [copies · batch, …], copy after copy -------------------------------
 
     def _set_copies(self, groups: Sequence[Sequence[LayerTask]], chains: list[CaptureChain]) -> list[CaptureChain]:
-        """Note what the copies in the next tensors are, one for each group, and return `chains`."""
+        """Record the copies in the next tensors, one per group, and return `chains`."""
         self.copies = [(group[0].edits[0], chain.found) for group, chain in zip(groups, chains, strict=True)]
         return chains
 
     def _hooks(self, points: Sequence[str], edits: Sequence[int]) -> list[tuple[str, Callable[..., Tensor | None]]]:
-        """What to attach to the points for these members of the sweep: their edits, then the captures."""
+        """The hooks to attach to the points for these members of the sweep: their edits, then the captures."""
         edited = {name for e in edits for name in self.plans[e].functions}
         hooks: list[tuple[str, Callable[..., Tensor | None]]] = []
         hooks += [(name, partial(self._edit, name)) for name in points if name in edited]
@@ -506,10 +507,10 @@ class Trajectories:
         return x.split(self.batch)
 
 
-# ---- what is asked of them ----------------------------------------------------------------------------
+# ---- measurements of many edits -----------------------------------------------------------------------
 
 Measured = Callable[[Tensor, dict[str, Any]], np.ndarray]
-"""(final normed streams [B, P, D], captures) -> an array of one shape for all."""
+"""(final normed streams [B, P, D], captures) -> an array, of the same shape for all members."""
 
 
 def _whole_passes(
@@ -521,7 +522,7 @@ def _whole_passes(
     keep: Callable[[str, Tensor], Any] = lambda name, x: x.clone(),
     budget: int | None = None,
 ) -> Iterator[Arrived]:
-    """`Trajectories` of a model that does not come in segments (`interop.huggingface.bridged`): a pass per member."""
+    """`Trajectories` for a model without segments (`interop.huggingface.bridged`): one pass per member."""
     for at, one in enumerate(sweep):
         with edit(model, one.edits if isinstance(one, Plan) else one), capture(model, [*names, model.final]) as found:
             model(tokens)
@@ -538,10 +539,11 @@ def measure_rows(
     done: Callable[[int], None] = lambda n: None,
     **options: Any,
 ) -> Float[np.ndarray, "members ..."]:
-    """What `measure` says of every member of `sweep`, asked once for each trajectory; the first member's comes first.
+    """`measure` of every member of `sweep`, called once per trajectory, first for the first member.
 
-    So a measure may keep what it saw first, the unedited model, and hold the others against it. `done` is told how
-    many members are finished; `options` are those of `Trajectories`, which also says what raises.
+    So `measure` may keep the values of the first member, such as the unedited model, to compare the others with them.
+    `done` is called with the number of members that have just finished. `options` are those of `Trajectories`, which
+    also lists the errors.
     """
     values: np.ndarray | None = None
     passes = Trajectories if hasattr(model, "segment") else _whole_passes
@@ -562,10 +564,10 @@ def run_sweep(
 ) -> Iterator[Captures]:
     """`run(model, query, edits)` for every member of `sweep`, in order; {} is the unedited model.
 
-    Values are those of `run` up to rounding, edits see the same batches, and what they do not change is not computed
-    again: members share tensors, so change none. A part of the sweep is computed at a time, by `HELD`; `budget` is
-    that of `Trajectories`. Models other than ours run once per member. Raises `InputError` as `run` does; an edit
-    behind all that the query asks for is not run.
+    Values equal those of `run` up to rounding, and edits see the same batches. Unchanged values are computed once and
+    shared by the members, so do not change tensors in place. `HELD` limits the members computed at a time; `budget` is
+    that of `Trajectories`. Models other than ours run once per member. Raises `InputError` like `run`; an edit after
+    everything that the query needs does not run.
     """
     if not hasattr(model, "segment"):
         yield from (run(model, query, edits) for edits in sweep)
@@ -574,10 +576,10 @@ def run_sweep(
     plans = [Plan(model, edits) for edits in sweep]
     size = max(8, HELD // (sum(map(len, query.tokens)) * max(1, len(names))))
     for first in range(0, len(plans), size):
-        yield from _some(model, query, names, plans[first : first + size], batch_tokens, budget)
+        yield from _run_plans(model, query, names, plans[first : first + size], batch_tokens, budget)
 
 
-def _some(
+def _run_plans(
     model: Any, query: Query, names: list[str], plans: list[Plan], batch_tokens: int, budget: int | None
 ) -> Iterator[Captures]:
     """The captures of `plans`, all computed before the first is returned."""
