@@ -178,18 +178,18 @@ def key(task: LayerTask, depth: int) -> tuple[int, tuple[Hashable, ...]]:
     return id(task.trajectory), task.keys[:depth]
 
 
-def grouped(tasks: Sequence[LayerTask], depth: int) -> list[list[LayerTask]]:
+def group_tasks(tasks: Sequence[LayerTask], depth: int) -> list[list[LayerTask]]:
     """Groups of neighbours that are equal in the first `depth` stages of their layer."""
     return [list(group) for _, group in groupby(tasks, partial(key, depth=depth))]
 
 
-def within(tasks: Sequence[LayerTask], groups: Sequence[Sequence[LayerTask]]) -> list[int]:
+def group_indices(tasks: Sequence[LayerTask], groups: Sequence[Sequence[LayerTask]]) -> list[int]:
     """The group of each task."""
     place = {id(task): i for i, group in enumerate(groups) for task in group}
     return [place[id(task)] for task in tasks]
 
 
-def side_by_side(keys: Sequence[tuple[Hashable, ...]]) -> list[tuple[Hashable, ...]]:
+def sort_by_prefix(keys: Sequence[tuple[Hashable, ...]]) -> list[tuple[Hashable, ...]]:
     """Keys in the order of their first, then of their second parts, and so on, parts in order of appearance."""
     seen: dict[Hashable, int] = {}
     for key in keys:
@@ -198,7 +198,7 @@ def side_by_side(keys: Sequence[tuple[Hashable, ...]]) -> list[tuple[Hashable, .
     return sorted(keys, key=lambda key: [seen[key[:depth]] for depth in range(1, len(key) + 1)])
 
 
-def joined(states: Sequence[State]) -> State:
+def concatenate_states(states: Sequence[State]) -> State:
     """States one after the other along the batch."""
     if len(states) == 1:
         return states[0]
@@ -216,7 +216,7 @@ Keep = Callable[[str, Tensor], Any]
 
 
 @dataclass(frozen=True)
-class Arrived:
+class Arrival:
     """Finished trajectories: their edits, final normed streams (None without `streams`), captures."""
 
     edits: list[list[int]]
@@ -287,7 +287,7 @@ class Trajectories:
         copies = max(0, -(-STEADY // at.shape[0]) - at.shape[1])
         return torch.cat([at, at[:, -1:].expand(-1, copies)], 1).to(self.tokens.device) % n, at.shape[1]
 
-    def __iter__(self) -> Iterator[Arrived]:
+    def __iter__(self) -> Iterator[Arrival]:
         end = self.last * STAGES
         alone = all(quiet(p) for n, p in self.model.hook_dict.items() if self._stage(n) >= end)
         shows = any(self._stage(name) >= end for name in self.names)
@@ -303,7 +303,7 @@ class Trajectories:
             chains, state, h = self._run(layer, kind, tasks)
             if layer == self.last:
                 self._check_finite(tasks, h)
-                yield Arrived([task.edits for task in tasks], h, [chain.captured() for chain in chains])
+                yield Arrival([task.edits for task in tasks], h, [chain.captured() for chain in chains])
                 continue
             for i, (task, chain) in enumerate(zip(tasks, chains, strict=True)):
                 own = map_state(partial(self._rows, index=[i]), state)
@@ -334,7 +334,7 @@ class Trajectories:
         groups: dict[tuple[Hashable, ...], list[int]] = {}
         for e in edits:
             groups.setdefault(tuple(self.plans[e].keys.get(s) for s in stages), []).append(e)
-        tasks = [LayerTask(trajectory, groups[keys], keys) for keys in side_by_side(list(groups))]
+        tasks = [LayerTask(trajectory, groups[keys], keys) for keys in sort_by_prefix(list(groups))]
         kinds = [self._kind(layer, task) for task in tasks]
         for kind, task in zip(kinds, tasks, strict=True):
             shared: Kind = "z" if kind == "at" and "z" in kinds else kind
@@ -379,9 +379,9 @@ class Trajectories:
         Tasks that are equal up to z form a group of `read`, up to the FFN's input one of `written`, up to its output
         one of `fed`. `which` and `whose` map the copies of a tensor to their group in the stage before.
         """
-        written, fed = grouped(tasks, 2), grouped(tasks, 3)
+        written, fed = group_tasks(tasks, 2), group_tasks(tasks, 3)
         read, z, nodes = self._begin(block.layer, tasks)
-        which = within([group[0] for group in written], read)
+        which = group_indices([group[0] for group in written], read)
         mids = [CaptureChain(nodes[i]) for i in which]
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
@@ -396,8 +396,8 @@ class Trajectories:
             return block.write(block.attn.hook_z(torch.cat([z[i] for i in which])))
 
         self._set_copies(written, mids)
-        state = block.around_attn(joined([group[0].trajectory.state for group in written]), attend)
-        copies, whose = within(tasks, written), within(tasks, fed)
+        state = block.around_attn(concatenate_states([group[0].trajectory.state for group in written]), attend)
+        copies, whose = group_indices(tasks, written), group_indices(tasks, fed)
         inner = [CaptureChain(mids[copies[whose.index(i)]]) for i in range(len(fed))]
         ends = [CaptureChain(inner[i]) for i in whose]
 
@@ -422,8 +422,8 @@ class Trajectories:
 
         if read[new]:
             self._set_copies(read[new], nodes[new])
-            block.around_attn(joined([group[0].trajectory.state for group in read[new]]), only_heads)
-        which = within(tasks, read)
+            block.around_attn(concatenate_states([group[0].trajectory.state for group in read[new]]), only_heads)
+        which = group_indices(tasks, read)
         chains = self._set_copies([[task] for task in tasks], [CaptureChain(nodes[i]) for i in which])
         if kind == "heads":
             return chains, None
@@ -433,7 +433,7 @@ class Trajectories:
         if kind == "z":
             heads = pick(block.attn.hook_z(heads), self._at(len(tasks)))
         states = [map_state(lambda x: pick(x, self._at(1)), group[0].trajectory.state) for group in read]
-        state = block.around_attn(joined([states[i] for i in which]), lambda x, x_v: block.write(heads))
+        state = block.around_attn(concatenate_states([states[i] for i in which]), lambda x, x_v: block.write(heads))
         return chains, block.around_mlp(state, block.feed_forward)
 
     def _final(self, kind: Kind, n: int, state: State) -> Float[Tensor, "rows B P D"]:
@@ -449,7 +449,7 @@ class Trajectories:
         self, layer: int, tasks: list[LayerTask], *, kept: bool = True
     ) -> tuple[list[list[LayerTask]], list[Tensor], list[CaptureChain]]:
         """Tasks by HEADS stage; z of the first at every position if the last chunk ended with it; their captures."""
-        read = grouped(tasks, 1)
+        read = group_tasks(tasks, 1)
         z, nodes = [], [CaptureChain(group[0].trajectory.chain) for group in read]
         before = self._kept.get(layer) if kept else None
         if before is not None and key(before[0], 1) == key(tasks[0], 1):
@@ -509,7 +509,7 @@ class Trajectories:
 
 # ---- measurements of many edits -----------------------------------------------------------------------
 
-Measured = Callable[[Tensor, dict[str, Any]], np.ndarray]
+Measure = Callable[[Tensor, dict[str, Any]], np.ndarray]
 """(final normed streams [B, P, D], captures) -> an array, of the same shape for all members."""
 
 
@@ -521,20 +521,20 @@ def _whole_passes(
     names: Sequence[str] = (),
     keep: Callable[[str, Tensor], Any] = lambda name, x: x.clone(),
     budget: int | None = None,
-) -> Iterator[Arrived]:
+) -> Iterator[Arrival]:
     """`Trajectories` for a model without segments (`interop.huggingface.bridged`): one pass per member."""
     for at, one in enumerate(sweep):
         with edit(model, one.edits if isinstance(one, Plan) else one), capture(model, [*names, model.final]) as found:
             model(tokens)
         h = model.streams(found[model.final])[None]
-        yield Arrived([[at]], h, [{name: keep(name, found[name]) for name in names}])
+        yield Arrival([[at]], h, [{name: keep(name, found[name]) for name in names}])
 
 
 def measure_rows(
     model: Any,
     tokens: Int[Tensor, "B T"],
     sweep: Sequence[Edits | Plan],
-    measure: Measured,
+    measure: Measure,
     *,
     done: Callable[[int], None] = lambda n: None,
     **options: Any,
