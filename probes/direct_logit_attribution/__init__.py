@@ -8,9 +8,10 @@ of the final norm is held fixed:
 
     logit(answer) − logit(foil) = Σ_i (W_answer − W_foil) · (γ ⊙ (v_i − mean v_i) / s) + constant        (nats)
 
-v_i is the embedding, the output of each head and FFN, or the biases of attention (one part for all layers). The
-constant comes from the bias of the final norm and of the head. Parts are direct effects: a head's effect through later
-layers counts as theirs (`interventions.hydra` separates them). With hyper-connections v_i is weighted along its path.
+v_i is the embedding, the output of each head and FFN, or the output biases of attention (one part for all layers). With
+RMSNorm no mean is subtracted. The constant comes from the bias of the final norm. Parts are direct effects: a head's
+effect through later layers counts as theirs (`interventions.hydra` separates them). With hyper-connections v_i is
+weighted along its path.
 Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
 """
 
@@ -27,7 +28,7 @@ from streamscope.instruments.figures import HeadMap, Intervals
 class DirectLogitAttribution(Instrument):
     """Decompose the logit difference of answer and foil into the contributions of embedding, heads and FFNs.
 
-    Σ over embedding, heads, attention's biases, FFNs and the final norm's bias, with the final norm's scale held fixed.
+    Σ over embedding, heads, attention's output biases, FFNs and the final norm's bias, with its scale held fixed.
     """
 
     figures: ClassVar = (

@@ -85,7 +85,7 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
 
 
 def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """parts: embedding, attention and FFN of each layer, final bias and the sum; heads: every head."""
+    """heads: every head; parts: embedding, FFN of each layer, attention biases, final bias, and the sum."""
     frame, missing = estimates["parts"].wide(("task", "part", "kind", "layer", "index"))
     out = {}
     for name, is_head, columns, most in (("heads", True, HEADS, 10), ("parts", False, PARTS, 40)):

@@ -14,6 +14,7 @@ from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
 from streamscope.instruments.prompts.tasks import sentence_task, token_task
 from streamscope.models import load
 from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
+from streamscope.probes.direct_logit_attribution.contributions import directions, observe
 from streamscope.probes.direct_logit_attribution.measure import attribute
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
@@ -34,13 +35,24 @@ def test_a_planted_copier_writes_what_it_is_set_to() -> None:
     assert parts.drop("sum").abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("preset", [*PRESETS, "canon", "dst-ind", "kromhc", "hc", "mhc"])
+@pytest.mark.parametrize("preset", [*PRESETS, "canon", "dst-ind", "kromhc", "hc", "mhc", "biased"])
 def test_parts_add_up_to_the_logit_difference(preset: str) -> None:
-    """With random gains and biases of every norm, and a bias of the head where there is one."""
-    model: Any = awake("kromhc", residual=preset) if preset in ("hc", "mhc") else awake(preset)
+    """With random gains and biases of every norm; `biased`: also with biases of the attention's output."""
+    model: Any
+    if preset == "biased":
+        model = awake("std-t", **{"attention.v.bias": True, "attention.o.bias": True})
+    else:
+        model = awake("kromhc", residual=preset) if preset in ("hc", "mhc") else awake(preset)
     task = random_task()
     parts, whole = attribute(model, task)
     assert np.abs(sum(x for _, x in parts) - whole).max() < 1e-9
+    # the biases are the rest of attention, so a wrong head would hide in them
+    (rest,) = (x for labels, x in parts if labels["kind"] == "attention biases")
+    seen = observe(model, task.reads.tokens, task.reads.positions)
+    b = torch.stack([block.attn.b_O for block in model.blocks]).detach()
+    expected = torch.einsum("ln,ld,nd->n", seen.weights[1::2], b, directions(model, task.reads.ids, seen.scale))
+    assert rest == pytest.approx(expected.numpy(), abs=1e-9)
+    assert (np.abs(rest).max() > 1e-2) == (preset == "biased")
     with torch.no_grad():
         for i, (row, (a, b)) in enumerate(zip(task.reads.tokens, task.reads.ids, strict=True)):
             logits = model(torch.tensor([row]))[0, -1]
