@@ -27,15 +27,10 @@ KILLED = 86
 """Exit code of a process that killed itself at a rename."""
 STEPS = 9
 PRELOADED = [
-    "models.training.loop",
-    "models.training.data",
-    "models.derived",
-    "models.train",
-    "models.sft",
-    "text.pairs",
+    *("streamscope.models.training.loop", "streamscope.models.training.data", "streamscope.models.derived"),
+    *("streamscope.text.pairs", "streamscope.models.train", "streamscope.models.sft", "streamscope.models.checkpoint"),
+    *("torch._dynamo", "torch.utils.tensorboard", "typeguard"),  # torch and tyro import these late, and slowly
 ]
-PRELOADED = [f"streamscope.{name}" for name in (*PRELOADED, "models.checkpoint")]
-PRELOADED += ["torch._dynamo", "torch.utils.tensorboard", "typeguard"]  # torch and tyro import these late, and slowly
 TIMEOUT = 120.0
 """Seconds that a process may take."""
 

@@ -152,9 +152,7 @@ def training_step(c: ModelConfig, name: str, o: Options) -> Step:
     optimizer = make_optimizer(model, with_recipe(Training(), name, "paper"))
     blocks = [torch.compile(block.forward) for block in model.blocks] if o.compile else None
     x, y = random_tokens(c.d_vocab, o.batch, o.context, o.device)
-    return optimizer_step(
-        model, optimizer, lambda: model.loss(x, y, blocks=blocks)[0], o.device, bf16=o.dtype == "bf16"
-    )
+    return _step(model, optimizer, lambda: model.loss(x, y, blocks=blocks)[0], o)
 
 
 def plain_step(c: ModelConfig, o: Options) -> Step:

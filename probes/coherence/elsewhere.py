@@ -5,8 +5,8 @@ from the verb alone. So the sentences with the nouns are replaced by those of an
 nouns are of the same kinds but other words. The remaining log-odds are not due to the nouns of the text.
 
     own text        opening_i + rest_i
-    elsewhere       opening_j + rest_i      j of another pair, same relation, no noun of i in it, its rest begins with
-    the same word
+    elsewhere       opening_j + rest_i      j of another pair, same relation, no noun of i in it,
+                                            its rest begins with the same word
 """
 
 import re

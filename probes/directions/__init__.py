@@ -50,7 +50,7 @@ class Directions(Instrument):
         Curve("svd_cosine", x="layer", by="stream",
               title="Cosine between the difference of means and the first singular vector"),
         HeadMap("cosine", table="layers", rows="layer", columns="other",
-                title="Cosine between the directions of two layers" ),
+                title="Cosine between the directions of two layers"),
         Curve("absolute", table="runs", x="layer", by="stream", each=("run_a", "run_b"),
               title="Cosine between the directions of two runs"),
     )  # fmt: skip

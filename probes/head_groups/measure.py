@@ -202,10 +202,10 @@ def check_heads(n: int, k: int) -> None:
 
 def _assign_groups(scores: np.ndarray, k: int) -> list[str]:
     """The class of every head, "" for none: disjoint groups of k that maximise the sum of scores [heads, classes]."""
-    check_heads(len(scores), k)
-    places = np.repeat(np.arange(len(CLASSES)), k)
     from scipy.optimize import linear_sum_assignment
 
+    check_heads(len(scores), k)
+    places = np.repeat(np.arange(len(CLASSES)), k)
     heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
     found = [""] * len(scores)
     for h, c in zip(heads, columns, strict=True):

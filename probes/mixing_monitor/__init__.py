@@ -28,7 +28,7 @@ class MixingMonitor(Instrument):
     runs: ClassVar = ("stories/kromcanon", "stories/kromcanon-b2")
     figures: ClassVar = (
         Intervals("swap_best", label="name", beside="swap_static",
-                  title="How much each module mixes, compared with weight decay alone"),
+                  title="Swap probability of each module, compared with its static one"),
         Curve("value", table="log", x="step", by="name", each=("metric",), title="Mixing over training"),
         Curve("swap_best", table="runs", x="bias", over_runs=True, title="Mixing by initial bias"),
         Curve("distance_static", table="runs", x="bias", over_runs=True,

@@ -126,7 +126,7 @@ def _in_use(run: RunMixing) -> pd.DataFrame:
 
 
 def _unknown(used: pd.DataFrame) -> str:
-    """Without a replay only stillness can be told."""
+    """Without a replay of the decay, this can only show that nothing mixes."""
     return AT_REST if bool((used.max(axis=1) < NO_MIXING).all()) else "not still; decay unknown"
 
 
@@ -163,15 +163,15 @@ def _metric(name: str) -> Column:
 
 MODULE = (
     key("name", "module", "layer, module, and factor or head"),
-    number("module", "full name", "name", "name of the module in the model", "", False),
-    number("part", "part", "name", "factor or head", "", False),
+    Column(name="module", title="full name", unit="name", doc="name of the module in the model", shown=False),
+    Column(name="part", title="part", unit="name", doc="factor or head", shown=False),
 )  # fmt: skip
 LOG = (
     number("step", "step", "optimiser steps", "step of the evaluation", "d"),
     *MODULE,
     key("metric", "metric", "name of the metric (`models.mixing.METRICS`)"),
     number("value", "value", "unit of the metric", "value at that step", ".5g"),
-    number("reason", "reason", "reason", "why the value is missing", "", False),
+    Column(name="reason", title="reason", unit="reason", doc="why the value is missing", shown=False),
 )  # fmt: skip
 RUNS = {
     "preset": key("preset", "preset", "preset of the model"),

@@ -47,8 +47,8 @@ class Pds(Instrument):
     figures: ClassVar = (
         HeadMap("pds", title="How much each head follows a word's place (PDS)"),
         Histogram("pds", at="threshold", title="Heads by how much they follow a word's place (PDS)"),
-        Intervals("difference", title="Attention to the target where it stands last − first"),
-        HeadMap("difference", title="Attention to the target where it stands last − first"),
+        Intervals("difference", title="Attention to the target, standing last minus standing first"),
+        HeadMap("difference", title="Attention to the target, standing last minus standing first"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_pds.py::test_planted_heads"
 

@@ -10,11 +10,11 @@
                  pairs of stories (`probes.coherence`)
     copying      log-odds of the coherent one that are due to the text's nouns: copying the word that is meant
     reserved     copying where no training story uses the nouns and names at all (suite reserved-words)
-    attention    share of what heads do that is neither even nor on one key: of every head and position from the ninth
-                 on, how many have an entropy between 5 and 95 % of even attention's. A head that is stuck at either
-                 looks for nothing, and where most are, position and induction say nothing
+    attention    share of attention that is neither uniform nor on one key: share of heads and positions from the ninth
+                 on with an entropy between 5 and 95 % of uniform attention's. A head that is stuck at either end
+                 selects nothing, and if most are, position and induction mean nothing
     induction    largest induction score of a head on repeated random words (`probes.heads`)
-    repeats      how much cheaper the words are the second time: loss of the first saying − loss of the second
+    repeats      how much better the repetition is predicted: loss of the words the first time − the second time
     position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`)
     coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
     capitalization, gender, winograd   log-odds of a task's answer against its foil (`instruments.prompts.tasks`)

@@ -45,8 +45,8 @@ class Routing(Instrument):
     figures: ClassVar = (
         HeadMap("value", table="cells", each=("projection", "layer"), rows="to", columns="from",
                 title="Which head sends to which"),
-        Intervals("over_even", table="heads", label="name", title="How much each head sends, beyond an even share"),
-        Curve("max", x="layer", by="projection", title="Largest weight of the routing matrices, by layer"),
+        Intervals("over_even", table="heads", label="name", title="Hub score of each head, minus the uniform score"),
+        Curve("max", x="layer", by="projection", title="Largest |W| of the routing matrices, by layer"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_routing.py::test_a_star_has_one_hub"
 
