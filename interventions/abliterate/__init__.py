@@ -38,7 +38,8 @@ class Abliterate(Instrument):
     """
 
     direction: str = "best"
-    """Direction between the sets, from layer best (by d), norm or a number; or FILE[:LAYER|best|norm]."""
+    """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
+    probes.directions."""
     to: Path | None = None
     """Folder for the changed model, written as a run."""
     stream: str = "resid"
@@ -60,7 +61,7 @@ class Abliterate(Instrument):
     runs: ClassVar = ("stories/gpt2",)
     figures: ClassVar = (
         Intervals("kl", label="what", beside="random_kl",
-                  title="How far predictions move when the direction is removed" ),
+                  title="How far predictions move when the direction is removed"),
     )  # fmt: skip
     quick: ClassVar = {"draws": 1}
     planted: ClassVar = "tests/interventions/test_abliterate.py::test_nothing_is_written_along_the_direction"
@@ -69,7 +70,8 @@ class Abliterate(Instrument):
         super().__post_init__()
         if self.side == "read" and self.embedding:
             raise InputError(
-                "--side read changes the input of attention's output matrix, an embedding has none: leave it out"
+                "--side read changes the input of attention's output matrix, an embedding has none: "
+                "leave out --embedding"
             )
 
     def check(self, model: Any) -> None:

@@ -67,7 +67,7 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> In
     out = pd.DataFrame({"part": list(before), "before": list(before.values()), "after": list(after.values())})
     done = "written" if how.side == "write" else "read (use --side write to remove what is written)"
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"
-    title += f"; {opened.title()}, {found.tokens.sum():,} tokens" + (f"; direction from {found_in}" if found_in else "")
+    title += f"; {opened.title()}, {found.tokens.sum():,} tokens" + (f"; direction {found_in}" if found_in else "")
     cells = pd.DataFrame({"variant": ["before", "after", *["random"] * how.draws], "draw": [0, 0, *range(how.draws)]})
     of: dict[str, Any] = {"cells": cells, "units": opened.units(), "size": found.tokens.astype(float)}
     blocks = {

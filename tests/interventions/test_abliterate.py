@@ -153,4 +153,6 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     read = ["--side", "read", "--dense", "--to", str(tmp_path / "x"), "--max-documents", "4"]
     main([str(run), "--direction", file, *read])
     assert "--side write" in capsys.readouterr().out
+    main([str(out), "--direction", file, "--max-documents", "4", "--out", str(tmp_path / "other.parquet")])
+    assert Result.load(tmp_path / "other.parquet").about["title"].endswith(f" tokens; direction found in {run}")
     assert len(Result.load(tmp_path / "d.parquet").table().frame) > 0
