@@ -72,7 +72,7 @@ class Cluster(Instrument):
 
     figures: ClassVar = (
         Intervals("share", "depth", label="depth", each=("group",), ranked=False,
-                  title="Clusters by the depth at which their predictions settle"),
+                  title="Share of tokens by the depth at which their prediction settles"),
         Curve("held", x="largest", log=True, title="Share of tokens in the largest clusters"),
         Histogram("k_star_sd", at="dealt", title="Clusters by how much the depth k* varies within them"),
     )  # fmt: skip

@@ -49,11 +49,11 @@ class Amplify(Instrument):
         Curve("percent", x="alpha", log=True, title="Loss increase as attention is sharpened"),
         Curve("loss", x="alpha", log=True, title="Loss as attention is sharpened"),
         Curve("entropy", x="alpha", log=True, title="Entropy of attention as it is sharpened"),
-        Curve("unchanged", x="alpha", log=True, title="Share of predictions that sharpening leaves unchanged"),
+        Curve("unchanged", x="alpha", log=True, title="Share of queries whose most attended key stays the same"),
         Curve("entropy", "heads", x="alpha", by="head", log=True,
               title="Entropy of each head's attention as it is sharpened"),
         HeadMap("attention", "picture", each=("head",), rows="query", columns="key",
-                title="Attention in one text, as it is and sharpened"),
+                title="Attention in one text, unedited and sharpened"),
     )  # fmt: skip
     quick: ClassVar = {"alpha": (2.0, 8.0), "heads": ("L4-5.*",), "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_amplify.py::test_planted_attention_sharpens_as_on_paper"

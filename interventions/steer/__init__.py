@@ -32,7 +32,8 @@ class Steer(Instrument):
     """
 
     direction: str = "best"
-    """Direction between the sets, from layer best (by d), norm or a number; or FILE[:LAYER|best|norm]."""
+    """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
+    probes.directions."""
     stream: str = "resid"
     """Stream of the direction: resid, s0, token, …"""
     method: Literal["mean", "svd"] = "mean"
@@ -57,7 +58,7 @@ class Steer(Instrument):
     figures: ClassVar = (
         Curve("kl", beside="random_kl", title="How far predictions move along the direction"),
         Curve("delta", beside="random_delta", title="Loss increase along the direction"),
-        Curve("shift", title="Shift of the log-odds along the direction"),
+        Curve("shift", title="Shift of the residual stream along the direction"),
     )  # fmt: skip
     quick: ClassVar = {"scale": (-1.0, 0.0, 1.0), "draws": 1, "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_steer.py::test_the_table"

@@ -44,7 +44,7 @@ class TokenEffects(Instrument):
     figures: ClassVar = (
         Intervals("delta_loss", "edits", label="edit", title="Mean loss increase of tokens from each edit"),
         Intervals("delta_log_p", "edits", label="edit",
-                  title="Mean change of the next token's log-probability from each edit"),
+                  title="Mean change of the prediction's log-probability from each edit"),
         HeadMap("delta_loss", "edits", title="Mean loss increase of tokens from ablating each head"),
         HeadMap("abs_delta_loss", "edits", title="Mean absolute change of the loss from ablating each head"),
     )  # fmt: skip
