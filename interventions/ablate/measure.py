@@ -1,14 +1,13 @@
-"""Ablation: from edits to cells × documents or prompts, contrasts of them, and a row per head or set and scale.
+"""Ablation: one table per measure, with a row per head or set of heads and scale.
 
-Do heads act together? What removing a set of heads S changes beyond what its heads change one at a time is
+The interaction of a set S of heads is its effect minus the sum of the effects of its heads alone:
 
-    interaction(S) = Δ(S) − Σ_{h ∈ S} Δ({h})
+    interaction(S) = Δ(S) − Σ_{h ∈ S} Δ({h})                                          (in the units of Δ)
 
-0 where effects add up. Of a loss, above 0: the heads stand in for one another, each is missed only when the others are
-gone too (a backup); below 0: they work in a row, and without the one the other had nothing left to do. Of log-odds,
-which fall where a loss rises, the signs are the other way round. Units are those of Δ. Of a loss that is not flat in
-the logits, effects need not add up even where no head reads another. A head that cannot change the measure (SPS, in the
-last layer) has Δ = 0 and leaves the interaction to the others of its set.
+It is 0 if effects add up. For a loss, a positive interaction means that the heads back each other up: each matters only
+if the others are ablated too. A negative one means that they work in series: without one, the other has no effect left.
+Log-odds fall where a loss rises, so their signs are reversed. A loss is not linear in the logits, so effects need not
+add up even if no head reads another. A head that cannot change the measure (SPS, in the last layer) counts as Δ = 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from streamscope.instruments.about_model import readable, title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
-from streamscope.instruments.table import Column, Table, counts, key, quantity
+from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, head_sets, plan
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
@@ -48,11 +47,11 @@ MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
 ONE = "one head has no parts"
 MOST = 40
-"""Rows of a long table of sets that are printed, those with the strongest interaction."""
+"""Printed rows of a long table of sets, those with the strongest interaction."""
 
 
 def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every edit of the sweep; units: documents for the loss, prompts for the others."""
+    """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
     heads, prompts = _heads(how, model, data), [m for m in dict.fromkeys(how.measures) if m != "loss"]
     groups = [heads] if how.together else head_sets(heads, how.size, how.sets, how.seed)
     scales = tuple(dict.fromkeys(float(g) for g in how.scale))
@@ -80,15 +79,15 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
 
 
 def with_resolved_heads(how: Ablate, data: Opened) -> Ablate:
-    """With the heads by name, so that a control is measured without the same ones."""
+    """These options with the heads given by name, so that a control ablates the same ones."""
     return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(how, data.model, data)))
 
 
 def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
     """The heads that the options name; top3:pds ranks them on the prompts."""
     specs = how.heads or ("all",)
-    if strange := score_names(specs) - {"pds"}:
-        raise unknown("head score", min(strange), ["pds"])
+    if missing := score_names(specs) - {"pds"}:
+        raise unknown("head score", min(missing), ["pds"])
     scores = {}
     if score_names(specs):
         opened = data[Prompts]
@@ -97,7 +96,7 @@ def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
 
 
 def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
-    """What builds the edits of the method; `rows` gives the reference of the mean."""
+    """The function that makes the edits of the method; `rows` gives the reference rows of the mean."""
     if how.method == "mean":
         means = mean_outputs(model, rows())
         return lambda heads, g: replace_heads(heads, means, g)
@@ -108,47 +107,42 @@ def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]])
 
 def _drawn(sweep: Sweep) -> str:
     n = max(len(some) for some in sweep.controls)
-    return f"control: {n} other sets of as many heads" if n else "no controls"
-
-
-# ---- cells and contrasts -----------------------------------------------------------------------
+    return f"control: {n} random other sets of as many heads" if n else "no controls"
 
 
 def sweep_of(
     model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int
 ) -> Sweep:
-    """Every group at every scale, `draws` other random sets of as many heads beside it, and the heads of sets alone."""
+    """Every group at every scale, `draws` random other sets of as many heads for each, and the heads of sets alone."""
     alone = [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
     return plan(groups, scales, every_head(model), make, draws=draws, seed=seed, also=alone)
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
-    """The columns that name a cell; layer and index of a set are −1."""
+    """Columns that name a cell; layer and index of a set are −1."""
     single = heads[0] if len(heads) == 1 else None
     return {
-        "head": "+".join(h.label for h in heads),
-        "layer": single.layer if single else -1,
-        "index": single.head if single else -1,
-        "scale": float(g),
-    }
+        "head": "+".join(h.label for h in heads), "layer": single.layer if single else -1,
+        "index": single.head if single else -1, "scale": float(g),
+    }  # fmt: skip
 
 
 def cells_of(sweep: Sweep) -> pd.DataFrame:
-    """The unedited model, then every edit: which heads, at which scale."""
+    """One row for the unedited model, then one per edit with its heads and scale."""
     edits = sorted(sweep.known, key=lambda one: sweep.known[one])
     return pd.DataFrame([{"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}, *(labels(*e) for e in edits)])
 
 
 def contrasts_of(
-    sweep: Sweep, measure: str, idle: Callable[[Sequence[Head]], str] = lambda heads: ""
+    sweep: Sweep, measure: str, no_effect: Callable[[Sequence[Head]], str] = lambda heads: ""
 ) -> list[Contrast]:
-    """What is estimated of every cell, and corrected within the measure; `idle` says why heads cannot change it, ""
-    where they can."""
+    """The estimates of every cell, corrected within the measure; `no_effect` gives the reason if heads cannot change
+    the measure, else ""."""
     several = any(len(heads) > 1 for heads, _ in sweep.cells)
     out = []
     for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
-        row, edited, why = labels(heads, g), at + 1, idle(heads)
-        drawn = {i + 1: 1.0 for others, i in controls if not idle(others)}
+        row, edited, why = labels(heads, g), at + 1, no_effect(heads)
+        drawn = {i + 1: 1.0 for others, i in controls if not no_effect(others)}
         share = {i: w / len(drawn) for i, w in drawn.items()}
         none = why or (IDENTITY if g == 1 else NO_DRAWS if not drawn else "")
         out += [
@@ -165,9 +159,13 @@ def contrasts_of(
             ),
         ]  # fmt: skip
         if several:
-            able = [head for head in heads if not idle([head])]
+            able = [head for head in heads if not no_effect([head])]
             alone = {sweep.known[(head,), g] + 1: 1.0 for head in able} if len(heads) > 1 else {}
-            lost = ONE if len(heads) == 1 else next((r for h in heads if (r := idle([h]))), "") if len(able) < 2 else ""
+            lost = ""
+            if len(heads) == 1:
+                lost = ONE
+            elif len(able) < 2:
+                lost = next((reason for h in heads if (reason := no_effect([h]))), "")
             out += [
                 Contrast(
                     quantity="alone", weights={**alone, 0: -float(len(able))}, labels=row, null=None, missing=lost
@@ -181,7 +179,7 @@ def contrasts_of(
 
 
 def add_losses(seen: InstrumentData, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
-    """The loss of every document, and as percent of the unedited loss."""
+    """Add the loss of every document, and its change in percent of the unedited loss."""
     total = np.concatenate([losses.baseline[None], losses.edited])
     cells, contrasts = cells_of(sweep), contrasts_of(sweep, "loss")
     seen.blocks["loss"] = Observations(
@@ -199,7 +197,7 @@ def add_losses(seen: InstrumentData, sweep: Sweep, losses: Losses, units: pd.Dat
 def add_prompts(
     seen: InstrumentData, sweep: Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
 ) -> None:
-    """A measure of every prompt; SPS cannot change where only heads of the last layer are scaled."""
+    """Add a measure of every prompt; SPS cannot change if only heads of the last layer are scaled."""
     units = observed.cases.rename(columns={"id": "unit"})
     units["unit"] = units["unit"].map(name_of)
     total = np.stack([observed.under(None), *(observed.under(i) for i in range(len(sweep.edits)))])
@@ -214,9 +212,6 @@ def add_prompts(
     seen.extra = {**(seen.extra or {}), name: sweep}
 
 
-# ---- tables ------------------------------------------------------------------------------------
-
-
 def tables(how: Ablate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table per measure, a row per head or set of heads and scale."""
     out = {}
@@ -227,7 +222,7 @@ def tables(how: Ablate, seen: InstrumentData, estimates: Mapping[str, Estimates]
 
 
 def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimates | None = None) -> Table:
-    """The table of one measure: the estimates, what their random draws say, and effect sizes of prompts."""
+    """The table of one measure: estimates, ranks among the random sets, and effect sizes for prompts."""
     sweep, block = seen.extra[name], seen.blocks[name]
     frame, missing = found.wide(KEYS)
     change = block.values - block.values[0]
@@ -249,7 +244,7 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
         frame = frame.assign(**{column: [row[column] for row in sizes] for column in sizes[0]})
         columns += EFFECT_SIZES
     units = ("documents", "documents") if percent is not None else (
-        "prompts", "independent cases, or the fewest words of a kind where cases share words"
+        "prompts", "independent cases, or the fewest words of a kind if cases share words"
     )  # fmt: skip
     several = "interaction" in frame
     by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
@@ -258,49 +253,47 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
 
 HEADS = (
     key("head", "head", "the head, or the heads of a set", "layer and index"),
-    Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0; −1 of a set"),
-    Column(name="index", title="index", unit="head", format="d", shown=False, doc="in its layer, from 0; −1 of a set"),
-    Column(name="scale", title="g", unit="factor on z", format="g", doc="what the heads' outputs are multiplied by"),
+    number("layer", "layer", "layer", "counted from 0; −1 for a set", "d", False),
+    number("index", "index", "head", "number of the head in its layer, from 0; −1 for a set", "d", False),
+    number("scale", "scale", "factor on z", "factor g on the heads' outputs", "g"),
 )
 
 
 def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
-    """The columns of a table in `unit`, with interactions where sets are scaled."""
-    what, source = f"{name} with the heads scaled", "LFA App. D"
+    """The columns of a table in `unit`, with interactions if sets are scaled."""
+    scaled, source = f"{name} with the heads scaled", "LFA App. D"
     columns = [
-        *quantity("edited", name, unit, what, tested=False, format=".4f", shown=not sets),
-        *quantity("baseline", "unedited", unit, f"{name}, no head scaled", tested=False, format=".4f", shown=False),
-        *quantity("delta", f"Δ {name}", unit, f"{what} − unedited"),
-        *quantity("control", "control", unit, "mean delta of other random sets of as many heads", tested=False,
-                  source=source, shown=not sets),
-        *quantity("above", "above control", unit, "delta − control", source=source, shown=not sets),
+        *quantity("edited", name, unit, scaled, tested=False, format=".4f", shown=not sets),
+        *quantity("baseline", f"unedited {name}", unit, f"{name} of the unedited model", tested=False, format=".4f",
+                  shown=False),
+        *quantity("delta", f"Δ {name}", unit, f"{scaled} − {name} of the unedited model"),
+        *quantity("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
+                  tested=False, source=source, shown=not sets),
+        *quantity("above", "Δ − random heads", unit, "Δ − control", source=source, shown=not sets),
         *(replace(c, shown=c.shown and not sets) for c in RANK_COLUMNS),
     ]  # fmt: skip
     if sets:
         columns += [
-            *quantity("alone", "Σ alone", unit, "Σ of its heads' delta, one at a time", tested=False),
-            *quantity("interaction", "interaction", unit, "delta − Σ of its heads' delta, one at a time"),
+            *quantity("alone", "sum of single heads", unit, "sum of Δ over its heads alone", tested=False),
+            *quantity("interaction", "interaction", unit, "Δ − sum of Δ over its heads alone"),
         ]
     return tuple(columns)
 
 
 TOKENS = (
-    Column(name="percent", title="percent", unit="percent of the unedited loss", format="+.3f", shown=False,
-           doc="the change of the loss, in percent of the unedited loss"),
-    Column(name="tokens", title="tokens", unit="tokens", format="d", shown=False, doc="predicted tokens"),
+    number("percent", "Δ loss, percent", "percent of the unedited loss", "100 (loss with the heads scaled / loss − 1)",
+           "+.3f", False),
+    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
 )  # fmt: skip
-LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents, or windows of them", "documents"))
+LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents or windows", "documents"))
 """The columns of the table of losses of single heads."""
-
-
-# ---- for those that bring their own heads and documents ------------------------------------------
 
 
 def ablate_heads(
     model: Any, shards: TokenShards, groups: Sequence[Sequence[Head]], scales: Sequence[float], *, draws: int = 39,
     seed: int = 0, make: MakeEdits = scale_heads, **limits: Any,
 ) -> Table:  # fmt: skip
-    """The table `loss` of any groups of heads on shards (`limits`: those of `sweep.document_losses`)."""
+    """The table `loss` for any groups of heads on shards (`limits`: those of `observe.document_losses`)."""
     model = readable(model)
     sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
     losses = document_losses(model, shards, sweep.edits, **limits)
@@ -315,7 +308,7 @@ def ablate_on_prompts(
     model: Any, aligned: Any, tokenizer: Any, measures: Sequence[str], groups: Sequence[Sequence[Head]],
     scales: Sequence[float], *, draws: int = 39, seed: int = 0, make: MakeEdits = scale_heads,
 ) -> dict[str, Table]:  # fmt: skip
-    """The table of each measure (sps, coherence) of any groups of heads on aligned prompts."""
+    """The table of each measure (sps, coherence) for any groups of heads on aligned prompts."""
     model = readable(model)
     sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
     found = observe_prompts(model, measures, sweep.edits, aligned, tokenizer)
