@@ -31,7 +31,9 @@ class FeatureTables(Data):
             return OpenFeatures(found, "extracted now")
         found = read_features(self.features)
         if model is not None and checkpoint_of(model)["checkpoint"] != found.about["checkpoint"]:
-            raise InputError(f"{self.features[0]} comes from {found.about['run']}; measure that run, or name none")
+            raise InputError(
+                f"{self.features[0]} comes from {found.about['run']}, not from this model; measure that run, or none"
+            )
         return OpenFeatures(found, ", ".join(map(str, self.features)), self.features)
 
 

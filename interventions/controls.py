@@ -23,7 +23,7 @@ NAN = float("nan")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"
 FEW = "one random set: no spread"
 MOST_SETS = 10_000
-"""Sets of one sweep, over all of which a table can be read and p corrected."""
+"""Largest number of sets in one sweep; p is corrected over all of them."""
 
 
 def random_sets(
@@ -55,17 +55,15 @@ def random_sets(
 
 
 def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:
-    """Every set of `size` of the heads, or `sets` random ones of them. Same seed, same sets.
+    """Every set of `size` of the heads, or `sets` random ones; the same seed gives the same sets.
 
-    Raises `InputError` for a size that the heads do not have, fewer than one set, and more than `MOST_SETS`.
+    Raises `InputError` for a size below 1 or above the number of heads, and for no set or more than `MOST_SETS`.
     """
     every = sorted(set(heads))
     if not 1 <= size <= len(every):
-        raise InputError(
-            f"--size {size}: 1 to {len(every)} of the {len(every)} heads given; give more --heads, or another size"
-        )
+        raise InputError(f"--size {size}: give 1 to {len(every)}, the number of --heads, or more --heads")
     if sets is not None and sets < 1:
-        raise InputError(f"--sets {sets}: at least 1")
+        raise InputError(f"--sets {sets}: give at least 1")
     possible = comb(len(every), size)
     if min(possible, sets or possible) > MOST_SETS:
         raise InputError(
@@ -97,12 +95,10 @@ def plan(
     make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
     also: Sequence[Sequence[Head]] = (),
 ) -> Sweep:  # fmt: skip
-    """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls of each
-    group.
+    """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
 
-    All sets when there are no more of them than draws; none where the group is all heads. `also` are edited as well,
-    without being cells. Raises `InputError` for a scale that is not finite and a negative number
-    of draws.
+    All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
+    cells. Raises `InputError` for a scale that is not finite and a negative number of draws.
     """
     for g in scales:
         if not np.isfinite(g):
@@ -135,7 +131,7 @@ def plan(
 def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[str, float], dict[str, str]]:
     """control_sd, draws, p_rank and p_rank_min of a value among those of the random sets, and reasons for missing ones.
 
-    `none` is why there are no sets, where there are none. `p_rank` is the value's rank among the sets
+    `none` is the reason if there are no sets. `p_rank` is the value's rank among the sets
     (`p_values.rank_among`). Units are those of the value.
     """
     row = {"control_sd": NAN, "draws": len(drawn), "p_rank": NAN, "p_rank_min": NAN}

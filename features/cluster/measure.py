@@ -139,7 +139,7 @@ def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
         raise InputError(f"{file} does not hold the clusters of one run; python -m features.cluster writes them")
     for field in ("checkpoint", "options"):
         if of[field] != opened.found.about[field]:
-            raise InputError(f"{opened.where} has another {field} than the clusters in {path}; extract with theirs")
+            raise InputError(f"{opened.where} has another {field} than the clusters in {path}; extract it as for those")
     plain = {name: value.numpy() for name, value in arrays.items()}
     return ComputationalModes.of(of["parameters"], of["columns"], plain)
 

@@ -46,7 +46,7 @@ class Hydra(Instrument):
         HeadMap("compensation", "layers", rows="group", columns="place", each=("task",),
                 title="What later layers make up when heads are ablated"),
         Intervals("made_up", label="group", each=("task",),
-                  title="Share of the direct effect that later layers make up" ),
+                  title="Share of the direct effect that later layers make up"),
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L4.H0-1", "L5.H3")}
     planted: ClassVar = "tests/interventions/test_hydra.py::test_planted_backup_makes_up_what_it_is_set_to"

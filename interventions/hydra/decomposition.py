@@ -100,7 +100,7 @@ def part_values(one: Decomposition) -> dict[str, np.ndarray]:
 
 
 def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
-    """(layer, "attn", "mlp" or a head as L5H4) -> compensation of every case [N] in nats, from the first layer on."""
+    """(layer, "attn", "mlp" or a head as L5H4) -> compensation per case [N], nats, from the group's first layer on."""
     first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
     for layer in range(first, len(one.attn)):
         found |= {(layer, "attn"): one.attn[layer], (layer, "mlp"): one.mlp[layer]}

@@ -33,7 +33,6 @@ ANYWHERE = "all"
 class Spot:
     """A kind of hook, in every layer or outside the blocks, and the axes of its activation (without the batch).
 
-
     short: z, attn_out, token_pre, mlp.post, s1_pre, embed, ln_final.normalized, …
     name: with L for the layer, blocks.L.attn.hook_z, or outside the blocks: hook_embed.
     time, head: the axis of positions (in patterns the query's) and of heads, or None.

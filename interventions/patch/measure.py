@@ -45,7 +45,6 @@ NO_EDGE = "in this model the reader does not read the sender's output"
 class SweepResults:
     """One direction of a sweep: a row of labels per patch, exact and guessed effects [rows, pairs].
 
-
     `exact` has no rows if patches are only guessed, but always the clean and corrupted log-odds.
     """
 
@@ -223,13 +222,13 @@ def add_blocks(
 
 
 def _unclear(threshold: float) -> str:
-    return f"no pair differs by {threshold:g} nats between clean and corrupted"
+    return f"no pair differs by {threshold:g} nats or more between clean and corrupted"
 
 
 def tables(how: Patch, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """patches: one row per cell; attribution: the errors of the guesses; paths: one row per path."""
     title, swept = seen.about["title"], seen.extra
-    threshold = f"recovery for pairs that differ by {how.threshold:g} nats"
+    threshold = f"recovery for pairs that differ by at least {how.threshold:g} nats"
     main = table_of(estimates["effect"], estimates["recovery"], CELLS, CELL_COLUMNS, f"{title}; {threshold}")
     out = {"patches": main}
     if all(len(one.exact.patched) and one.guessed is not None for one in swept):
@@ -258,7 +257,7 @@ def table_of(odds: Estimates, share: Estimates, keys: Sequence[str], columns: Se
 def errors(swept: SweepResults) -> pd.DataFrame:
     """One row per hook: the errors of attribution, over cells × pairs, in nats.
 
-    correlation is Pearson's r; max_abs and mean_abs are of |guess − exact|; exact_abs is the mean |exact|.
+    correlation is Pearson's r; max_abs and mean_abs are the largest and mean |guess − exact|; exact_abs: mean |exact|.
     """
     assert swept.guessed is not None
     hooks = pd.Series([label["hook"] for label in swept.labels])

@@ -1,13 +1,11 @@
 """Clean and corrupted prompts of equal token length, aligned position by position, as patching needs them.
 
 clue    the nouns stay; the text after their sentence comes from a prompt whose target is the competitor ("… lay a
-crayon
-        and a basket. She used it to draw a face." against "… She filled it with toys."); answer: target, foil:
+        crayon and a basket. She used it to draw a face." against "… She filled it with toys."); answer: target, foil:
         competitor
 noun    the target noun is replaced by another of the suite, everything else agrees; answer: target, foil: the other
-noun
-        ("Tim saw a key and a box. … he used the": key against, say, spoon). A model that follows the clue and ignores
-        the nouns has little to recover
+        noun ("Tim saw a key and a box. … he used the": key against, say, spoon). A model that follows the clue and
+        ignores the nouns has little to recover
 order   the two orders of a minimal pair (with their articles): clean names the target first; answer: coherent, foil:
         incoherent. A model that understands both orders has little to recover
 

@@ -110,7 +110,7 @@ def _losses(model: Any, edits: Sequence[Edits], documents: Any, progress: Progre
 
 
 def select(how: Suppress, scores: Mapping[Head, float]) -> dict[str, tuple[Head, ...]]:
-    """The heads to suppress: top1, top3, …, and `heads_over`."""
+    """The heads to suppress, by selection: top1, top3, …, and `OVER`."""
     found = {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
     return {**found, OVER: heads_over(scores, how.threshold)} if "threshold" in how.select else found
 

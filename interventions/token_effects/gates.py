@@ -62,10 +62,8 @@ class Halves:
     def __init__(self, model: Any, groups: Sequence[Group], documents: int) -> None:
         self.heads, self.edits = single_heads(groups)
         shape = (len(self.heads), 2, 2, documents)
-        self.total, self.size = (
-            np.zeros(shape),
-            np.zeros(shape),
-        )  # [heads, own or next head's gate, above or below, documents]
+        # [heads, own or next head's gate, above or below, documents]
+        self.total, self.size = np.zeros((2, *shape))
         self.n_heads = model.config.n_heads
 
     def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
