@@ -107,7 +107,7 @@ def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]])
 
 def _drawn(sweep: Sweep) -> str:
     n = max(len(some) for some in sweep.controls)
-    return f"control: {n} random other sets of as many heads" if n else "no controls"
+    return f"control: {n} other sets of as many heads" if n else "no controls"
 
 
 def sweep_of(
