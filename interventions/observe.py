@@ -1,4 +1,4 @@
-"""What a model does on the same cases, unedited and under many edits: losses, answers, SPS, coherence.
+"""Losses, answers, SPS and coherence of a model on the same cases, unedited and under many edits.
 
     found = document_losses(model, shards, [scale_heads([head], 0.0) for head in heads], kl="forward")
     (found.edited - found.baseline) / found.tokens                     [edits, documents], nats/token
@@ -53,7 +53,7 @@ class Observed:
     cases: pd.DataFrame
     """One row per case: id, pair, cluster (the unit of inference), category, relation, order."""
     readouts: tuple[str, ...]
-    """What was read: "all", and for SPS the heads of each layer "L0", "L1", …"""
+    """Names of the readouts: "all", and for SPS the heads of each layer, "L0", "L1", …"""
     baseline: np.ndarray
     """[readouts, N]"""
     edited: np.ndarray
@@ -66,7 +66,7 @@ class Observed:
 
 
 def ticks(progress: Progress, total: int) -> Callable[[int], None]:
-    """A function that moves a progress bar of `total` steps on by n; called with 0 at the end it closes the bar."""
+    """A function that advances a progress bar of `total` steps by n; called with 0 at the end it closes the bar."""
     bar = iter(progress(range(total)))
 
     def done(n: int) -> None:
@@ -93,8 +93,8 @@ KL = Literal["none", "forward", "reverse"]
 class Losses:
     """Sums over the positions of each document that have a target: nats, and units of the residual stream for `shift`.
 
-    baseline [documents]; edited, kl, shift [variants, documents]; tokens [documents]. kl and shift are 0 when not
-    asked for.
+    baseline [documents]; edited, kl, shift [variants, documents]; tokens [documents]. kl and shift are 0 if not
+    requested.
     """
 
     baseline: np.ndarray
@@ -117,16 +117,16 @@ def document_losses(
     progress: Progress = iter,
     budget: int | None = None,
 ) -> Losses:
-    """Loss of every document, unedited and of each variant. Documents are cut at the context.
+    """Loss of every document, unedited and under each variant. Documents are cut at the context.
 
     `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
     layer's readout before the final norm. `budget` is the number of tokens that run at once. Raises `InputError` as
     `Trajectories` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
-        raise InputError(f"data of {shards.meta['d_vocab']} token ids for a model of {model.config.d_vocab}")
+        raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
     if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
-        raise InputError("an edit around the sweep is not on the other model: give it among the variants")
+        raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     device = model.cfg.device
     edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
     plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]
@@ -165,7 +165,7 @@ def document_losses(
 
 
 class _Sums:
-    """[3, B] of each document from its final streams: loss, KL and shift of d·x from the first that it was given."""
+    """Loss, KL and shift of d·x [3, B] per document from its final streams, the last two against the first call."""
 
     def __init__(self, model: Any, targets: Int[Tensor, "B T"], kl: KL, last: str) -> None:
         self.head, self.targets, self.kl, self.last, self.real = model.head, targets, kl, last, targets != NO_TARGET
@@ -202,7 +202,7 @@ def observe_loss(
     batch_size: int = 32,
     progress: Progress = iter,
 ) -> Observed:
-    """Loss per token of every document and edit, in nats; a document is a case and a cluster, long or short."""
+    """Loss per token of every document and edit, in nats; each document is one case and one cluster."""
     losses = document_losses(
         model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress
     )
@@ -255,7 +255,7 @@ def answer_log_probs(
 def _one_by_one(
     model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress, budget: int | None
 ) -> np.ndarray:
-    """A whole run per edit, for models that do not come in segments."""
+    """One run per edit, for models without segments."""
     found = []
     for edits in progress([{}, *sweep]):
         logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
@@ -318,7 +318,7 @@ def observe_prompts(
     """SPS (Eq. 8, raw attention, mean over heads, and per layer) and coherence (log-odds) of every prompt and edit.
 
     Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` for
-    another measure, and when no prompt has what a measure needs.
+    another measure, and if no prompt has what a measure needs.
     """
     readers: list[tuple[str, Any, RoleQuery]] = []
     for measure in measures:
@@ -356,7 +356,7 @@ def _given(readers: Sequence[tuple[str, Any, RoleQuery]], name: str) -> Any:
 
 
 def _by_readout(table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
-    """SPS [1 + layers, N], averaged over all heads and over those of each layer, of `Sps.read`'s prompt × head rows."""
+    """SPS [1 + layers, N], averaged over all heads and over those of each layer, from the rows of `Sps.read`."""
     layers, heads = table["layer"].nunique(), table["index"].nunique()
     sps = table["sps"].to_numpy().reshape(-1, layers, heads).mean(-1)
     names = tuple(f"L{layer}" for layer in table["layer"].unique())
