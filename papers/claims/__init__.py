@@ -1,7 +1,7 @@
 """List every claim of the five papers with its printed value, its measured value and its verdict.
 
     python -m papers.claims --paper lfa
-    python -m papers.claims --verdict opposite --kind order
+    python -m papers.claims --verdict contradicted --kind order
     python -m papers.claims --search "recency heads" --out claims.html
     streamscope papers claims --out claims.csv
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, judge, filter, print, write."""
     options = parse(Options, argv, f"{__doc__}\n{legend()}")
     if options.out is not None and options.out.suffix not in FORMATS:
-        raise InputError(f"--out {options.out}: the format is said by the ending, one of {', '.join(FORMATS)}")
+        raise InputError(f"--out {options.out}: the ending of the name chooses the format, one of {', '.join(FORMATS)}")
 
     from streamscope.cli.disk import check_writable
     from streamscope.papers.claims.judged import judged

@@ -110,11 +110,11 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
     found, one, word, said = _deciding(claim, tables)
     if word == "not measured yet":
         return {**nothing, "verdict": word, "said": said}
-    value, low, high = _shown(found.value, one)
+    value, low, high = number_cell(found.value, one)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return {
         **nothing,
-        "measured": shown(value) if is_number else str(value),
+        "measured": number_text(value) if is_number else str(value),
         "value": float(value) if is_number else NAN,
         "ci_low": low,
         "ci_high": high,
@@ -144,7 +144,7 @@ def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word
     return found, one, word, f"{one.get('claim', found.value)}: {said}" if several else said
 
 
-def _shown(name: str, one: Mapping[str, Any]) -> tuple[Any, float, float]:
+def number_cell(name: str, one: Mapping[str, Any]) -> tuple[Any, float, float]:
     """What was measured in a column of a row, and its interval; of a limit not how far beyond it (`as_measured`)."""
     if name != "difference" or "claim" not in one:
         return one[name], *interval(name, one)
@@ -159,7 +159,7 @@ def typed(row: Row) -> str:
     return f"python -m {row['instrument']} {row['arguments']}".rstrip() if row["instrument"] else ""
 
 
-def shown(value: float) -> str:
+def number_text(value: float) -> str:
     """A measured number as it is shown."""
     return "undefined" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
@@ -191,7 +191,9 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         word = _word(said, where)
         return (DENIED.get(word, word), f"of its denial: {said}") if found.denied else (word, said)
     if (said := str(one.get("verdict", ""))) in FOUND:
-        return FOUND[said][found.denied], f"{said}: {shown(float(one[found.value]))} {one.get('unit', '')}".rstrip()
+        return FOUND[said][
+            found.denied
+        ], f"{said}: {number_text(float(one[found.value]))} {one.get('unit', '')}".rstrip()
     if row["kind"] != "number":
         raise InputError(
             f"{where}: result: {found.file} has no verdicts, and {row['kind']} needs one; name a judged row"

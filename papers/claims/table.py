@@ -6,7 +6,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.parquet import print_table
-from streamscope.papers.claims.judged import shown
+from streamscope.papers.claims.judged import number_text
 from streamscope.papers.claims.words import MEANINGS
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def measured(rows: pd.DataFrame) -> list[str]:
     cells = []
     for r in rows.itertuples():
         percent = "%" in r.printed and r.value == r.value
-        value, low, high = (f"{shown(100 * one)}%" if percent else shown(one) for one in (r.value, r.ci_low, r.ci_high))
+        value, low, high = (
+            f"{number_text(100 * one)}%" if percent else number_text(one) for one in (r.value, r.ci_low, r.ci_high)
+        )
         width = f" ({low} … {high})" if r.ci_low == r.ci_low else ""
         cells.append(f"{value if percent else r.measured}{width}" + (f", n {r.n}" if r.n and r.measured else ""))
     return cells

@@ -17,7 +17,7 @@ MEANINGS: dict[Word, str] = {
     "different value": "our number is another one; our models are smaller and read other text, so this refutes nothing",
     "inconclusive": "our interval allows both, there is none, or the models differ in something else too",
     "model too weak to test": "our models cannot do the task, or have nothing of the kind that the claim is about",
-    "not measured yet": "the command beside it will measure it",
+    "not measured yet": "the command of the claim will measure it",
     "not a test (true by construction)": "a definition or arithmetic decides it, whatever a model does",
     "paper inconsistent": "two places of the paper, or the paper and its authors' code, say different things",
     "not testable here": "it needs what we do not have, such as the paper's text or size; the reason says what",
@@ -85,6 +85,8 @@ def undefined(why: str) -> Word | None:
 
 def reason(said: str) -> str:
     """What a verdict of a result table adds to its word: "the same at n=3 seeds" of "holds: the same at n=3 seeds"."""
+    if said in MEANINGS:
+        return ""
     for begin, _ in CODES:
         if said.startswith(begin):
             return said.removeprefix(begin).lstrip(": ")
@@ -92,8 +94,13 @@ def reason(said: str) -> str:
 
 
 def plain(code: str) -> str:
-    """A verdict of a result table as people read it: its word, and the reason where it has one."""
-    word, why = word_of(code) or "inconclusive", reason(code)
+    """A verdict of a result table as people read it: its word, and the reason where it has one.
+
+    A verdict that has no word stays what it is.
+    """
+    if (word := word_of(code)) is None:
+        return code
+    why = reason(code)
     return f"{word}: {why}" if why else word
 
 

@@ -22,7 +22,7 @@ CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest"), "th
 CLAIMS = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
 
 
-def made(
+def compare(
     module: str,
     title: str,
     options: "RunsOptions",

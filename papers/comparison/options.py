@@ -1,4 +1,4 @@
-"""What every comparison of runs can be told."""
+"""Options of every comparison of runs."""
 
 from dataclasses import dataclass
 from pathlib import Path

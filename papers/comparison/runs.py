@@ -1,4 +1,4 @@
-"""Trained runs that a comparison takes: opened, held against each other, and told how they were made."""
+"""Open the trained runs of a comparison, check that they can be compared, and say how they were made."""
 
 import json
 import shlex

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import made
+from streamscope.papers.comparison.numbers import compare
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return runs, measured(runs, options.alpha, options.documents)
 
     title = "what sharpened attention costs, and what a temperature gives back"
-    made("papers.dst.calibration", title, options, measure, claims, in_arms)
+    compare("papers.dst.calibration", title, options, measure, claims, in_arms)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `python -m papers.dst` can be told."""
+"""Options of `python -m papers.dst`."""
 
 from dataclasses import dataclass
 

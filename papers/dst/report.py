@@ -46,7 +46,7 @@ VARIED = ("attention.gate", "residual", "n_heads")
 
 @dataclass(frozen=True, kw_only=True)
 class DstReport(Report):
-    """What the page tells of."""
+    """Runs, tables and settings of the comparison."""
 
     settings: Settings
 

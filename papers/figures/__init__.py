@@ -49,7 +49,7 @@ def drawn(paper: str, options: Any) -> bool:
     """
     if options.runs or not (options.figure or options.table):
         return False
-    from streamscope.papers.figures.shown import show
+    from streamscope.papers.figures.requests import show
 
     show(paper, options)
     return True

@@ -50,12 +50,12 @@ def arranged(claims: pd.DataFrame, layout: Mapping[str, Any]) -> pd.DataFrame:
             name = cells(layout).get((row, column))
             one = None if name is None else said.loc[name]
             printed[column] = "" if one is None else one["printed"]
-            here[column] = "" if one is None else beside(one)
+            here[column] = "" if one is None else measured_cell(one)
         lines += [printed, here]
     return pd.DataFrame(lines)
 
 
-def beside(one: "pd.Series[Any]") -> str:
+def measured_cell(one: "pd.Series[Any]") -> str:
     """What was measured and the sign of its verdict, or the verdict in words; of a property its reason as well."""
     verdict = str(one["verdict"])
     if not one["cell"]:

@@ -54,7 +54,7 @@ SUPPRESSED = {"lfa": ("lfa-s52-sps-lfa", "lfa-s52-sps-suppressed-lfa"),
 
 
 def suppressed(tables: Tables, look: Look) -> Any:
-    """Fig. 2: SPS as it is, of every run, and without its heads over the threshold of PDS; printed ones beside.
+    """Fig. 2: SPS of every run, with and without its heads over the threshold of PDS, next to the printed values.
 
     The suppressed bar has ± one standard error of the change, between independent prompts: both bars are of the same
     prompts, so that errors of each alone, which the paper has, would not tell whether they differ. A bar is left out

@@ -1,4 +1,4 @@
-"""What a figure of a paper is, and what a paper's command can be told of it. Imports nothing heavy."""
+"""A figure of a paper, and the options of a paper's command for it. Imports nothing heavy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class OwnTable:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions:
-    """What a paper's command can be told of its figures."""
+    """Options of a paper's command for its figures."""
 
     figure: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Draw the paper's figure of this number from result tables; all, or list: what there is."""

@@ -7,7 +7,7 @@ from streamscope.cli.disk import write_text
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS
-from streamscope.papers.figures.shown import draw, figures_of, paths_of
+from streamscope.papers.figures.requests import draw, figures_of, paths_of
 
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Figures of five papers</title>
 <style>body { font-family: serif; margin: 1.5em; } h2 { clear: both; padding-top: 1em; }

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import made
+from streamscope.papers.comparison.numbers import compare
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
         return runs, measured(runs)
 
-    made("papers.hdpl.overfit", "overfitting, over seeds", options, measure, claims, in_arms)
+    compare("papers.hdpl.overfit", "overfitting, over seeds", options, measure, claims, in_arms)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
 
         from streamscope.papers.comparison.runs import typed
+        from streamscope.papers.krom.output import show, write
         from streamscope.papers.krom.report import again, open_runs, read
-        from streamscope.papers.krom.shown import show, write
 
         found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
         show(found)

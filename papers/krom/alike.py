@@ -134,6 +134,3 @@ def _jump(found: pd.DataFrame, claim: Order) -> dict[str, Any]:
         "smallest": SMALLEST["cosine"],
     }  # fmt: skip
     return pairs_row(row, paired(found, claim.quantity, claim.more, claim.less))
-
-
-# ---- the page ----------------------------------------------------------------------------------

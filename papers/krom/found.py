@@ -8,10 +8,8 @@ import pandas as pd
 from streamscope.papers.comparison.runs import Run
 
 CONTROL = "gpt2"
-
-
 BUNDLED = ("canon", "kromcanon")
-"""Bundled models, trained alike, whose loss curves stand beside the order of losses; gpt2 has another recipe there."""
+"""Bundled models, trained alike, whose loss curves are shown with the order of losses; gpt2 has another recipe."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What `python -m papers.krom` can be told."""
+"""Options of `python -m papers.krom`."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import made
+from streamscope.papers.comparison.numbers import compare
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         runs = with_streams(options.runs)
         return runs, measured(runs, options.steps, options.documents)
 
-    made("papers.krom.streams", "streams and modules, over seeds", options, measure, claims)
+    compare("papers.krom.streams", "streams and modules, over seeds", options, measure, claims)
 
 
 if __name__ == "__main__":

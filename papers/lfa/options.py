@@ -1,4 +1,4 @@
-"""What `python -m papers.lfa` can be told."""
+"""Options of `python -m papers.lfa`."""
 
 from dataclasses import dataclass
 

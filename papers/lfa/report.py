@@ -50,7 +50,7 @@ MAIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class LfaReport(Report):
-    """What the page tells of."""
+    """Runs, tables and settings of the comparison."""
 
     settings: Settings
     documents: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What measuring a run of paper LFA can be told, and the names of what it measures."""
+"""Settings for measuring a run of paper LFA, and the names of what it measures."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What `python -m papers.modes` can be told."""
+"""Options of `python -m papers.modes`."""
 
 from dataclasses import dataclass
 from typing import Annotated

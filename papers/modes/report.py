@@ -29,7 +29,7 @@ UNITS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModesReport(Report):
-    """What the page tells of."""
+    """Runs, tables and settings of the comparison."""
 
     settings: Settings
 

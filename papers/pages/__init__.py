@@ -21,7 +21,7 @@ class Options:
     out: Path | None = None
     """Write the interactive page of claims into this folder; it works offline."""
     figures: bool = True
-    """Draw the papers' own figures from our tables beside it, 5 MB in all."""
+    """Also draw the papers' own figures from our tables, 5 MB in all."""
     write: Path | None = None
     """Write the Markdown pages of this results folder again, from its tables."""
 

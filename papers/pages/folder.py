@@ -56,11 +56,11 @@ def table_of(
         found = found.sort_values(sort, kind="stable")
     if by:
         found = found.groupby(by, sort=False).agg(lambda rows: ", ".join(map(str, rows))).reset_index()
-    rows = [[_shown(x) for x in row] for row in found[list(columns)].itertuples(index=False)]
+    rows = [[_cell_text(x) for x in row] for row in found[list(columns)].itertuples(index=False)]
     return Section(title=title, columns=list(columns.values()), rows=rows)
 
 
-def _shown(x: Any) -> str:
+def _cell_text(x: Any) -> str:
     if isinstance(x, bool):
         return "yes" if x else "no"
     return three_digits(float(x)) if isinstance(x, int | float) else str(x)

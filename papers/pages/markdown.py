@@ -13,9 +13,9 @@ from streamscope.papers.pages.strips import Strip, templates
 LINE = 150
 """Characters of a line of text."""
 MATHS = ((r"\(", ""), (r"\)", ""), (r"\approx", "≈"), (r"\pm", "±"), (r"\times", "×"), (r"\alpha", "α"), ("$", ""))
-"""Marks of LaTeX in quotations, and what stands for them where they are shown."""
-UNITS = ("M parameters", "MiB in fp32", "nats/token", "nats per token", "tokens", "layers")
-"""Units that a number needs beside it."""
+"""Marks of LaTeX in quotations, and the signs that replace them."""
+UNITS = ("M parameters", "MiB in fp32", "nats/token", "nats per token", "nats", "tokens", "layers")
+"""Units that are written after their number."""
 QUOTE = 110
 """Characters of a quotation in a table; the interactive page has it whole."""
 
@@ -90,6 +90,7 @@ def short(quote: str, most: int = QUOTE) -> str:
     """A quotation without marks of LaTeX, cut after a word."""
     for mark, sign in MATHS:
         quote = quote.replace(mark, sign)
+    quote = re.sub(r"(α(?:=\d+)?)\1(?!\d)", r"\1", quote)  # a formula of a web page is there twice, once as LaTeX
     return textwrap.shorten(quote, most, placeholder=" …")
 
 
@@ -106,7 +107,8 @@ def number(claim: Any) -> str:
 
 def with_unit(text: str, unit: str) -> str:
     """A number and its unit, where it has one that is not seen anyway."""
-    return f"{text} {unit}" if text and unit in UNITS and "%" not in text else text
+    seen = "%" in text or text.endswith(UNITS)
+    return f"{text} {unit}" if text and unit in UNITS and not seen else text
 
 
 def three_digits(x: float) -> str:

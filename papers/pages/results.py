@@ -1,5 +1,6 @@
 """The Markdown pages of results: what `pages.toml` says, with the numbers of the tables."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,13 +15,13 @@ from streamscope.papers.claims.words import DECIDED, MEANINGS
 from streamscope.papers.pages.folder import folder_page
 from streamscope.papers.pages.markdown import Page, Raw, Section, number, short, with_unit
 from streamscope.papers.pages.strips import Row, Strip
-from streamscope.papers.pages.values import Source, filled, read
+from streamscope.papers.pages.values import Source, fill_in, read
 
 FILE = Path(__file__).with_name("pages.toml")
 
 
 @cache
-def said() -> Mapping[str, Any]:
+def page_texts() -> Mapping[str, Any]:
     """What `pages.toml` says."""
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
@@ -33,7 +34,8 @@ def strip(given: Mapping[str, Any], source: Source, where: str) -> Strip:
     rows = []
     for one in given["rows"]:
         found = read(one["of"], source, where)
-        rows.append(Row(one["label"], found.value, found.low, found.high, float(one.get("printed", "nan"))))
+        printed = read(one["printed"], source, where).value if "printed" in one else math.nan
+        rows.append(Row(one["label"], found.value, found.low, found.high, printed))
     rest = {name: given[name] for name in ("line", "line_label", "log") if name in given}
     return Strip(title=given["title"], unit=given["unit"], rows=rows, **rest)
 
@@ -41,12 +43,12 @@ def strip(given: Mapping[str, Any], source: Source, where: str) -> Strip:
 def sentences(given: Mapping[str, Any], source: Source, where: str) -> list[str]:
     """The sentences of a page with their numbers."""
     values = {name: read(of, source, where) for name, of in given.get("values", {}).items()}
-    return [filled(text, values, where) for text in given["sentences"]]
+    return [fill_in(text, values, where) for text in given["sentences"]]
 
 
 def front(source: Source) -> Page:
     """results/README.md: the findings, then the papers."""
-    given, claims = said()["front"], source.claims
+    given, claims = page_texts()["front"], source.claims
     sections = []
     for one in given["finding"]:
         where = f"{FILE.name}: {one['name']}"
@@ -54,7 +56,7 @@ def front(source: Source) -> Page:
         sections.append(Section(title=one["title"], text=" ".join(sentences(one, source, where)), figure=figure))
     words = [*DECIDED, "inconclusive", "model too weak to test"]
     rows = []
-    for paper, one in said()["paper"].items():
+    for paper, one in page_texts()["paper"].items():
         n = claims.loc[claims["paper"] == paper, "verdict"].value_counts()
         counts = [int(n.get(word, 0)) for word in words]
         rows.append(
@@ -70,7 +72,7 @@ def front(source: Source) -> Page:
 
 def paper_page(paper: str, source: Source) -> Page:
     """results/PAPER.md: what was decided, and how many were not."""
-    given, where = said()["paper"][paper], f"{FILE.name}: {paper}"
+    given, where = page_texts()["paper"][paper], f"{FILE.name}: {paper}"
     mine = source.claims[source.claims["paper"] == paper]
     decided = mine[mine["verdict"].isin(DECIDED)].drop_duplicates(["quote", "configuration", "measured", "verdict"])
     order = decided["verdict"].map(DECIDED.index)
@@ -88,7 +90,8 @@ def paper_page(paper: str, source: Source) -> Page:
     counts, n = mine["verdict"].value_counts(), int(mine["verdict"].isin(DECIDED).sum())
     words = [word for word in MEANINGS if word in counts.index]
     other = ", ".join(f"{counts[word]} {word}" for word in words if word not in DECIDED)
-    doses = sorted({r for r in mine["tokens"] if r and " to " not in r}, key=lambda t: int(t.replace(",", "")))
+    ends = {end for tokens in mine["tokens"] if tokens for end in tokens.split(" to ")}
+    doses = sorted(ends, key=lambda end: int(end.replace(",", "")))
     seen = f"Models saw {' to '.join(dict.fromkeys((doses[0], doses[-1])))} training tokens. " if doses else ""
     return Page(
         title=given["title"],
@@ -98,7 +101,7 @@ def paper_page(paper: str, source: Source) -> Page:
         sections=[
             Section(
                 title="Claims that were decided",
-                text=f"Of {len(mine)} claims {n} were decided. The others: {other}. {said()['table']}",
+                text=f"Of {len(mine)} claims {n} were decided. The others: {other}. {page_texts()['table']}",
                 columns=("the paper says", "model, and how we read it", "printed", "measured (95 %)", "verdict"),
                 rows=rows,
             )
@@ -117,7 +120,7 @@ def folders(paper: str, results: Path) -> str:
 
 def pages_of(source: Source) -> dict[str, Page]:
     """Every page by its file in the results folder."""
-    results, given = source.tables.results, said()
+    results, given = source.tables.results, page_texts()
     pages = {"README.md": front(source)} | {f"{paper}.md": paper_page(paper, source) for paper in given["paper"]}
     for name, one in given["folder"].items():
         if (results / name).is_dir():

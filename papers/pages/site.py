@@ -22,10 +22,10 @@ from streamscope.papers.claims.words import MEANINGS, reason
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS
-from streamscope.papers.figures.shown import draw, figures_of
+from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import number, short, with_unit
-from streamscope.papers.pages.results import said
+from streamscope.papers.pages.results import page_texts
 from streamscope.papers.pages.strips import HERE, Row, Strip, templates
 
 CSS = Path(demo.__file__).parent / "html" / "page.css"
@@ -67,8 +67,12 @@ def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
             css=CSS.read_text(encoding="utf-8") + (HERE / "site.css").read_text(encoding="utf-8"),
             js=(HERE / "site.js").read_text(encoding="utf-8"),
             claims=rows,
-            papers=[(name, said()["paper"][name]["title"]) for name in dict.fromkeys(claims["paper"])],
-            verdicts=[(word, MEANINGS[word], int(counts[word])) for word in MEANINGS if word in counts.index],
+            papers=[(name, page_texts()["paper"][name]["title"]) for name in dict.fromkeys(claims["paper"])],
+            verdicts=[
+                (word, meaning, int(counts[word]), kind)
+                for kind, (word, meaning) in enumerate(MEANINGS.items())
+                if word in counts.index
+            ],
             models=sorted({model for row in rows for model in row["models"]}),
             figures=figures,
         )

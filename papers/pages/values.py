@@ -10,6 +10,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.papers.claims.judged import Tables, interval
 from streamscope.papers.claims.ledger import keys
+from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.pages.markdown import minus
 
 OVER = re.compile(r"(min|max|mean|count)\((\w+)\)")
@@ -58,9 +59,21 @@ class Source:
         one = mine.iloc[0]
         return Value(one["value"], one["ci_low"], one["ci_high"])
 
+    def printed(self, name: str, where: str) -> Value:
+        """What the paper prints for a claim of the ledger, "9.5%" as .095."""
+        mine = self.claims[self.claims["id"] == name]
+        if mine.empty:
+            raise InputError(f"{where}: the ledger has no claim {name}")
+        try:
+            return Value(printed_number(mine.iloc[0]["printed"]))
+        except ValueError as error:
+            raise InputError(f"{where}: {name} prints no number: {error}") from None
+
 
 def read(text: str, source: Source, where: str) -> Value:
     """The cell that a text names, with its interval: "FILE.parquet; column=value; …; column", or "claim ID".
+
+    "printed ID" is what the paper prints for that claim.
 
     In place of the last column, min(column), max(column), mean(column) or count(column) take it over all rows that the
     rest selects. "times 100" at the end changes the unit. Raises `InputError` for a file, column or row that is not
@@ -69,6 +82,9 @@ def read(text: str, source: Source, where: str) -> Value:
     text, _, factor = text.partition(" times ")
     if text.startswith("claim "):
         return source.claim(text.removeprefix("claim "), where)
+    if text.startswith("printed "):
+        found = source.printed(text.removeprefix("printed "), where)
+        return found * float(factor) if factor else found
     (key,), tables = keys(text, where), source.tables
     if (over := OVER.fullmatch(key.value)) is None:
         row = tables.row(key, where)
@@ -81,15 +97,15 @@ def read(text: str, source: Source, where: str) -> Value:
     return found * float(factor) if factor else found
 
 
-def filled(text: str, values: dict[str, Any], where: str) -> str:
+def fill_in(text: str, values: dict[str, Any], where: str) -> str:
     """A sentence with its numbers. Raises `InputError` for a name that has no value."""
     try:
-        return text.format_map({name: _Shown(x) if isinstance(x, Value) else x for name, x in values.items()})
+        return text.format_map({name: _Formatted(x) if isinstance(x, Value) else x for name, x in values.items()})
     except (KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{where}: {error} in {text!r}") from None
 
 
-class _Shown:
+class _Formatted:
     """What a format string sees of a value: itself with its interval, and `.value`, `.low`, `.high` alone."""
 
     def __init__(self, of: Value) -> None:

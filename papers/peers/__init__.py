@@ -59,5 +59,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
     found = pd.DataFrame(rows)
     shown = found.assign(difference=[f"{one:.1e}" for one in found["difference"]])
-    show(shown, "ours beside theirs, with their weights: largest difference of outputs", digits=1)
+    show(shown, "largest difference between our outputs and theirs, with their weights", digits=1)
     write_results(as_run, {"": (found, UNITS)})

@@ -1,4 +1,4 @@
-"""What `python -m papers.pls` can be told."""
+"""Options of `python -m papers.pls`."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -24,7 +24,7 @@ from streamscope.papers.pls.units import UNITS
 
 @dataclass(frozen=True, kw_only=True)
 class PlsReport(Report):
-    """What the page tells of."""
+    """Runs, tables and settings of the comparison."""
 
     settings: Settings
     left_out: dict[str, str]

@@ -38,7 +38,7 @@ def at_scale(paper: str, options: Told) -> Iterator[Told]:
     now, runs = options, options.runs
     figures = isinstance(now, FigureOptions) and bool(now.figure or now.table)
     if figures:
-        from streamscope.papers.figures.shown import check
+        from streamscope.papers.figures.requests import check
 
         check(paper, now)
     if options.scale is not None:
@@ -53,7 +53,7 @@ def at_scale(paper: str, options: Told) -> Iterator[Told]:
     if now.scale is not None and now.runs:
         remember(now)
     if isinstance(now, FigureOptions) and figures:
-        from streamscope.papers.figures.shown import asked
+        from streamscope.papers.figures.requests import asked
         from streamscope.papers.scales import singles
 
         assert now.out is not None

@@ -30,8 +30,8 @@ class Options(LaunchOptions):
     """Arguments of `python -m papers.scales`."""
 
     scale: Annotated[Literal["tiny", "eighth", "zoo", "long", "small", "paper"], tyro.conf.Positional]
-    """tiny: a test; eighth: the bundled models, an eighth of their tokens; zoo: the bundled models; long: the dose at
-    which papers are judged; small: width 192; paper: as printed."""
+    """tiny: a test; eighth: the bundled models, an eighth of their tokens; zoo: the bundled models; long: 8 to 16
+    million tokens, more of them in windows of the whole context; small: width 192; paper: as printed."""
     papers: tuple[Paper, ...] = ORDER
     """Whose models; the scorecard has every architecture."""
     seeds: Count | None = None

@@ -1,4 +1,4 @@
-"""What the command of a paper can be told of training its models. Imports nothing heavy."""
+"""Options of a paper's command for training its models. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path

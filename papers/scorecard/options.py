@@ -1,4 +1,4 @@
-"""What `python -m papers.scorecard` can be told."""
+"""Options of `python -m papers.scorecard`."""
 
 from dataclasses import dataclass
 from typing import Annotated

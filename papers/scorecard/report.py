@@ -48,7 +48,7 @@ UNITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scorecard(Report):
-    """What the page tells of."""
+    """Runs, tables and settings of the comparison."""
 
     settings: Settings
     control: str

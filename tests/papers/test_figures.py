@@ -25,10 +25,10 @@ from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.claims.ledger import read as ledger
 from streamscope.papers.dst.printed import TABLE5
-from streamscope.papers.figures.layouts import arranged, beside, cells, layouts, others
+from streamscope.papers.figures.layouts import arranged, cells, layouts, measured_cell, others
 from streamscope.papers.figures.look import GREYS, Look
 from streamscope.papers.figures.options import RESULTS
-from streamscope.papers.figures.shown import claims_of, draw, figures_of, own_tables, table_of
+from streamscope.papers.figures.requests import claims_of, draw, figures_of, own_tables, table_of
 
 COMMANDS = {"dst": dst, "hdpl": hdpl, "krom": krom, "lfa": lfa, "pls": pls}
 DRAWN = [(paper, n) for paper in PAPERS for n, one in figures_of(paper).items() if one.draw and not one.instead]
@@ -392,9 +392,11 @@ def test_a_table_is_arranged_as_it_is_printed() -> None:
     ]
     assert list(others(claims, layout)["id"]) == ["order"]
     written = {**line, "verdict": "paper inconsistent", "said": "§3.1 has 516", "cell": ""}
-    assert beside(pd.Series(written)) == "paper inconsistent"
-    assert beside(pd.Series({**written, "kind": "property"})) == "paper inconsistent: §3.1 has 516"
-    assert beside(pd.Series({**written, "kind": "property", "verdict": "not measured yet"})) == "not measured yet"
+    assert measured_cell(pd.Series(written)) == "paper inconsistent"
+    assert measured_cell(pd.Series({**written, "kind": "property"})) == "paper inconsistent: §3.1 has 516"
+    assert (
+        measured_cell(pd.Series({**written, "kind": "property", "verdict": "not measured yet"})) == "not measured yet"
+    )
 
 
 def test_settings_that_the_ledger_says_the_presets_have_are_theirs() -> None:

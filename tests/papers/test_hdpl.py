@@ -12,7 +12,7 @@ from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.figures.look import Look
-from streamscope.papers.figures.shown import draw, figures_of
+from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.hdpl import main, overfit
 from streamscope.papers.hdpl.report import PRESETS, again, in_arms
 from tests.papers.pages import as_bundled, planted, short_page

@@ -33,7 +33,7 @@ from streamscope.papers.comparison.rows import Rows
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.figures.look import Look
-from streamscope.papers.figures.shown import draw, figures_of
+from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.claims import claims
 from streamscope.papers.lfa.competence import competence, unable

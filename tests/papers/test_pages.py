@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
+from streamscope.papers import claims as papers_claims
 from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.pages import main
-from streamscope.papers.pages.markdown import LINE, short, three_digits, wrapped
-from streamscope.papers.pages.results import pages_of, said
+from streamscope.papers.pages.markdown import LINE, short, three_digits, with_unit, wrapped
+from streamscope.papers.pages.results import page_texts, pages_of
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip
-from streamscope.papers.pages.values import Source, Value, filled, read
+from streamscope.papers.pages.values import Source, Value, fill_in, read
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(RESULTS.rglob("*.md"))
@@ -54,7 +56,7 @@ def test_a_page_has_at_most_eighty_lines_that_fit_a_screen() -> None:
 
 def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
     """At most 25 words and one number from a table; no digits but those of names such as −8 and fp32."""
-    given = said()
+    given = page_texts()
     texts = [text for one in (*given["front"]["finding"], *given["paper"].values()) for text in one["sentences"]]
     for text in texts:
         for sentence in re.split(r"(?<=[.:]) (?=[A-Z])", text):
@@ -74,7 +76,7 @@ def test_the_readme_counts_the_ledger(source: Source) -> None:
 
 
 def test_a_decided_claim_stands_on_its_page(source: Source) -> None:
-    for paper in said()["paper"]:
+    for paper in page_texts()["paper"]:
         page = pages_of(source)[f"{paper}.md"]
         mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
         quotes = {row[0] for row in page.sections[0].rows}
@@ -92,7 +94,7 @@ def test_a_number_is_read_with_its_interval(tmp_path: Path) -> None:
     source = Source(Tables(tmp_path), pd.DataFrame([{"id": "x-a", "value": 3.0, "ci_low": 1.0, "ci_high": 4.0}]))
     one = read("r/t.parquet; arm=a; mean", source, "here")
     assert one == Value(0.25, -0.5, 1.0) and f"{one:.2f}" == "0.25 (−0.50 to 1.00)"
-    assert filled("{a.value:.0%} of it, {a:.1f}", {"a": one}, "here") == "25\u00a0% of it, 0.2 (−0.5 to 1.0)"
+    assert fill_in("{a.value:.0%} of it, {a:.1f}", {"a": one}, "here") == "25\u00a0% of it, 0.2 (−0.5 to 1.0)"
     assert read("r/t.parquet; arm=a; mean times -100", source, "here") == Value(-25.0, -100.0, 50.0)
     assert read("r/t.parquet; arm=*; max(mean)", source, "here").value == 0.75
     assert read("r/t.parquet; arm=*; count(mean)", source, "here").value == 2
@@ -105,7 +107,7 @@ def test_a_number_is_read_with_its_interval(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"here.*{told}"):
             read(bad, source, "here")
     with pytest.raises(InputError, match="here: 'b'"):
-        filled("{b:.2f}", {"a": one}, "here")
+        fill_in("{b:.2f}", {"a": one}, "here")
 
 
 def test_three_digits() -> None:
@@ -118,6 +120,45 @@ def test_verdicts_have_one_word_each() -> None:
     assert plain("holds: the same at n=3 seeds") == "reproduced: the same at n=3 seeds"
     assert plain("not resolved at n=3 seeds, corrected") == "inconclusive: at n=3 seeds, corrected"
     assert plain("opposite") == "contradicted" and word_of("perhaps") is None
+    assert plain("reproduced") == "reproduced" and plain("perhaps: so") == "perhaps: so"
+
+
+def test_printed_numbers_are_read_from_the_ledger() -> None:
+    source = Source(Tables(RESULTS), pd.DataFrame([{"id": "x-a", "printed": "9.5%"}, {"id": "x-b", "printed": "more"}]))
+    assert read("printed x-a times 100", source, "here").value == pytest.approx(9.5)
+    for name in ("x-b", "x-c"):
+        with pytest.raises(InputError, match=f"here.*{name}"):
+            read(f"printed {name}", source, "here")
+    figures = [one["figure"] for one in (*page_texts()["front"]["finding"], *page_texts()["paper"].values())]
+    typed = [row for figure in figures for row in figure["rows"] if not isinstance(row.get("printed", ""), str)]
+    assert not typed
+
+
+def test_a_page_says_the_least_and_the_most_tokens(source: Source) -> None:
+    for paper in page_texts()["paper"]:
+        mine = source.claims.loc[source.claims["paper"] == paper, "tokens"]
+        seen = [int(end.replace(",", "")) for tokens in mine if tokens for end in tokens.split(" to ")]
+        assert f"Models saw {min(seen):,} to {max(seen):,} training tokens" in pages_of(source)[f"{paper}.md"].note
+
+
+def test_formulas_and_units_are_shown_once() -> None:
+    assert short(r"growth as α\alpha increases, at α=16\alpha=16.") == "growth as α increases, at α=16."
+    assert with_unit("2-3 tokens", "nats") == "2-3 tokens" and with_unit("2.12", "nats") == "2.12 nats"
+
+
+def test_colours_of_verdicts_are_those_of_the_claims(source: Source) -> None:
+    """Also where a verdict between them has no claim."""
+    rows = source.claims[source.claims["verdict"].isin(["reproduced", "different value"])]
+    for word in ("reproduced", "different value"):
+        assert len(set(re.findall(rf'class="word k(\d)">{word}<', html(rows, {})))) == 1, word
+
+
+def test_the_examples_of_the_claims_command_run(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = re.findall(r"python -m papers\.claims (.*)", papers_claims.__doc__ or "")
+    for line in (line for line in lines if "--out" not in line):
+        papers_claims.main(shlex.split(line))
+        assert capsys.readouterr().out
+    assert len(lines) == 3
 
 
 def test_a_figure_puts_numbers_where_they_belong() -> None:

@@ -11,7 +11,7 @@ from streamscope.papers import dst
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.comparison.runs import opened
 from streamscope.papers.figures.options import SINGLE
-from streamscope.papers.figures.shown import asked, figures_of
+from streamscope.papers.figures.requests import asked, figures_of
 from streamscope.papers.scales import singles
 
 

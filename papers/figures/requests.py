@@ -1,4 +1,4 @@
-"""What --figure and --table ask for: found, drawn, written; or told why not."""
+"""Find, draw and write what --figure and --table ask for, or say why it cannot be drawn."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -142,7 +142,7 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
         parts = {title: arranged(claims, layout)} if layout else {}
         rest = others(mine, layout) if layout else mine
         if len(rest):
-            parts[f"{paper}, table {number}: what else is said of it" if layout else title] = table_of(rest)
+            parts[f"{paper}, table {number}: other claims about it" if layout else title] = table_of(rest)
         if own := own_tables(paper).get(number):
             parts[f"{paper}, table {number}: {own.title}"] = own.make(read(own, f"table {number}", None))
         for heading, table in parts.items():

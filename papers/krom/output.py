@@ -11,9 +11,7 @@ from streamscope.instruments.undefined_cells import legend
 from streamscope.papers.comparison.curves import GAP_UNITS
 from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
 from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS
-from streamscope.papers.comparison.report import (
-    write_page,
-)
+from streamscope.papers.comparison.report import write_page
 from streamscope.papers.comparison.seeds import over_seeds
 from streamscope.papers.krom import alike, signs, sweep, variants
 from streamscope.papers.krom.figure import figure
@@ -57,7 +55,7 @@ def show(found: Found) -> None:
         print_rows(arms(found.mixing), "mixing at the end, means over seeds and factors that can act", shown, 4)
     if len(agree := signs.signs(found.factors)):
         shown = (*ARM[:-1], "n", "modules", "positive", "consistent", "share", "coins", "dealt", "p")
-        print_rows(agree, "modules whose α_res has one sign in all seeds, beside what chance gives", shown, 3)
+        print_rows(agree, "modules whose α_res has one sign in all seeds, and how many chance gives", shown, 3)
 
 
 def write(found: Found, folder: Path, html: bool = True) -> None:
