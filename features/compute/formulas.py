@@ -142,11 +142,8 @@ def family(
 def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
     """The features of a tier in order; their numbers are 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
 
-    Raises `InputError` for heads that the model does not have, even if the tier uses none.
+    Raises `InputError` for heads of tier core that the model does not have.
     """
-    for group in HEADS_OF:
-        if getattr(how, f"{group}_heads"):
-            how.heads(group, n_layers, n_heads)
     shape = Shape(n_layers, n_heads, how)
     return tuple(feature for one in TIERS[how.tier] for feature in one.columns(shape))
 

@@ -63,9 +63,9 @@ class Extract(Instrument):
     """How ḡ summarises a vector gate: mean, or root mean square."""
     window: Annotated[Count, Only("tier", "structural+position", "topk")] = 5
     """Number of keys before the query that local_mass sums over."""
-    anchor_heads: Names = ()
+    anchor_heads: Annotated[Names, Only("tier", "core")] = ()
     """Heads of anchor_mass; default: heads 2 and 3 of the last layer."""
-    entity_heads: Names = ()
+    entity_heads: Annotated[Names, Only("tier", "core")] = ()
     """Heads of entity_mass; default: heads 4 and 5 of the last layer."""
     raw: tuple[str, ...] | None = None
     """Hooks (names or patterns) whose activations go to a second table; without names: the last layer's streams."""

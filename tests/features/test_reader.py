@@ -22,6 +22,11 @@ VOCABULARY = 23
 HEADS = {"anchor_heads": ("all",), "entity_heads": ("L0.H0",)}
 
 
+def with_heads(tier: Any, **options: Any) -> Extract:
+    """Options of a tier; only core takes heads."""
+    return Extract(tier=tier, **options, **(HEADS if tier == "core" else {}))
+
+
 def model_of(preset: str, n_layers: int = 3, n_heads: int = 2, seed: int = 0, **overrides: Any) -> Any:
     """A tiny model whose layers disagree and whose gates, if it has any, are open to all degrees."""
     shape = {"n_layers": n_layers, "n_heads": n_heads, "d_vocab": VOCABULARY, "n_ctx": 12, **overrides}
@@ -68,7 +73,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_naive_reference(name: str) -> None:
     preset, shape = MODELS[name]
-    tiers = [Extract(tier=tier, k=3 if tier == "topk" else 5, **HEADS) for tier in get_args(Tier)]
+    tiers = [with_heads(tier, k=3 if tier == "topk" else 5) for tier in get_args(Tier)]
     x = check(model_of(preset, **shape), documents(2, 9, 13), *tiers)
     assert len(x) == 1 + 8 + 12
 
@@ -299,7 +304,7 @@ def test_a_tier_costs_only_what_it_shows(
         return attention_stats(pattern, **how)
 
     monkeypatch.setattr("streamscope.features.compute.reader.attention_stats", recorded)
-    FeatureReader(model_of("pls"), Extract(tier=tier, k=k or 5, window=window or 5, **HEADS)).read(documents(6, 4))
+    FeatureReader(model_of("pls"), with_heads(tier, k=k or 5, window=window or 5)).read(documents(6, 4))
     assert asked == [{"keys": 5, "k": k, "window": window, "distance": distance}] * 3, "nor is the last token read"
 
 

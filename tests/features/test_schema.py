@@ -89,12 +89,14 @@ def test_core_of_a_model_without_the_papers_heads_asks_for_heads() -> None:
         columns(2, 2, Extract(tier="core"))
 
 
-@pytest.mark.parametrize("tier", ["core", "structural", "topk"])
 @pytest.mark.parametrize("group", ["anchor", "entity"])
-def test_unknown_heads_are_refused_whatever_the_tier(tier, group: str) -> None:
+def test_unknown_heads_are_refused_and_other_tiers_take_none(group: str) -> None:
     with pytest.raises(InputError, match=f"this model has layers 0 to 1.*--{group}-heads"):
-        columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L9.H0",)}))
-    assert columns(2, 6, Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)}))
+        columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L9.H0",)}))
+    assert columns(2, 6, Extract(tier="core", **{f"{group}_heads": ("L0.H0",)}))
+    for tier in ("structural", "structural+position", "topk"):
+        with pytest.raises(InputError, match=f"--{group}-heads has no effect with --tier"):
+            Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)})
 
 
 SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 without a key"
@@ -148,9 +150,8 @@ TIERS = {"core": CORE, "structural": ONE + HEADS, "structural+position": ONE + H
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_column_says_what_it_is(tier: Any) -> None:
-    found = columns(
-        2, 1, Extract(tier=tier, **({"k": 2} if tier == "topk" else {}), anchor_heads=("all",), entity_heads=("L1.H0",))
-    )
+    own: dict[str, Any] = {"topk": {"k": 2}, "core": {"anchor_heads": ("all",), "entity_heads": ("L1.H0",)}}
+    found = columns(2, 1, Extract(tier=tier, **own.get(tier, {})))
     told = [(c.name, c.component, c.layer, c.head, c.rank, c.unit, c.formula, c.source) for c in found]
     assert told == TIERS[tier]
     final = {c.name for c in found if c.constant}
@@ -159,7 +160,8 @@ def test_every_column_says_what_it_is(tier: Any) -> None:
 
 def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
     for tier in ("core", "topk"):
-        found = columns(3, 1, Extract(tier=tier, anchor_heads=("all",), entity_heads=("all",)))
+        heads = {"anchor_heads": ("all",), "entity_heads": ("all",)} if tier == "core" else {}
+        found = columns(3, 1, Extract(tier=tier, **heads))
         final = {c.name for c in found if c.layer == 2 and c.head is None and c.component != "trajectory"}
         assert final == ({"confidence", "context_span"} if tier == "core" else {"attn_span_final", "local_mass_final"})
 

@@ -29,6 +29,8 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("extract", {"k": 3}, "--k has no effect with --tier structural"),
     ("extract", {"window": 3}, "--window has no effect with --tier structural"),
     ("extract", {"theta_gate": 0.5}, "--theta-gate has no effect"),
+    ("extract", {"anchor_heads": ("L1.H0",)}, "--anchor-heads has no effect with --tier structural"),
+    ("extract", {"tier": "topk", "entity_heads": ("L1.H0",)}, "--entity-heads has no effect with --tier topk"),
     ("heads", {"texts": False, "text_tokens": 9}, "--text-tokens has no effect without --texts"),
     ("phenomena", {"only": ("loss",), "n": 9}, "--n has no effect with --only loss"),
     ("phenomena", {"only": ("loss",), "sequences": 9}, "--sequences has no effect with --only loss"),
@@ -57,6 +59,7 @@ def test_the_same_options_where_they_act() -> None:
         ("cluster", {"method": "kmeans", "clusters": 3}),
         ("cluster", {"min_cluster_size": 5, "min_samples": 2, "raw": (Path("raw.parquet"),), "resamples": 500}),
         ("extract", {"tier": "topk", "k": 3, "window": 3}),
+        ("extract", {"tier": "core", "anchor_heads": ("L1.H0",)}),
         ("suppress", {"select": ("topk", "threshold"), "threshold": 0.1, "k": (1,)}),
         ("steer_heads", {"groups": ("entity", "found-anchor"), "k": 3}),
     ):
