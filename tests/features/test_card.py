@@ -38,7 +38,8 @@ def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys:
     capsys.readouterr()
     other = tmp_path / "other.parquet"
     pq.write_table(pa.table({"x": [1]}), other)
-    for argv, line in (([], "give tables"), ([str(table)], "exists already"), ([str(other)], "not written by an instr"),
+    for argv, line in (([], "give tables"), ([str(table)], "exists already; --force overwrites it"),
+                       ([str(other)], "not written by an instrument: python -m features.extract --out"),
                        ([str(table), str(other)], "different folders"),
                        ([str(tmp_path / "no")], "does not exist")):  # fmt: skip
         with pytest.raises(InputError, match=line):

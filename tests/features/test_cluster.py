@@ -106,7 +106,10 @@ def test_parts_beside_other_features_and_parameters(tmp_path: Path) -> None:
     assert "against" not in clustered(path, parts=4).table("parts").frame
     strange = planted_file(tmp_path / "h.parquet", table=table, checkpoint="other")
     fewer = planted_file(tmp_path / "i.parquet", table=table.iloc[:-1])
-    for given, message in ((strange, "another checkpoint"), (fewer, "other tokens")):
+    for given, message in (
+        (strange, "another checkpoint than the features; extract both from one run"),
+        (fewer, "other tokens"),
+    ):
         with pytest.raises(InputError, match=message):
             clustered(path, parts=4, against=given)
     with pytest.raises(InputError, match="--parts is at least 2"):

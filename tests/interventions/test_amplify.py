@@ -186,7 +186,7 @@ def test_areas_have_the_intervals_of_their_documents() -> None:
         row = area_table(x, per_token * tokens, tokens).loc[("perplexity", "linear")]
         hits += row["low"] <= truth <= row["high"]
     assert 0.9 <= hits / 150 <= 0.99
-    with pytest.raises(InputError, match="from 1"):
+    with pytest.raises(InputError, match="at least two α that ascend from 1, not 2, 4"):
         area_table([2.0, 4.0], np.ones((2, 9)), np.ones(9))
 
 

@@ -86,7 +86,7 @@ def test_pairs_of_your_own() -> None:
     pair = own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " .")
     assert [tokenizer.pieces([i])[0].strip() for i in (pair.answer, pair.foil)] == ["and", "."]
     assert list(pair.places) == ["0 BOS", "1 Tim", "2 took", "3 a", "4 key |box"]
-    with pytest.raises(InputError, match="make them equal"):
+    with pytest.raises(InputError, match=r"the clean text has \d+ tokens, the corrupted \d+; make them equal"):
         own_pair(tokenizer, "Tim took a key", "Tim took", " and", " .")
     with pytest.raises(InputError, match="same token"):
         own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")

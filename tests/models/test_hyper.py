@@ -237,8 +237,8 @@ def test_an_edit_of_the_mixing_matrix_mixes() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: c.KromHC(n=3), "n must be 2, 4, 8"),
-        (lambda: c.KromHC(n=1), "n must be 2, 4, 8"),
+        (lambda: c.KromHC(n=3), "kromhc multiplies 2 x 2 matrices, so n must be 2, 4, 8, …"),
+        (lambda: c.KromHC(n=1), "kromhc multiplies 2 x 2 matrices, so n must be 2, 4, 8, …"),
         (lambda: c.MHCLite(n=6), "at most 5 streams; use kromhc"),
         (lambda: c.HC(n=0), "at least 1, got 0"),
         (lambda: c.MHC(iterations=0), "iterations must be at least 1"),

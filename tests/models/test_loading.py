@@ -143,6 +143,26 @@ def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monk
     load(name)
 
 
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_copy_in_the_cache_that_was_edited_is_made_again(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, run = copied("hf", tmp_path, monkeypatch)
+    before = load(name)
+    logits, tokens = before(torch.arange(3, 40)[None]), before.to_tokens(" the and").tolist()
+    path = run / file
+    if file == "config.json":
+        changed = json.loads(path.read_text())
+        changed["model"]["norm"]["eps"] = 0.5
+        path.write_text(json.dumps(changed))
+    else:
+        path.write_text(permuted(path))
+    capsys.readouterr()
+    again = load(name)
+    assert "in the cache is damaged" in capsys.readouterr().err
+    assert torch.equal(again(torch.arange(3, 40)[None]), logits) and again.to_tokens(" the and").tolist() == tokens
+
+
 @pytest.mark.parametrize("what", ["export", "sft", "train"])
 def test_nan_weights_are_named_before_they_are_exported_or_trained_on(what: str, tmp_path: Path) -> None:
     model, run, out = load("stories/gpt2"), tmp_path / "run", tmp_path / "out"

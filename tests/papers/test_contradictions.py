@@ -1,4 +1,4 @@
-"""Whether a paper paper inconsistent, computed from what it prints.
+"""Whether a paper contradicts itself, computed from what it prints.
 
 A printed number stands for every number that rounds to it. Two places contradict each other only where the intervals of
 their roundings do not meet. `MEET` holds the charges that this arithmetic clears, `APART` those that it confirms. A

@@ -511,6 +511,7 @@ def test_the_committed_tables_judged_again_are_the_same(tmp_path: Path) -> None:
     counts = verdicts(pd.read_parquet(COMMITTED / "claims.parquet"))
     assert counts.sum() == len(ORDERS) + len(BOUNDS)
     assert not {"opposite", "not resolved", "negligible"} & set(counts.index)
+    assert (pd.read_parquet(COMMITTED / "competence.parquet")["cannot"] != "").all(), "none is shown to copy"
     chance = pd.read_parquet(COMMITTED / "runs.parquet").query("quantity == 'coreference.candidates.chance'")["value"]
     assert (chance.round(3) == 0.466).all()
     means = pd.read_parquet(COMMITTED / "architectures.parquet").query("n > 0")

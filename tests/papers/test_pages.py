@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,121 @@ def test_a_decided_claim_stands_on_its_page(source: Source) -> None:
         mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
         quotes = {row[0] for row in page.sections[0].rows}
         assert quotes == {short(quote) for quote in mine["quote"]}
+
+
+# ---- what sentences say in words ---------------------------------------------------------------
+
+
+def table(name: str) -> pd.DataFrame:
+    return pd.read_parquet(RESULTS / f"{name}.parquet")
+
+
+def verdict(name: str, claim: str, quantity: str = "") -> str:
+    """The verdict of one row of a table of claims."""
+    found = table(name)
+    found = found[found["claim"].eq(claim) & (found["quantity"].eq(quantity) if quantity else True)]
+    (text,) = found["direction"]
+    return str(text).split(":")[0]
+
+
+def mean(name: str, quantity: str, preset: str, column: str = "mean") -> float:
+    found = table(name)
+    (value,) = found.loc[found["quantity"].eq(quantity) & found["preset"].eq(preset), column]
+    return float(value)
+
+
+def cosines_are_of_shuffled_labels_too() -> bool:
+    found = table("krom_eighth/alike")
+    return bool(len(found) and (found["cosine"] - found["shuffled"]).abs().max() < 0.01)
+
+
+def above_the_clamp() -> bool:
+    found = table("hdpl_eighth/kl").query("preset == 'hdpl'")
+    return bool((found[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None) and
+                (found["kl_nats"] > found["kl_nats_first"]).all())  # fmt: skip
+
+
+def both_follow_identity() -> bool:
+    own, raw = (mean("pls_modes/presets", f"hdbscan.identity{end}", "pls", "ci_low") for end in ("", "_raw"))
+    return own > 0.1 and raw > mean("pls_modes/presets", "hdbscan.identity", "pls")
+
+
+def nobody_copies() -> bool:
+    return all((table(f"{name}/competence")["cannot"] != "").all() for name in ("lfa_eighth", "lfa_tinystories"))
+
+
+def against_learned_positions() -> bool:
+    """Std-t with learned positions is worse than lfa, and by RoPE alone it is better again."""
+    found = table("lfa_eighth/comparisons").query("quantity == 'loss'").set_index("preset")
+    norm, rope, lfa = (found.loc[arm] for arm in ("std-t+cln", "std-t+rope", "lfa"))
+    gap = found.loc["std-t+rope+cln", "difference"] + lfa["difference"]
+    return bool(gap < 0 and rope["ci_high"] < 0 and norm["ci_low"] < 0 < norm["ci_high"])
+
+
+def neither_task() -> bool:
+    found = table("pls_eighth/competence").set_index(["task", "preset"])["cannot"]
+    return bool(
+        found["capitalization"].eq("").all() and found["gender"].ne("").all() and found["winograd"].ne("").all()
+    )
+
+
+KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
+IN_WORDS: dict[str, Callable[[], bool]] = {
+    "mixing stays frozen only if parameters are stored in bf16": lambda: verdict(
+        f"{KROM}/sweep-claims", f"{LONG.format(-8, 'bf16')} below 0.01", "in use") == "holds",
+    "With parameters stored in fp32 it is learned": lambda: mean(
+        f"{KROM}/sweep", "in use", LONG.format(-8, "fp32"), "ci_low") > 0.01,
+    "With parameters stored in bf16 it stays": lambda: verdict(
+        f"{KROM}/sweep-claims", f"{LONG.format(-8, 'bf16')} below 0.01", "best.high") == "holds",
+    "Directions between shuffled labels": cosines_are_of_shuffled_labels_too,
+    "Cosines between streams are as large for shuffled labels": cosines_are_of_shuffled_labels_too,
+    "No temperature of the logits gives back": lambda: table("dst_calibration/claims").query(
+        "quantity == 'recovered.16'")["direction"].str.startswith("opposite").all(),
+    "Above the clamp the penalty is constant": above_the_clamp,
+    "The KL grows in between": above_the_clamp,
+    "their KL lies above the clamp throughout": above_the_clamp,
+    "Clusters of raw activations do so more": both_follow_identity,
+    "but both follow token identity": both_follow_identity,
+    "the opposite of what is printed": lambda: verdict(
+        "dst_eighth/claims", "dst-kron above 0", "gap.zero.head") == "opposite",
+    "of its weight on one key, as the paper says": lambda: verdict(
+        "dst_eighth/claims", "dst-kron+frozen_token above 0.5", "peak.16") == "holds",
+    "Unsharpened, attention spreads over far more": lambda: mean(
+        "dst_eighth/presets", "spread.1", "dst-kron+frozen_token", "ci_low") > math.log(2 * 3),
+    "Giving each head its own channels costs loss": lambda: verdict(
+        "lfa_eighth/claims", "lfa > d-cas", "loss") == verdict(
+        "lfa_eighth/claims", "lfa > std-t+rope+cln", "loss") == "holds",
+    "alone (`d-cas`) costs next to nothing": lambda: abs(mean(
+        "lfa_eighth/architectures", "cost", "d-cas", "ci_high")) < 0.01,
+    "Its positions are the cause": against_learned_positions,
+    "is shown to copy a noun": nobody_copies,
+    "The lower loss is not": lambda: verdict("hdpl_eighth/order", "hdpl < llama") == "opposite",
+    "the hybrid overfits less, as the paper says": lambda: verdict(
+        "hdpl_overfit/claims", "llama > hdpl", "overfit") == "holds",
+    "Keeping the projections that write to the residual stream dense helps": lambda: all(
+        verdict("hdpl_eighth/order", f"hdpl < hdpl+{arm}") == "holds"
+        for arm in ("o=hdpl", "down=hdpl", "o=hdpl+down=hdpl")),
+    "settle on their prediction earlier, as the paper says": lambda: verdict(
+        "pls_eighth/claims", "pls > c2", "depth.early") == "holds",
+    "does nothing to capitalization": lambda: verdict(
+        "pls_eighth/claims", "pls below 0", "effect.capitalization.entity") == "negligible",
+    "Claims about gender and Winograd cases cannot be tested": neither_task,
+    "Hyper-connections lower the loss, as the blog says": lambda: verdict(
+        f"{KROM}/order", "kromhc < gpt2") == "holds",
+    "Canon layers do not at this size": lambda: verdict(f"{KROM}/order", "canon < gpt2") == "opposite",
+    "weight decay alone would mix them more": lambda: verdict(
+        f"{KROM}/sweep-claims", f"{LONG.format(-2, 'fp32')} above 0.01", "mixed") == "opposite",
+}  # fmt: skip
+"""What a sentence of `pages.toml` says without a number -> whether its tables hold it."""
+
+
+@pytest.mark.parametrize("words", IN_WORDS)
+def test_what_sentences_say_in_words_is_what_the_tables_hold(words: str) -> None:
+    """A sentence that is written anew needs its words here anew."""
+    given = said()
+    texts = [text for one in (*given["front"]["finding"], *given["paper"].values()) for text in one["sentences"]]
+    assert any(words in text for text in texts), "no sentence says this"
+    assert IN_WORDS[words]()
 
 
 # ---- numbers, words, figures -------------------------------------------------------------------

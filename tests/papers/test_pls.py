@@ -537,6 +537,11 @@ def test_the_published_tables_judged_again_are_the_same(tmp_path: Path) -> None:
     claims = pd.read_parquet(folder / "claims.parquet")
     winograd = claims[claims["quantity"].str.contains(".winograd.", regex=False)]
     assert winograd["direction"].str.startswith(("the model cannot do the task", "withdrawn")).all() and len(winograd)
+    steps = claims[claims["quantity"].str.startswith("monotonicity") & (claims["heads"] == "named")]
+    assert len(steps) and not steps["direction"].str.startswith("holds").any()
+    assert claims.loc[claims["heads"] == "found", "direction"].str.startswith("withdrawn").sum() == 17
+    able = pd.read_parquet(folder / "competence.parquet").set_index(["task", "preset"])["cannot"]
+    assert (able["gender"] == "").all() and (able["winograd"] != "").all()
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
         about=about,
     )  # fmt: skip
     write(report, figure(report.tables), tmp_path, "none", False)
-    assert (tmp_path / "README.md").is_file()
+    assert "python -m papers.scorecard" in (tmp_path / "README.md").read_text()
     assert "training.optimizer" in report.recipes
     read = again(tmp_path)
     for name, table in report.tables.items():

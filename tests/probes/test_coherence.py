@@ -84,7 +84,7 @@ def test_bad_input(tiny_run: Any) -> None:
         net.unembed.weight[:] = torch.nan
     with pytest.raises(InputError, match="the weights unembed.weight are NaN"):
         measure(net, Coherence(), planted.suite())
-    with pytest.raises(InputError, match="to summarise"):
+    with pytest.raises(InputError, match="the table has no prompts to summarise"):
         seen_of(pd.DataFrame({"relation": []}))
     with pytest.raises(InputError, match="no prompt has continuations|can be aligned"):
         main([str(tiny_run), "--suite", "coreference"])

@@ -274,7 +274,7 @@ def test_bad_input(table: pd.DataFrame) -> None:
     nan = planted.set_pattern(lambda n: torch.full((n,), torch.nan))
     with pytest.raises(InputError, match="not finite"):
         measure(net, Coreference(), suite, edits=nan)
-    with pytest.raises(InputError, match="to summarise"):
+    with pytest.raises(InputError, match="the table has no cases to summarise"):
         summary(table.iloc[:0])
 
 

@@ -270,7 +270,9 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     for spec, message in ((":7", "layers 0 to 1"), (":first", "best or norm"), ("x", "not a file of directions")):
         with pytest.raises(InputError, match=message):
             read_direction(f"{out.with_suffix('.safetensors')}{spec}")
-    with pytest.raises(InputError, match="not a file of directions"):
+    with pytest.raises(
+        InputError, match="not a file of directions; make one with python -m probes.directions RUN --out"
+    ):
         read_direction(str(tiny_run / "model.safetensors"))
     assert check_direction(best, load(wide)) == ""
     assert check_direction(best, load(krom)) == f"found in {wide}"

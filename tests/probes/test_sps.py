@@ -118,7 +118,7 @@ def test_bad_input(table: pd.DataFrame) -> None:
         measure(net, Sps(attention="gated"), planted.suite())
     with pytest.raises((InputError, jaxtyping.TypeCheckError), match="attention"):
         Sps(attention=bad)
-    with pytest.raises(InputError, match="to summarise"):
+    with pytest.raises(InputError, match="the table has no prompts to summarise"):
         summary(table.iloc[:0])
     with pytest.raises(InputError, match="no tokenizer"):
         measure(build("lfa", "tiny"), Sps(), planted.suite())

@@ -217,7 +217,7 @@ def test_a_file_without_a_usable_bos_is_refused():
     template = tokenizers.processors.TemplateProcessing(
         single="[gMASK] [sop] $A", special_tokens=[("[gMASK]", 0), ("[sop]", 1)]
     )
-    with pytest.raises(InputError, match="several tokens first"):
+    with pytest.raises(InputError, match="its post-processor puts several tokens first: remove it from the file"):
         Tokenizer.from_json(foreign(["[gMASK]", "[sop]", "a"], post_processor=template))
 
 

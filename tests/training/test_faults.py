@@ -219,7 +219,7 @@ def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus,
         shards = pack(text, tokenizer, cache_dir=tmp_path)
         folder, was = shards.folder, (shards.folder / name).read_bytes()
         flip(folder / name, -7)
-        with pytest.raises(InputError, match=f"the content of {name} has changed"):
+        with pytest.raises(InputError, match=rf"the content of {name} has changed\): delete it"):
             TokenShards(folder)
         again = pack(text, tokenizer, cache_dir=tmp_path)
         assert (again.folder / name).read_bytes() == was
@@ -302,7 +302,7 @@ def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp
     assert run(case.module, argv, tmp_path / "log", Death(5)) == KILLED
     assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
     shutil.copy(cases["best"][1] / "checkpoint.safetensors", parent / "model.safetensors")
-    with pytest.raises(InputError, match="changed since the fine-tuning began"):
+    with pytest.raises(InputError, match="the weights of .* changed since the fine-tuning began: start it again"):
         tune(["--resume", "--out", str(tmp_path / "tuned")])
 
 
@@ -332,7 +332,7 @@ def test_an_outcome_counts_until_the_run_goes_on(half: Path, tmp_path: Path) -> 
 def test_a_model_is_not_saved_over_a_run(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> None:
     folder = copied(cases["last"][1], tmp_path)
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match="is a run with its own history"):
+    with pytest.raises(InputError, match="is a run with its own history: save the model into another folder"):
         load(folder).save(folder)
     assert (folder / "model.safetensors").read_bytes() == before
 

@@ -347,7 +347,7 @@ def test_rounding_that_would_round_nothing_raises() -> None:
     with pytest.raises(InputError, match="needs bf16 storage: add --param-dtype bf16"):
         make_optimizer(build("lfa", "tiny"), training("lfa", rounding="stochastic"))
     model = build("kromhc", "tiny", **{"residual.hc_dtype": "bf16"})
-    with pytest.raises(InputError, match="does not support --hc-optimizer sgd"):
+    with pytest.raises(InputError, match="does not support --hc-optimizer sgd: use adamw, or --rounding nearest"):
         make_optimizer(model, training("kromhc", rounding="stochastic", hc_optimizer="sgd"))
 
 

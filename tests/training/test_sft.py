@@ -140,7 +140,7 @@ def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
         ([str(tiny_run), "--data", str(pairs), "--out", out, "--template", "{response}{prompt}"], "template"),
         ([str(tiny_run), "--data", str(pairs), "--out", out, "--batch-size", "100"], "lower --batch-size"),
         ([str(tiny_run), "--data", str(pairs), "--out", out, "--hc-lr", "9"], "--hc-lr has no effect"),
-        (["--resume", "--out", str(tiny_run)], "not a fine-tuning"),
+        (["--resume", "--out", str(tiny_run)], "not a fine-tuning: resume it with python -m models.train --resume"),
         (["--resume", "--out", out, "--unmasked"], "leave out"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
