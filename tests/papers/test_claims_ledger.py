@@ -719,7 +719,11 @@ def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
         (JUDGED, {"result": "r/claims.parquet; difference"}, "result: .* is not FILE.parquet; column=value"),
         (JUDGED, {"result": "", "instrument": ""}, "instrument: a claim that can be measured names what measures it"),
         (JUDGED, {"verdict": "contradicts itself", "why": "x"}, "verdict: what has a result is judged by it"),
-        (JUDGED, {"verdict": "undefined by construction", "result": ""}, r"not a test \(true by construction\) needs its"),
+        (
+            JUDGED,
+            {"verdict": "undefined by construction", "result": ""},
+            r"not a test \(true by construction\) needs its",
+        ),
         (JUDGED, {"verdict": "holds", "result": ""}, "verdict: Input should be"),
         (JUDGED, {"kind": "hunch"}, "kind: Input should be 'number'"),
         (JUDGED, {"id": "dst-a"}, "id: dst-a must begin with lfa-"),

@@ -193,7 +193,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("words", IN_WORDS)
 def test_what_sentences_say_in_words_is_what_the_tables_hold(words: str) -> None:
     """A sentence that is written anew needs its words here anew."""
-    given = said()
+    given = page_texts()
     texts = [text for one in (*given["front"]["finding"], *given["paper"].values()) for text in one["sentences"]]
     assert any(words in text for text in texts), "no sentence says this"
     assert IN_WORDS[words]()
