@@ -236,8 +236,13 @@ def _dicts(kind: Any) -> Iterator[Any]:
         yield from _dicts(inner)
 
 
-def parse(text: str | bytes, kind: Any, where: object, remedy: str = "restore it, or make it again") -> Any:
-    """Parse JSON (with or without a byte order mark) as a kind; `InputError` with `where`, field and remedy."""
+def parse(
+    text: str | bytes, kind: Any, where: object, remedy: str = "restore it, or make it again", any_int: bool = False
+) -> Any:
+    """Parse JSON (with or without a byte order mark) as a kind; `InputError` with `where`, field and remedy.
+
+    An integer beyond 64 bits is damage, unless `any_int`: the files of a tokenizer write "no limit" as 10³⁰.
+    """
     from pydantic import ValidationError
 
     text = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(BOM_UTF8)
@@ -248,7 +253,7 @@ def parse(text: str | bytes, kind: Any, where: object, remedy: str = "restore it
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
         raise InputError(f"{where} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
-    if (large := _too_large(value)) is not None:
+    if not any_int and (large := _too_large(value)) is not None:
         raise InputError(f"{where} is damaged (a number of {len(str(large))} digits); {remedy}")
     return value
 
@@ -279,9 +284,11 @@ def read_bytes(path: Path, missing: str = "check the path") -> bytes:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; {missing}") from None
 
 
-def read_json(path: Path, kind: Any = Any, remedy: str = "restore it or train the run again") -> Any:
+def read_json(
+    path: Path, kind: Any = Any, remedy: str = "restore it or train the run again", any_int: bool = False
+) -> Any:
     """Read a JSON file as a kind; `InputError` like `read_bytes` and `parse`."""
-    return parse(read_bytes(path, f"{path.parent} is not a complete run folder"), kind, path, remedy)
+    return parse(read_bytes(path, f"{path.parent} is not a complete run folder"), kind, path, remedy, any_int)
 
 
 def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:

@@ -65,7 +65,7 @@ def special_tokens(folder: Path) -> SpecialTokens:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """The fields of a file, or None if it does not exist."""
-    return read_json(path, dict[str, Any], REMEDY) if path.is_file() else None
+    return read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else None
 
 
 def _contents(value: Any) -> list[str]:

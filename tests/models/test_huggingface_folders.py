@@ -188,7 +188,10 @@ def test_bos_is_the_token_that_the_folder_names(name: str, form: str, tmp_path: 
     assert (ours.bos_id, ours.eos_id, ours.d_vocab, ours.note) == (2048, 0, 2050, "")
     ours.save(tmp_path / "kept.json")
     assert Tokenizer.load(tmp_path / "kept.json").sha256 == ours.sha256, "the policy is in the file"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": name, "lstrip": False}}))
+    no_limit = {"model_max_length": 1000000000000000019884624838656}  # as transformers writes it
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": {"content": name, "lstrip": False}} | no_limit)
+    )
     assert Tokenizer.load(folder).bos_id == 2048
     (folder / "tokenizer_config.json").unlink()
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": name}))
