@@ -5,14 +5,17 @@
     python -m interventions.patch runs/kron --senders top3:recovery L1.mlp --out patch.parquet
     python -m interventions.patch --clean "Leo met a robot and a monkey. Built from metal, it" --answer " beeped"
         --corrupt "Leo met a robot and a monkey. Lonely and sad, it" --foil " lay" --by token
+    python -m interventions.patch stories/gpt2 --suite ioi --pairs 40
     python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
 
-A pair is a clean and a corrupted prompt with the same number of tokens: two texts of yours, or prompts of a suite
-paired by --contrast: clue (same nouns, the continuation calls for the other one), noun (another noun), order (the two
-orders of a minimal pair). Prompts without a partner are left out and counted. The metric is ln p(answer) − ln p(foil)
-after the last token. Recovery is 0 at the corrupted run's value and 1 at the clean run's, and undefined for pairs that
-differ by less than --threshold. denoise puts the clean activation into the corrupted run, noise the reverse. Intervals
-are over independent pairs. The first-order guess (attribution patching) and its error are given as well.
+A pair is a clean and a corrupted prompt with the same number of tokens: two texts of yours, or prompts of a suite.
+Suites with corrupted prompts are ioi, ioi-abc, greater-than, induction, agreement, capitals, pronouns, and JSONL files
+with clean, corrupt, answers and foils. Prompts of other suites are paired by --contrast: clue (same nouns, the
+continuation calls for the other one), noun (another noun), order (the two orders of a minimal pair). Prompts without a
+partner are left out and counted. The metric is ln p(answers) − ln p(foils) after the last token, each summed over the
+continuations that count. Recovery is 0 at the corrupted run's value and 1 at the clean run's, and undefined for pairs
+that differ by less than --threshold. denoise puts the clean activation into the corrupted run, noise the reverse.
+Intervals are over independent pairs. The first-order guess (attribution patching) and its error are given as well.
 
 Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pre, token_mid, context_post, s1_pre, …
 --senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.patch.paths`
@@ -36,12 +39,13 @@ from streamscope.models.head_spec import score_names
 class Patch(Instrument):
     """Put single activations of one prompt into the run of another, and see which of them carry the answer.
 
-    m = ln p(answer) − ln p(foil); effect = m(patched) − m(unpatched run); recovery = (m(patched) − m(corrupted)) /
+    m = ln p(answers) − ln p(foils); effect = m(patched) − m(unpatched run); recovery = (m(patched) − m(corrupted)) /
     (m(clean) − m(corrupted)) (Meng et al. 2022; Wang et al. 2022).
     """
 
-    contrast: Literal["clue", "noun", "order"] = "clue"
-    """Difference between the two prompts of a pair."""
+    contrast: Literal["auto", "corrupt", "clue", "noun", "order"] = "auto"
+    """Difference between the two prompts of a pair; auto: the suite's own corrupted prompts (corrupt), or clue if it
+    has none."""
     clean: str | None = None
     """Your own clean text; with --corrupt, --answer and --foil it replaces the suite."""
     corrupt: str | None = None

@@ -4,9 +4,9 @@
     found = patch_pairs(model, pairs, cells, "denoise")
     found.patched[c, i]                 log-odds of pair i with cell c patched, nats
 
-denoise puts the clean activation into the corrupted run, noise the reverse. The metric is m = ln p(answer) − ln p(foil)
-at the last position. Everything after the patched activation is recomputed. `interventions.patch.attribution`
-approximates the same effects from one gradient.
+denoise puts the clean activation into the corrupted run, noise the reverse. The metric is m = ln p(answers) −
+ln p(foils) at the last position. Everything after the patched activation is recomputed.
+`interventions.patch.attribution` approximates the same effects from one gradient.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -228,8 +228,7 @@ def sweep_pairs(
         real = [c for c, edits in enumerate(sweep) if edits is not None]
         tokens = [pair.corrupt, pair.clean] if direction == "denoise" else [pair.clean, pair.corrupt]
         edits = [sweep[c] or {} for c in real]
-        odds = _odds(answer_log_probs(model, [tokens[0]], [pair.last], [[pair.answer, pair.foil]], edits))
-        other = _odds(answer_log_probs(model, [tokens[1]], [pair.last], [[pair.answer, pair.foil]], []))
+        odds, other = _odds(model, tokens[0], pair, edits), _odds(model, tokens[1], pair, [])
         if not (np.isfinite(odds).all() and np.isfinite(other).all()):
             raise InputError(f"log-odds of the pair {pair.id} are not finite: the weights, or a patch, are too large")
         patched[real, i] = odds[1:]
@@ -246,9 +245,11 @@ def both_runs(
     return {name: x[0] for name, x in found.items()}, {name: x[1] for name, x in found.items()}
 
 
-def _odds(log_p: np.ndarray) -> np.ndarray:
-    """ln p(answer) − ln p(foil) [1 + edits] of one case."""
-    return np.asarray(log_p[:, 0, 0] - log_p[:, 0, 1])
+def _odds(model: Any, tokens: Sequence[int], pair: PatchPair, edits: Sequence[Mapping[str, Edit]]) -> np.ndarray:
+    """ln Σ p(answers) − ln Σ p(foils) [1 + edits] after the last of these tokens."""
+    log_p = answer_log_probs(model, [tokens], [pair.last], [[*pair.answers, *pair.foils]], edits)[:, 0]
+    answers, foils = np.split(log_p, [len(pair.answers)], axis=-1)
+    return np.asarray(np.logaddexp.reduce(answers, axis=-1) - np.logaddexp.reduce(foils, axis=-1))
 
 
 def _put(x: Tensor, hook: Any, *, source: Tensor, index: tuple[Any, ...]) -> Tensor:

@@ -4,7 +4,7 @@
     guessed - patch_pairs(model, pairs, cells, "denoise").effect          its error
 
 The effect of a patch is approximated by Σ (a_source − a_run) · ∂m/∂a at the run's own activations, with
-m = ln p(answer) − ln p(foil). This is exact if m is linear between the two runs; the error is reported.
+m = ln p(answers) − ln p(foils). This is exact if m is linear between the two runs; the error is reported.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ def attribute_pairs(
         tokens = torch.tensor([ids], device=model.cfg.device)
         with torch.enable_grad(), capture(model, names, grad=True) as live:
             logits = model(tokens, logits_at=torch.tensor([[pair.last]], device=tokens.device))[0, 0]
-        metric = logits[pair.answer] - logits[pair.foil]
+        metric = pair.log_odds(logits)
         gradients = torch.autograd.grad(metric, [live[name] for name in names], allow_unused=True)
         products = {}
         for name, g in zip(names, gradients, strict=True):

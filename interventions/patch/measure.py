@@ -130,10 +130,13 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
             raise InputError(f"the text has {len(pair.clean)} tokens, the context holds {model.config.n_ctx}")
         return Pairs((pair,)), f"one pair, {how.answer!r} against {how.foil!r}"
     opened = data[Prompts]
-    found = choose_pairs(make_pairs(opened.aligned, tokenizer, how.contrast), how.pairs)
+    contrast = how.contrast
+    if contrast == "auto":
+        contrast = "corrupt" if any(p.corrupt is not None for p in opened.aligned.prompts) else "clue"
+    found = choose_pairs(make_pairs(opened.aligned, tokenizer, contrast), how.pairs)
     shared = read_clusters([p.cluster for p in found.pairs], len(found.pairs)).shared is not None
     name = opened.suite.name if opened.suite is not None else "prompts"
-    words = f"{len(found.pairs)} pairs of {name} by {how.contrast}{found.left_out}"
+    words = f"{len(found.pairs)} pairs of {name} by {contrast}{found.left_out}"
     words += f", 95 % for new {'words' if shared else 'texts'}"
     if how.by == "token":
         found = Pairs(tuple(by_token(found.pairs, tokenizer)), found.filtered)
@@ -172,7 +175,7 @@ def edge_labels(edge: Edge, direction: Direction) -> dict[str, Any]:
 
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
     """unit (the pair's id and a hash of its tokens, equal in every model) and cluster of every pair."""
-    tokens = [repr((p.clean, p.corrupt, p.answer, p.foil)) for p in pairs]
+    tokens = [repr((p.clean, p.corrupt, p.answers, p.foils)) for p in pairs]
     names = [f"{p.id}:{hashlib.sha1(t.encode()).hexdigest()[:10]}" for p, t in zip(pairs, tokens, strict=True)]
     return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
 

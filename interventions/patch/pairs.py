@@ -1,5 +1,6 @@
 """Clean and corrupted prompts of equal token length, aligned position by position, as patching needs them.
 
+corrupt the suite's own corrupted texts (ioi, greater-than, …, a JSONL file with clean, corrupt, answers, foils)
 clue    the nouns stay; the text after their sentence comes from a prompt whose target is the competitor ("… lay a
         crayon and a basket. She used it to draw a face." against "… She filled it with toys."); answer: target, foil:
         competitor
@@ -18,13 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from torch import Tensor
+
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Unit
 from streamscope.probes.attention import clusters
 from streamscope.text.tokenizer import Tokenizer
 
-Contrast = Literal["clue", "noun", "order"]
+Contrast = Literal["corrupt", "clue", "noun", "order"]
 PLACES = (
     "BOS", "before", "target", "first noun", "between", "distractor", "second noun", "after nouns", "query",
     "after query", "last",
@@ -36,28 +39,34 @@ GENDERED = {"he", "she", "his", "her", "him", "hers", "they", "their", "them"}
 
 @dataclass(frozen=True, kw_only=True)
 class PatchPair:
-    """Two prompts of equal length; the answer follows the clean one, the foil the corrupted one."""
+    """Two prompts of equal length; the answers follow the clean one, the foils the corrupted one."""
 
     id: str
     cluster: Unit
     """The unit of inference: the two orders of a minimal pair share one."""
     clean: tuple[int, ...]
     corrupt: tuple[int, ...]
-    answer: int
-    foil: int
+    answers: tuple[int, ...]
+    """Token ids; the metric is ln Σ p(answers) − ln Σ p(foils) after the last token."""
+    foils: tuple[int, ...]
     places: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Label -> positions, the same in both prompts; covers every position once."""
 
     def __post_init__(self) -> None:
         if len(self.clean) != len(self.corrupt) or not self.clean:
             raise InputError(f"pair {self.id!r} has {len(self.clean)} and {len(self.corrupt)} tokens; make them equal")
-        if self.answer == self.foil:
-            raise InputError(f"pair {self.id!r}: answer and foil are the same token")
+        if not self.answers or not self.foils or set(self.answers) & set(self.foils):
+            raise InputError(f"pair {self.id!r}: answers and foils share a token, or there are none")
 
     @property
     def last(self) -> int:
         """The position that predicts the answer."""
         return len(self.clean) - 1
+
+    def log_odds(self, logits: Tensor) -> Tensor:
+        """ln Σ p(answers) − ln Σ p(foils), in nats, of logits or log-probabilities [..., vocabulary]."""
+        answers, foils = (logits[..., list(ids)].logsumexp(-1) for ids in (self.answers, self.foils))
+        return answers - foils
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,9 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
     if contrast != "order":
         nouns, clues = _nouns(aligned), _clues(aligned) if contrast == "clue" else {}
         for i, prompt in enumerate(aligned.prompts):
-            if contrast == "clue":
+            if contrast == "corrupt":
+                made = _corrupt_pair(aligned, i, tokenizer, names[i])
+            elif contrast == "clue":
                 made = _clue_pair(aligned, i, clues, tokenizer, names[i])
             else:
                 made = _noun_pair(aligned, i, nouns.get(prompt.relation or prompt.category, []), tokenizer, names[i])
@@ -129,7 +140,7 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
     if len(ids) != len(other):
         raise InputError(f"the clean text has {len(ids)} tokens, the corrupted {len(other)}; make them equal")
     return PatchPair(
-        id="own", cluster="own", clean=tuple(ids), corrupt=tuple(other), answer=following[0], foil=following[1],
+        id="own", cluster="own", clean=tuple(ids), corrupt=tuple(other), answers=(following[0],), foils=(following[1],),
         places={label: (p,) for p, label in enumerate(token_labels(tokenizer, ids, other))},
     )  # fmt: skip
 
@@ -149,6 +160,33 @@ def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair
     if len(pairs) == 1:
         labels = token_labels(tokenizer, pairs[0].clean, pairs[0].corrupt)
     return [replace(pair, places={label: (p,) for p, label in enumerate(labels)}) for pair in pairs]
+
+
+def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
+    """The prompt and its corrupted text, or the reason why they cannot be compared.
+
+    A continuation counts by its first token. Tokens that begin an answer and a foil count for neither.
+    """
+    prompt, ids, at = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
+    if prompt.corrupt is None:
+        return "it has no corrupted text"
+    sides = (prompt.answers or (str(prompt.coherent),), prompt.foils or (str(prompt.incoherent),))
+    changed, *rows = tokenizer.encode_batch([prompt.corrupt, *(prompt.text + one for side in sides for one in side)])
+    if len(changed) != len(ids):
+        return "its corrupted text has another number of tokens"
+    first = [row[len(ids)] if row[: len(ids)] == ids and len(row) > len(ids) else None for row in rows]
+    if None in first:
+        return "a continuation does not start a new token"
+    answers, foils = dict.fromkeys(first[: len(sides[0])]), dict.fromkeys(first[len(sides[0]) :])
+    both = answers.keys() & foils.keys()
+    answers, foils = ({one: None for one in side if one not in both} for side in (answers, foils))
+    if not answers or not foils:
+        return "answers and foils start with the same tokens"
+    nouns = tuple(role for role in ("target", "distractor") if role in at)
+    return PatchPair(
+        id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=tuple(map(int, answers)),
+        foils=tuple(map(int, foils)), places=_places(at, len(ids), nouns),
+    )  # fmt: skip
 
 
 def _nouns(aligned: Aligned) -> dict[str, list[str]]:
@@ -206,8 +244,8 @@ def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, clu
         if first != at["query"][0] or changed[: at["target"][-1] + 1] != ids[: at["target"][-1] + 1]:
             continue
         return PatchPair(
-            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answer=after[0][0],
-            foil=after[1][0], places=_places(at, len(ids), ("target", "distractor")),
+            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=(after[0][0],),
+            foils=(after[1][0],), places=_places(at, len(ids), ("target", "distractor")),
         )  # fmt: skip
     return "no clue for its competitor has as many tokens and its pronoun in the same place"
 
@@ -231,8 +269,8 @@ def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer,
         if len(changed) != len(ids) or same or longer[: len(ids)] != ids or longer[len(ids)] == after[0][0]:
             continue
         return PatchPair(
-            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answer=after[0][0],
-            foil=longer[len(ids)], places=_places(at, len(ids), ("target", "distractor")),
+            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=(after[0][0],),
+            foils=(longer[len(ids)],), places=_places(at, len(ids), ("target", "distractor")),
         )  # fmt: skip
     return "no other noun of its relation has as many tokens"
 
@@ -251,16 +289,16 @@ def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> Patch
     where = {"first noun": at["target"], "second noun": at["distractor"], "query": at["query"]}
     return PatchPair(
         id=aligned.prompts[first].pair or aligned.prompts[first].id, cluster=cluster, clean=tuple(ids),
-        corrupt=tuple(other), answer=after[0][0], foil=after[1][0],
+        corrupt=tuple(other), answers=(after[0][0],), foils=(after[1][0],),
         places=_places(where, len(ids), ("first noun", "second noun")),
     )  # fmt: skip
 
 
-def _places(at: dict[str, Any], n: int, nouns: tuple[str, str]) -> dict[str, tuple[int, ...]]:
+def _places(at: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Every position of n under a label of `PLACES`; labels without positions are left out."""
     named = {p: name for name in nouns for p in at[name]} | {p: "query" for p in at["query"]}
-    low, high = (f(min(at[name]) for name in nouns) for f in (min, max))
     query = at["query"][-1]
+    low, high = (f((min(at[name]) for name in nouns), default=query) for f in (min, max))
     found: dict[str, list[int]] = {}
     for p in range(n):
         rest = "before" if p < low else "between" if p < high else "after nouns" if p < query else "after query"

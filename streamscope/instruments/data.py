@@ -130,9 +130,11 @@ class Prompts(Data):
     """A suite of prompts with roles."""
 
     suite: str = "competing"
-    """coreference, competing, stories, story-cases, story-events, a JSONL file, or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, story-cases, story-events, with corrupted prompts ioi, ioi-abc, greater-than,
+    induction, agreement, capitals, pronouns, a JSONL file, or FORMAT:PATH of a published set."""
     n: Count | None = None
-    """Number of cases to generate (default 1000); only for the generated suites stories, story-events, story-cases."""
+    """Number of cases to generate, only for generated suites (default: 1000 of stories, story-events, story-cases; 200
+    with corrupted prompts)."""
     suite_seed: Seed | None = None
     """Which of them to generate (default 2)."""
 

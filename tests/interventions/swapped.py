@@ -14,7 +14,7 @@ CLEAN = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))
 PAIRS = [
     PatchPair(
         id=f"p{i}", cluster=f"p{i}", clean=tuple(CLEAN[i].tolist()), corrupt=tuple(CLEAN[1 - i].tolist()),
-        answer=3, foil=8, places={str(p): (p,) for p in range(5)},
+        answers=(3,), foils=(8,), places={str(p): (p,) for p in range(5)},
     )
     for i in (0, 1)
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def test_pairs_differ_where_they_should(contrast: Any) -> None:
         assert text == prompt.text and text != other and len(pair.clean) == len(pair.corrupt)
         assert sorted(p for at in pair.places.values() for p in at) == list(range(len(pair.clean)))
         assert set(pair.places) <= set(PLACES) and pair.places["last"] == (pair.last,)
-        assert pair.answer == model.tokenizer.encode(text + prompt.coherent)[len(pair.clean)]
+        assert pair.answers == (model.tokenizer.encode(text + prompt.coherent)[len(pair.clean)],)
         target, rival = (prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor"))
         differ = {name for name, at in pair.places.items() if any(pair.clean[p] != pair.corrupt[p] for p in at)}
         if contrast == "noun":
@@ -76,7 +76,7 @@ def test_pairs_differ_where_they_should(contrast: Any) -> None:
             assert differ - articles == {"first noun", "second noun"} and prompt.order == "target_first"
         else:
             assert differ <= {"after nouns", "query", "after query"} and target in other and rival in other
-            assert pair.foil == model.tokenizer.encode(text + prompt.incoherent)[len(pair.clean)]
+            assert pair.foils == (model.tokenizer.encode(text + prompt.incoherent)[len(pair.clean)],)
     some = choose_pairs(found, 2)
     assert 0 < len(some.pairs) <= 4 and {p.cluster for p in some.pairs} < {p.cluster for p in found.pairs}
 
@@ -84,15 +84,15 @@ def test_pairs_differ_where_they_should(contrast: Any) -> None:
 def test_pairs_of_your_own() -> None:
     tokenizer = planted.tokenizer()
     pair = own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " .")
-    assert [tokenizer.pieces([i])[0].strip() for i in (pair.answer, pair.foil)] == ["and", "."]
+    assert [tokenizer.pieces([i])[0].strip() for i in (*pair.answers, *pair.foils)] == ["and", "."]
     assert list(pair.places) == ["0 BOS", "1 Tim", "2 took", "3 a", "4 key |box"]
     with pytest.raises(InputError, match=r"the clean text has \d+ tokens, the corrupted \d+; make them equal"):
         own_pair(tokenizer, "Tim took a key", "Tim took", " and", " .")
-    with pytest.raises(InputError, match="same token"):
+    with pytest.raises(InputError, match="share a token"):
         own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")
     with pytest.raises(InputError, match="--answer"):
         own_pair(tokenizer, "Tim took a key", "Tim took a box", "", " .")
-    short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answer=1, foil=2)
+    short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
     with pytest.raises(InputError, match="one length"):
         by_token([pair, short], tokenizer)
     assert list(by_token([short, short], tokenizer)[0].places) == ["0", "1"]
@@ -100,7 +100,8 @@ def test_pairs_of_your_own() -> None:
 
 def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     pairs = [
-        PatchPair(id=str(i), cluster=str(i // 2), clean=(0, 1), corrupt=(0, 2), answer=1, foil=2) for i in range(6)
+        PatchPair(id=str(i), cluster=str(i // 2), clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
+        for i in range(6)
     ]
     model = make("std-t")
     cells = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])

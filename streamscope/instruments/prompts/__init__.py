@@ -1,9 +1,9 @@
 """Suites of prompts whose words have roles: what the coreference probes read.
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
-story-cases, story-events, same-kind, reserved-words), a JSONL file of the same format, or FORMAT:PATH for a published
-set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens; `instruments.prompts.tasks`
-scores answers.
+story-cases, story-events, same-kind, reserved-words; with corrupted prompts ioi, ioi-abc, greater-than, induction,
+agreement, capitals, pronouns), a JSONL file of the same format, or FORMAT:PATH for a published set (winobias, wsc273,
+wsc285, winogender, gap). `align` says where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
+from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
 from streamscope.instruments.prompts.lines import json_lines
 from streamscope.instruments.prompts.loaders import FORMATS
-from streamscope.instruments.prompts.suite import Order, Prompt, Suite, order_of
+from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ __all__ = [
 DATASETS = folder_of("datasets")
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
 TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
-GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words")
+GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words", *SUITES)
 FOURTH = {"same-kind": "combinations", "reserved-words": "words"}
 """Suites of the stories of version 4, in which only events decide, by what they hold out."""
 BUNDLED = (*FILES, *GENERATED, *TASKS)
@@ -40,14 +41,18 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
 
     Args:
-        n: how many minimal pairs of a generated suite, or cases of "story-cases", by default `STORY_N`.
+        n: how many minimal pairs of a generated suite, cases of "story-cases" or prompts of a counterfactual suite, by
+            default `STORY_N` or `counterfactual.N`.
         seed: which ones, by default `STORY_SEED`.
     """
     name = str(name_or_path)
     if name in GENERATED:
-        count, which = STORY_N if n is None else n, STORY_SEED if seed is None else seed
+        count = (N if name in SUITES else STORY_N) if n is None else n
+        which = STORY_SEED if seed is None else seed
         if count < 1:
             raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {count}")
+        if name in SUITES:
+            return counterfactual_suite(name, count, which)
         return _story_cases(count, which) if name == "story-cases" else _pairs(name, count, which)
     if n is not None or seed is not None:
         raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
@@ -143,12 +148,24 @@ def _story_cases(n: int, seed: int) -> Suite:
 
 def _read(path: Path, name: str) -> Suite:
     prompts = []
-    for where, row in json_lines(path, "a prompt as JSON"):
+    for i, (where, row) in enumerate(json_lines(path, "a prompt as JSON")):
         try:
-            prompts.append(_prompt(row))
+            prompts.append(_prompt(row if "clean" not in row else _counterfactual(row, i)))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
     return Suite(name, tuple(prompts), str(path))
+
+
+def _counterfactual(row: dict[str, Any], i: int) -> dict[str, Any]:
+    """A line {"clean": …, "corrupt": …, "answers": […], "foils": […]} as a prompt whose query is its last word."""
+    for side in ("answers", "foils"):
+        if not isinstance(row.get(side), list) or not row[side]:
+            raise InputError(f"a prompt with 'clean' needs {side!r}, a list of continuations")
+    if not isinstance(text := row["clean"], str) or not isinstance(row.get("corrupt"), str):
+        raise InputError("'clean' and 'corrupt' must be text")
+    first = {"id": f"prompt-{i + 1}", "category": "own", "text": text, "roles": {"query": list(last_word(text))}}
+    rest = {key: value for key, value in row.items() if key != "clean"}
+    return {**first, "coherent": row["answers"][0], "incoherent": row["foils"][0], **rest}
 
 
 def _prompt(row: dict[str, Any]) -> Prompt:
@@ -160,6 +177,9 @@ def _prompt(row: dict[str, Any]) -> Prompt:
         if key == "words" and value is not None:
             if not isinstance(value, dict) or not all(isinstance(label, str) for label in value.values()):
                 raise InputError(f"'words' must map each kind to its label, not {value!r}")
+        elif key in ("answers", "foils"):
+            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+                raise InputError(f"{key!r} must be a list of texts, not {value!r}")
         elif key != "roles" and not isinstance(value, str | None):
             raise InputError(f"{key!r} must be text, not {value!r}")
     for key in ("id", "text", "category"):
@@ -172,4 +192,5 @@ def _prompt(row: dict[str, Any]) -> Prompt:
         isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span) for span in roles.values()
     ):
         raise InputError("'roles' must map each role to its characters [start, end]")
-    return Prompt(**{**row, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})
+    sets = {key: tuple(row[key]) for key in ("answers", "foils") if key in row}
+    return Prompt(**{**row, **sets, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})

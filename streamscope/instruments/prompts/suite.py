@@ -39,6 +39,12 @@ class Prompt:
     """What may follow `text` by its meaning, with its leading space."""
     incoherent: str | None = None
     """What may follow by grammar only: the competitor."""
+    corrupt: str | None = None
+    """A text of the same form after which the foils are right: the other run of a patch."""
+    answers: tuple[str, ...] = ()
+    """All continuations that are right after `text`, if there are several; default: `coherent`."""
+    foils: tuple[str, ...] = ()
+    """All that are right after `corrupt`; default: `incoherent`."""
 
     def __post_init__(self) -> None:
         where = f"prompt {self.id!r}"
@@ -63,6 +69,20 @@ class Prompt:
             raise InputError(f"{where} has one continuation; give both, or none")
         if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
             raise InputError(f"{where} has an empty continuation")
+        if self.corrupt is not None and (self.coherent is None or self.corrupt == self.text):
+            raise InputError(f"{where} has a corrupted text that is the text, or no answers and foils; give both")
+        if bool(self.answers) != bool(self.foils) or not all(one.strip() for one in (*self.answers, *self.foils)):
+            raise InputError(f"{where} needs both 'answers' and 'foils', and none of them empty")
+        if both := set(self.answers) & set(self.foils):
+            raise InputError(f"{where} has {both.pop()!r} among its answers and among its foils")
+
+
+def last_word(text: str) -> tuple[int, int]:
+    """The characters of the last word, after which the answer is predicted."""
+    found = re.search(r"\S+(?=\s*$)", text)
+    if found is None:
+        raise InputError("a prompt is empty; give a text with words")
+    return found.span()
 
 
 def order_of(roles: dict[str, tuple[int, int]]) -> Order | None:

@@ -1,0 +1,167 @@
+"""Suites of clean and corrupted prompts with answers and foils, put together from templates.
+
+    load_suite("ioi", n=100)
+
+Every prompt has a corrupted text of the same form in which the foils are right, so that patching
+(`interventions.patch`) has two runs to compare. The words are in `datasets/counterfactual/templates.toml`; the card
+next to it says what each suite asks, where it comes from and where it fails.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cache
+from random import Random
+from typing import Any
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.suite import Prompt, Suite, last_word, order_of
+from streamscope.rooms import folder_of
+
+N = 200
+"""Prompts of a suite, unless told otherwise."""
+Spans = dict[str, tuple[int, int]]
+
+
+@cache
+def templates() -> dict[str, Any]:
+    """The words of the suites, by task."""
+    return tomllib.loads((folder_of("datasets") / "counterfactual" / "templates.toml").read_text(encoding="utf-8"))
+
+
+def fill(sentence: str, **words: str) -> tuple[str, Spans]:
+    """The sentence with its slots filled, and the characters [start, end) of each slot."""
+    text, spans = "", Spans()
+    for i, piece in enumerate(sentence.replace("}", "{").split("{")):
+        if i % 2:
+            spans[piece] = (len(text), len(text) + len(words[piece]))
+        text += words[piece] if i % 2 else piece
+    return text, spans
+
+
+def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
+    """Indirect object identification (Wang et al. 2022): both orders of two names, of which one is repeated."""
+    data, names = templates()["ioi"], [*templates()["names"]["female"], *templates()["names"]["male"]]
+    target, rival, *more = rng.sample(names, 5)
+    sentence, place, thing = (rng.choice(data[one]) for one in ("sentences", "places", "things"))
+    for first, second in ((target, rival), (rival, target)):
+        text, at = fill(sentence, first=first, second=second, again=rival, place=place, thing=thing)
+        if other_names:
+            names_of = dict(zip(("first", "second", "again"), more, strict=True))
+        else:
+            names_of = {"first": first, "second": second, "again": target}
+        where = {"target": at["first" if first == target else "second"]}
+        where["distractor"] = at["second" if first == target else "first"]
+        yield {
+            "text": text, "corrupt": fill(sentence, **names_of, place=place, thing=thing)[0], "roles": where,
+            "answers": (f" {target}",), "foils": (f" {rival}",), "order": order_of(where),
+            "words": {"target": target, "competitor": rival, "frame": sentence},
+        }  # fmt: skip
+
+
+def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
+    """A span of years ends after it begins (Hanna et al. 2023); the corrupted one begins in the year 01."""
+    data = templates()["greater-than"]
+    sentence, event, century = (rng.choice(data[one]) for one in ("sentences", "events", "centuries"))
+    year = rng.randrange(2, 99)
+    text, at = fill(sentence, event=event, year=f"{century}{year:02d}", century=str(century))
+    corrupt = fill(sentence, event=event, year=f"{century}01", century=str(century))[0]
+    start, end = at["year"]
+    yield {
+        "text": text, "corrupt": corrupt, "roles": {"target": (start, end)},
+        "answers": tuple(f"{later:02d}" for later in range(year + 1, 100)),
+        "foils": tuple(f"{before:02d}" for before in range(year)), "words": {"event": event, "year": f"{year:02d}"},
+    }  # fmt: skip
+
+
+def _induction(rng: Random) -> Iterator[dict[str, Any]]:
+    """A list of names said again: the next is the name that followed before, which the corrupted list exchanges."""
+    names = rng.sample([*templates()["names"]["female"], *templates()["names"]["male"]], 6)
+    sentence, n = rng.choice(templates()["induction"]["sentences"]), rng.randrange(1, 5)
+    target, rival = names[n], names[5]
+    swapped = [*names[:n], rival, *names[n + 1 : 5], target]
+    text, at = fill(sentence, list=" ".join(names), again=" ".join(names[:n]))
+    corrupt = fill(sentence, list=" ".join(swapped), again=" ".join(names[:n]))[0]
+    begin = at["list"][0] + len(" ".join(names[:n])) + 1
+    where = {"target": (begin, begin + len(target)), "distractor": (at["list"][1] - len(rival), at["list"][1])}
+    yield {
+        "text": text, "corrupt": corrupt, "roles": where, "answers": (f" {target}",), "foils": (f" {rival}",),
+        "words": {"target": target, "competitor": rival},
+    }  # fmt: skip
+
+
+def _agreement(rng: Random) -> Iterator[dict[str, Any]]:
+    """A verb agrees with its subject, whatever noun stands between (Linzen et al. 2016); in both numbers."""
+    data = templates()["agreement"]
+    subject, other = rng.sample(data["nouns"], 2)
+    sentence, where, number = rng.choice(data["sentences"]), rng.choice(data["places"]), rng.randrange(2)
+    for right in (0, 1):
+        texts = [fill(sentence, subject=subject[i], where=where, other=other[number]) for i in (right, 1 - right)]
+        yield {
+            "text": texts[0][0], "corrupt": texts[1][0], "roles": {"target": texts[0][1]["subject"]},
+            "relation": "same number" if right == number else "other number",
+            "answers": tuple(data["answers"][right]), "foils": tuple(data["answers"][1 - right]),
+            "words": {"subject": subject[0], "other": other[0]},
+        }  # fmt: skip
+
+
+def _capitals(rng: Random) -> Iterator[dict[str, Any]]:
+    """The capital of a country; the corrupted prompt names another one."""
+    data = templates()["capitals"]
+    (country, city), (other, foil) = rng.sample(data["cities"], 2)
+    sentence = rng.choice(data["sentences"])
+    text, at = fill(sentence, country=country)
+    yield {
+        "text": text, "corrupt": fill(sentence, country=other)[0], "roles": {"target": at["country"]},
+        "answers": (f" {city}",), "foils": (f" {foil}",), "words": {"country": country, "other": other},
+    }  # fmt: skip
+
+
+def _pronouns(rng: Random) -> Iterator[dict[str, Any]]:
+    """The pronoun of a name, of either gender; the corrupted prompt has a name of the other gender."""
+    data, names = templates()["pronouns"], templates()["names"]
+    sentence, both = rng.choice(data["sentences"]), [rng.choice(names["female"]), rng.choice(names["male"])]
+    for gender in (0, 1):
+        text, at = fill(sentence, name=both[gender])
+        yield {
+            "text": text, "corrupt": fill(sentence, name=both[1 - gender])[0], "roles": {"target": at["name"]},
+            "relation": ("female", "male")[gender], "answers": tuple(data["answers"][gender]),
+            "foils": tuple(data["answers"][1 - gender]), "words": {"female": both[0], "male": both[1]},
+        }  # fmt: skip
+
+
+SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
+    "ioi": lambda rng: _ioi(rng, other_names=False),
+    "ioi-abc": lambda rng: _ioi(rng, other_names=True),
+    "greater-than": _greater_than,
+    "induction": _induction,
+    "agreement": _agreement,
+    "capitals": _capitals,
+    "pronouns": _pronouns,
+}
+
+
+def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
+    """About `n` different prompts of a suite in groups that share their words, the same for the same seed.
+
+    A prompt and its counterpart (the other order of names, the other number or gender) are one unit. Raises
+    `InputError` if the templates have fewer.
+    """
+    rng, prompts, texts = Random(f"{name} {seed}"), list[Prompt](), set[str]()
+    for group in range(60 * n):
+        rows = list(SUITES[name](rng))
+        if texts & {row["text"] for row in rows}:
+            continue
+        texts |= {row["text"] for row in rows}
+        for row in rows:
+            order = row.get("order")
+            which = {"target_first": "first", "target_last": "last"}.get(order or "", row.get("relation", "")).split()
+            unit = f"{name}-{seed}-{group:05d}"
+            prompts.append(Prompt(
+                id="-".join([unit, *which]), category=name, cluster=unit, pair=unit if order else None,
+                coherent=row["answers"][len(row["answers"]) // 2], incoherent=row["foils"][len(row["foils"]) // 2],
+                **{**row, "roles": {"query": last_word(row["text"]), **row["roles"]}},
+            ))  # fmt: skip
+        if len(prompts) >= n:
+            source = f"streamscope.instruments.prompts.counterfactual.counterfactual_suite({name!r}, {n}, {seed})"
+            return Suite(name, tuple(prompts), source)
+    raise InputError(f"the suite {name!r} has {len(prompts)} different prompts, not {n}: ask for a smaller n")

@@ -1,0 +1,134 @@
+"""Suites with corrupted prompts: what they say, how they are patched, and the metric over sets of answers."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.prompts import Suite, align, load_suite
+from streamscope.instruments.prompts.counterfactual import SUITES, templates
+from streamscope.interventions.patch import Patch, main
+from streamscope.interventions.patch.activations import patch_pairs, plan, spots
+from streamscope.interventions.patch.attribution import attribute_pairs
+from streamscope.interventions.patch.pairs import PatchPair, make_pairs
+from streamscope.models import load
+from streamscope.rooms import folder_of
+
+NAMES = {name for names in templates()["names"].values() for name in names}
+CITIES = dict(templates()["capitals"]["cities"])
+
+
+@pytest.mark.parametrize("name", sorted(SUITES))
+def test_the_corrupted_prompt_calls_for_the_foil(name: str) -> None:
+    """By rules of their own: who is named how often, which year is larger, what followed the name before."""
+    suite = load_suite(name, n=60)
+    assert 60 <= len(suite.prompts) <= 61 and len({p.text for p in suite.prompts}) == len(suite.prompts)
+    assert load_suite(name, n=60) == suite != load_suite(name, n=60, seed=3)
+    for p in suite.prompts:
+        assert p.corrupt and len(p.corrupt.split()) == len(p.text.split()) and p.coherent in p.answers
+        for text, right, wrong in ((p.text, p.answers, p.foils), (p.corrupt, p.foils, p.answers)):
+            words = re.findall(r"\w+", text)
+            named = [word for word in words if word in NAMES]
+            if name == "ioi" or (name == "ioi-abc" and text == p.text):
+                assert [one.strip() for one in right] == [who for who in named if named.count(who) == 1]
+                assert [one.strip() for one in wrong] == [named[2]] and named.count(named[2]) == 2
+            elif name == "ioi-abc":
+                assert len(set(named)) == 3 and not {one.strip() for one in (*right, *wrong)} & set(named)
+            elif name == "greater-than":
+                year = int(next(word for word in words if len(word) == 4 and word.isdecimal())[2:])
+                assert year == 1 if text == p.corrupt else all(int(one) > year for one in right)
+                assert text == p.corrupt or all(int(one) < year for one in wrong)
+            elif name == "induction":
+                once, again = named[:6], named[6:]
+                assert once[: len(again)] == again and right == (f" {once[len(again)]}",)
+            elif name == "agreement":
+                subject = words[2 if words[0] == "Yesterday" else 1]
+                assert (subject.endswith("s")) == (" are" in right)
+            elif name == "pronouns":
+                assert (named[0] in templates()["names"]["female"]) == (right == (" she",))
+            else:
+                assert [CITIES[word] for word in words if word in CITIES] == [one.strip() for one in right]
+
+
+def test_every_suite_has_its_row_in_the_card() -> None:
+    card = (folder_of("datasets") / "counterfactual" / "README.md").read_text()
+    for name in SUITES:
+        row = next(line for line in card.splitlines() if line.startswith(f"| {name} |"))
+        first = load_suite(name, n=1).prompts[0]
+        assert first.text in row and (first.corrupt or "") in row, "the example of the card is the suite's first prompt"
+
+
+def test_pairs_keep_what_the_tokenizer_serves() -> None:
+    model = load("stories/gpt2")
+    for name in ("ioi", "ioi-abc", "induction", "pronouns"):
+        aligned = align(load_suite(name, n=40), model.tokenizer, model.config.n_ctx)
+        pairs = make_pairs(aligned, model.tokenizer, "corrupt")
+        assert len(pairs.pairs) + len(pairs.filtered) + len(aligned.filtered) >= 40 and len(pairs.pairs) >= 30, name
+        for pair in pairs.pairs:
+            assert len(pair.clean) == len(pair.corrupt) and not set(pair.answers) & set(pair.foils)
+            assert sorted(p for at in pair.places.values() for p in at) == list(range(len(pair.clean)))
+    with pytest.raises(InputError, match="it has no corrupted text"):
+        make_pairs(align(load_suite("competing"), model.tokenizer), model.tokenizer, "corrupt")
+
+
+def test_the_metric_of_sets_is_the_log_odds_of_their_sums() -> None:
+    """Against softmax by hand, patched and guessed: one position of one layer, the whole residual stream."""
+    model = load("stories/gpt2")
+    ids = [model.tokenizer.encode(text) for text in ("Then Lily went home because", "Then Tom went home because")]
+    answers, foils = (tuple(model.to_single_token(w) for w in side) for side in ((" she", " Lily"), (" he", " Tom")))
+    pair = PatchPair(
+        id="a", cluster="a", clean=tuple(ids[0]), corrupt=tuple(ids[1]), answers=answers, foils=foils,
+        places={"name": (2,), "last": (len(ids[0]) - 1,)},
+    )  # fmt: skip
+    p = model(torch.tensor(ids))[:, -1].detach().double().softmax(-1)
+    want = [float((row[list(answers)].sum() / row[list(foils)].sum()).log()) for row in p]
+    cells = plan(model, [pair], spots(model, ["resid_pre"]), "role", [0])
+    found = patch_pairs(model, [pair], cells)
+    assert [found.clean[0], found.corrupt[0]] == pytest.approx([float(one) for one in want], abs=1e-5)
+    assert found.patched[0, 0] == pytest.approx(want[0], abs=1e-4), "the name is all that differs"
+    assert found.patched[1, 0] == pytest.approx(want[1], abs=1e-4)
+    x = model.W_E[torch.tensor(ids)] + model.W_pos[: len(ids[0])]
+    x = x.detach().requires_grad_()
+
+    def put(value: Any, hook: Any) -> Any:
+        return x[1:]
+
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", put)]):
+        logits = model(torch.tensor(ids[1:]))[0, -1]
+    (logits[list(answers)].logsumexp(0) - logits[list(foils)].logsumexp(0)).backward()
+    guess = float(((x[0] - x[1])[2] * x.grad[1, 2]).sum().detach())
+    assert attribute_pairs(model, [pair], cells)[0, 0] == pytest.approx(guess, abs=1e-4)
+
+
+def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.jsonl"
+    row = {
+        "clean": "Then Lily went home because", "corrupt": "Then Tom went home because", "answers": [" she"],
+        "foils": [" he"],
+    }  # fmt: skip
+    path.write_text("\n".join(json.dumps({**row, "clean": row["clean"].replace("home", w)}) for w in ("home", "away")))
+    suite = load_suite(path)
+    assert isinstance(suite, Suite) and suite.prompts[0].roles["query"] == (20, 27)
+    result = Patch(pairs=2, hooks=("resid_pre",), layers=("0",)).measure("stories/gpt2", Prompts(suite=str(path)))
+    assert "2 pairs of mine by corrupt" in result.about["title"]
+    main(["stories/gpt2", "--suite", str(path), "--hooks", "resid_pre", "--layers", "0"])
+    assert "by corrupt" in capsys.readouterr().out
+    for change, message in (
+        ({"answers": []}, "needs 'answers', a list"),
+        ({"answers": " she"}, "needs 'answers', a list"),
+        ({"answers": [" she", 1]}, "must be a list of texts"),
+        ({"answers": [" he"]}, "' he' among its answers and among its foils"),
+        ({"corrupt": None}, "must be text"),
+        ({"corrupt": row["clean"]}, "a corrupted text that is the text"),
+        ({"clean": " "}, "empty"),
+    ):
+        path.write_text(json.dumps({**row, **change}))
+        with pytest.raises(InputError, match=message):
+            load_suite(path)
+    with pytest.raises(InputError, match="not 99999: ask for a smaller n"):
+        load_suite("capitals", n=99999)
