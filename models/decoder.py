@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks import read_point
+from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.noise import Dropout

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformer_lens import HookedRootModule
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models import config as c
@@ -24,6 +23,7 @@ from streamscope.models.decoder import BlockCall, Decoder, gather_positions
 from streamscope.models.generate import generate
 from streamscope.models.hooks import CleanCopies, eager_when_hooked
 from streamscope.models.interop.transformer_lens_api import LensMixin
+from streamscope.models.interop.transformer_lens_core import HookedRootModule
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.residual import State

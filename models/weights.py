@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens import FactoredMatrix
-from transformer_lens.utilities.matrix import composition_scores
 
 from streamscope.cli.errors import InputError, Undefined, unknown
 from streamscope.models.config import FrozenToken, Hyper, ModelConfig
+from streamscope.models.interop.transformer_lens_core import FactoredMatrix, composition_scores
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge.composition_scores import CompositionScores

@@ -36,7 +36,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "models.importers": ("models.interop.importers",),
     "models.launch": ("cli.launch",),
     "models.ledger": ("cli.ledger",),
-    "models.lens": ("models.interop.transformer_lens_api",),
+    "models.lens": ("models.interop.transformer_lens_api", "models.interop.activation_cache"),
     "models.own_code": ("cli.user_code",),
     "models.plain": ("cli.terminal",),
     "models.provenance": ("cli.provenance",),

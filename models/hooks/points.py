@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
+from streamscope.models.interop.transformer_lens_core import HookPoint
 
 
 class OnDemand(HookPoint):

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand, read_point
+from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.noise import dropout
 from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, linear, residual_scale
 from streamscope.models.layers.registry import module_for

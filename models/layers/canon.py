@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
+from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.registry import implements
 
 

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks import ObservePoint, OnDemand, observe, read_point
+from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection
 from streamscope.models.layers.registry import implements

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import read_point
+from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

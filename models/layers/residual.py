@@ -15,10 +15,10 @@ import torch
 import torch.utils._pytree
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
 
 from streamscope.models import config as c
 from streamscope.models.hooks import ObservePoint, observe, read_point, resid_point
+from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.mlp import Mlp

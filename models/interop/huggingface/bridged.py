@@ -26,8 +26,8 @@ from transformers.utils import logging
 from streamscope.cli.errors import InputError, Undefined
 from streamscope.models.decoder import machine_memory
 from streamscope.models.hooks import CleanCopies
+from streamscope.models.interop.activation_cache import NormedCache
 from streamscope.models.interop.huggingface.convert import read_tokenizer, source_folder, source_name, weight_files
-from streamscope.models.interop.transformer_lens_api import NormedCache
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.tokenizer import Tokenizer
 
