@@ -12,16 +12,41 @@ around GPT-2 with our weights and one `run_with_hooks` per head. Its outputs are
 largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from streamscope.benchmarks.ablation_sweep.options import Options
-from streamscope.cli.parse import parse
+from streamscope.cli.bounds import Count
+from streamscope.cli.parse import main_with_body
+
+Case = Literal["answers", "losses", "pairs"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.ablation_sweep`."""
 
-    from streamscope.benchmarks.ablation_sweep.measure import measure
+    cases: tuple[Case, ...] = ("answers", "losses")
+    """Cases to time; pairs take a minute per round."""
+    vocab: tuple[Count, ...] = (50257, 4096)
+    """Vocabulary sizes."""
+    batch: Count = 8
+    """Sequences per batch."""
+    length: Count = 128
+    """Tokens per sequence."""
+    layers: Count = 6
+    """Layers of the model."""
+    heads: Count = 6
+    """Heads per layer."""
+    width: Count = 384
+    """Width, a multiple of the heads."""
+    rounds: Count = 3
+    """Repetitions; the medians of the ratios are printed."""
+    budget: Count | None = None
+    """Tokens per forward pass; default: the sweep's own."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
+    peer: bool = True
+    """Also measure TransformerLens."""
 
-    measure(options)
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.ablation_sweep.measure")

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from streamscope.benchmarks.ablation_sweep.options import Case, Options
+from streamscope.benchmarks.ablation_sweep import Case, Options
 from streamscope.benchmarks.inputs import random_tokens, write_shards
 from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.interventions.edits import scale_heads

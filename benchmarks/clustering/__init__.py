@@ -10,20 +10,40 @@ with noise as a cluster. --predict fits on the even tokens and labels the odd on
 package's `approximate_predict`.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
 
-from streamscope.benchmarks.clustering.options import Options
+from streamscope.cli.bounds import Count
 from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
+from streamscope.cli.parse import main_with_body
+
+Peer = Literal["hdbscan", "sklearn"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
-    if find_spec("hdbscan") is None:
-        raise InputError("the peer is missing: pip install 'streamscope[cluster]'")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.clustering`."""
 
-    from streamscope.benchmarks.clustering.measure import measure
+    features: Path | None = None
+    """Table of `features.extract`; default: synthetic clusters with noise."""
+    tokens: Count = 50453
+    """Rows to use."""
+    rounds: Count = 1
+    """Repetitions; the medians are printed."""
+    peers: tuple[Peer, ...] = ("hdbscan", "sklearn")
+    """Packages to compare with."""
+    jobs: Count = 4
+    """Processes that the hdbscan package starts for its core distances."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """Wall time or processor seconds (cpu: for a busy machine, with one thread and --jobs 1)."""
+    predict: bool = False
+    """Also compare the labels of new tokens (the package takes minutes)."""
 
-    measure(options)
+    def __post_init__(self) -> None:
+        if find_spec("hdbscan") is None:
+            raise InputError("the peer is missing: pip install 'streamscope[cluster]'")
+
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.clustering.measure")

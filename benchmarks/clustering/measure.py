@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from streamscope.benchmarks.clustering.options import Options, Peer
+from streamscope.benchmarks.clustering import Options, Peer
 from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.features.cluster.agreement import adjusted_rand
 from streamscope.features.cluster.modes import ComputationalModes

@@ -10,16 +10,22 @@ resumed, or started again if no run exists yet, until it completes. Weights, met
 those of the uninterrupted run, bit for bit.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from streamscope.benchmarks.faults.options import Options
-from streamscope.cli.parse import parse
+from streamscope.cli.bounds import Seed, Whole
+from streamscope.cli.parse import main_with_body
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, kill, compare, print."""
-    options = parse(Options, argv, __doc__)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.faults`."""
 
-    from streamscope.benchmarks.faults.measure import measure
+    kills: Whole = 50
+    """Number of kills at random times."""
+    every_replace: bool = False
+    """Also kill at every rename, once before it and once after."""
+    seed: Seed = 0
+    """Seed of the random times."""
 
-    measure(options)
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.faults.measure")

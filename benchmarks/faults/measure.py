@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from streamscope.benchmarks.faults.options import Options
+from streamscope.benchmarks.faults import Options
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.tensors import digest

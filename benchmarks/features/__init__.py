@@ -14,19 +14,40 @@ is not a lower bound: the extraction keeps only the logits it needs, tile by til
 50,257. --memory measures the largest resident size of an extracting process, by the number of tokens.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from streamscope.benchmarks.features.options import Options
-from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
+from streamscope.cli.bounds import Bounds, Count
+from streamscope.cli.parse import main_with_body
+from streamscope.features.schema import Tier
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
-    if options.length < 40:
-        raise InputError(f"--length must be at least 40, got {options.length}")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.features`."""
 
-    from streamscope.benchmarks.features.measure import measure
+    vocab: tuple[Count, ...] = (50257, 4096)
+    """Vocabulary sizes."""
+    tier: Tier = "structural"
+    """Tier of features to extract."""
+    preset: str = "pls"
+    """Architecture preset; it gets 6 heads."""
+    layers: Count = 6
+    """Layers of the model."""
+    documents: Count = 12
+    """Documents, of 40 to --length tokens each."""
+    length: Annotated[int, Bounds(low=40)] = 256
+    """Tokens of the longest document, and the context length."""
+    rounds: Count = 3
+    """Repetitions; the medians of the ratios are printed."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
+    memory: bool = False
+    """Measure memory instead of time."""
+    tokens: tuple[Count, ...] = (20_000, 200_000)
+    """Numbers of tokens for --memory."""
+    width: Count = 384
+    """Width of the model."""
 
-    measure(options)
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.features.measure")

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from streamscope.benchmarks.features.options import Options
+from streamscope.benchmarks.features import Options
 from streamscope.benchmarks.inputs import write_shards
 from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.cli.errors import InputError
@@ -157,7 +157,7 @@ CHILD = """
 import json, resource, sys, tempfile
 from pathlib import Path
 import numpy as np, torch
-from streamscope.benchmarks.features.options import Options
+from streamscope.benchmarks.features import Options
 from streamscope.benchmarks.features.measure import extraction
 from streamscope.benchmarks.features.measure import _model, _shards
 from streamscope.features.extract import Extract

@@ -13,19 +13,42 @@ Every finding is written to --out at once. A second call continues with the miss
 --minutes. Without CUDA, the pieces that need it are skipped with a message; the others run on the CPU.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from streamscope.benchmarks.gpu.options import Options
+from streamscope.cli.bounds import Count, Positive
 from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
+from streamscope.cli.parse import main_with_body
+
+Piece = Literal["correctness", "sync", "mfu", "memory"]
+PIECES: tuple[Piece, ...] = ("correctness", "sync", "mfu", "memory")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, write."""
-    options = parse(Options, argv, __doc__)
-    if options.out is None:
-        raise InputError("--out FILE is missing: name the file for the findings")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.gpu`."""
 
-    from streamscope.benchmarks.gpu.measure import measure
+    out: Path | None = None
+    """JSON lines file that findings are added to."""
+    pieces: tuple[Piece, ...] = PIECES
+    """Pieces to measure."""
+    presets: tuple[str, ...] = ()
+    """Presets (default: all)."""
+    scale: Literal["paper", "small", "tiny"] = "paper"
+    """Scale of `sync` and `mfu`; `correctness` is at scale small, or tiny if that is chosen."""
+    compile: tuple[Literal["off", "blocks", "step"], ...] = ("off", "blocks", "step")
+    """Compile settings of `mfu`."""
+    steps: Count = 30
+    """Training steps of `sync` and `mfu`; the first third of `mfu` warms up."""
+    minutes: Positive = 9.0
+    """Start no new case after this many minutes; the next call continues."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """Device; cpu is a dry run."""
 
-    measure(options)
+    def __post_init__(self) -> None:
+        if self.out is None:
+            raise InputError("--out FILE is missing: name the file for the findings")
+
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.gpu.measure")

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from streamscope.benchmarks.gpu.options import Options
+from streamscope.benchmarks.gpu import Options
 from streamscope.benchmarks.inputs import random_tokens
 from streamscope.benchmarks.timing import device_name
 from streamscope.cli.errors import InputError

@@ -11,16 +11,26 @@
 Each figure is a ratio of times measured in one run, pair by pair. Quote it with the shape printed above it.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from streamscope.benchmarks.hooks.options import Options
-from streamscope.cli.parse import parse
+from streamscope.cli.bounds import Count
+from streamscope.cli.parse import main_with_body
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
-    options = parse(Options, argv, __doc__)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.hooks`."""
 
-    from streamscope.benchmarks.hooks.measure import measure
+    presets: tuple[str, ...] = ("std-t", "lfa", "pls")
+    """Presets of the first comparison."""
+    batch: Count = 16
+    """Sequences of 256 tokens per step."""
+    rounds: Count = 15
+    """Timed pairs."""
+    device: str = "cpu"
+    """Device: cpu or cuda."""
+    compile: bool = False
+    """Compile the blocks of both models of the second comparison with torch.compile."""
 
-    measure(options)
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.hooks.measure")

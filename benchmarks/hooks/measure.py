@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from transformer_lens.hook_points import HookPoint
 
-from streamscope.benchmarks.hooks.options import Options
+from streamscope.benchmarks.hooks import Options
 from streamscope.benchmarks.inputs import random_tokens
 from streamscope.benchmarks.plain_gpt import plain_gpt
 from streamscope.benchmarks.timing import optimizer_step, paired, synchronize

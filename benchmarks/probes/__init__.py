@@ -7,16 +7,20 @@ Times PDS, coreference in both domains, SPS and coherence, from aligned prompts 
 pass over the same prompts without hooks, in the same run.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from streamscope.benchmarks.probes.options import Options
-from streamscope.cli.parse import parse
+from streamscope.cli.bounds import Count
+from streamscope.cli.parse import main_with_body
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, time, print."""
-    options = parse(Options, argv, __doc__)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m benchmarks.probes`."""
 
-    from streamscope.benchmarks.probes.measure import measure
+    run: str = "lfa"
+    """Run folder, or a bundled model."""
+    rounds: Count = 3
+    """Repetitions; the medians are printed."""
 
-    measure(options)
+
+main = main_with_body(Options, __doc__, "streamscope.benchmarks.probes.measure")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from statistics import median
 
-from streamscope.benchmarks.probes.options import Options
+from streamscope.benchmarks.probes import Options
 from streamscope.benchmarks.timing import interleaved
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, check_tokenizer, load_suite

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity
 from streamscope.benchmarks.inputs import random_tokens
 from streamscope.benchmarks.plain_gpt import plain_gpt
 from streamscope.benchmarks.timing import CLOCKS, device_name, interleaved, optimizer_step, paired, synchronize
-from streamscope.benchmarks.training.options import Options
+from streamscope.benchmarks.training import Options
 from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
 from streamscope.models.config import ModelConfig

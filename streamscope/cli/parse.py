@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -67,6 +68,16 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         ) from None
     check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
+
+
+def main_with_body(options: type[Options], doc: str | None, body: str) -> Callable[..., None]:
+    """`main(argv=None)` of a command whose work is `measure(options)` of the module `body`, imported after parsing."""
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        parsed = parse(options, argv, doc)
+        import_module(body).measure(parsed)
+
+    return main
 
 
 def _more(spec: Any) -> str:

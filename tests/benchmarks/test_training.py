@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from streamscope.benchmarks.timing import optimizer_step
-from streamscope.benchmarks.training import main
+from streamscope.benchmarks.training import PARTS, Options, main
 from streamscope.benchmarks.training.measure import gradient_sum_estimates, matmul_ceiling, shape, training_step
-from streamscope.benchmarks.training.options import PARTS, Options
 from streamscope.cli.errors import InputError
 from streamscope.models import build
 
