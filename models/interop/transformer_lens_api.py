@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.models.config import Alibi, LayerNorm, Learned, RMSNorm, Rope
+from streamscope.models.config import Alibi, Learned, Rope
 from streamscope.models.hooks import ObservePoint, OnDemand, capture, match, time_axes
 from streamscope.models.hooks.capture_and_edit import eager_block
 from streamscope.models.interop.transformer_lens_core import Slice, lm_cross_entropy_loss
@@ -18,7 +18,6 @@ from streamscope.models.weights import WeightsMixin
 if TYPE_CHECKING:
     from streamscope.text.tokenizer import Tokenizer
 
-NORM_NAMES = {LayerNorm: "LN", RMSNorm: "RMS"}
 POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
 
 
@@ -43,9 +42,12 @@ class LensConfig:
         return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
 
     @property
-    def normalization_type(self) -> str | None:
-        """LN or RMS for the final norm; None if TransformerLens has no name for it."""
-        return NORM_NAMES.get(type(self._model.config.readout.norm))
+    def normalization_type(self) -> str:
+        """Raises `InputError`: TransformerLens' own `ActivationCache` asks for this in order to apply a norm."""
+        raise InputError(
+            "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "
+            "streamscope.models.interop.transformer_lens_api, or the cache that run_with_cache gives"
+        )
 
     @property
     def positional_embedding_type(self) -> str:

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformer_lens import ActivationCache
 
 from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.config.presets import PRESETS
+from streamscope.models.interop.transformer_lens_api import Cache
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise, some
@@ -53,6 +55,30 @@ def test_parts_add_up_to_the_logit_of_a_trained_model(name: str) -> None:
         torch.testing.assert_close(parts.sum(0), difference, rtol=1e-4, atol=1e-4)
     if name == "gpt2":
         assert abs(logits[0, -1, model.to_single_token(" her")].item() - 5.474) < 1e-3, text
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "lfa"])
+def test_only_our_cache_applies_a_norm(name: str) -> None:
+    """TransformerLens' class omits the norm's weight, so it refuses; ours takes the activations of caching hooks."""
+    model = load(f"stories/{name}")
+    hooks = model.get_caching_hooks()
+    with model.hooks(*hooks[1:]):
+        logits = model(text := "Lily had a red ball. She gave it to")
+    theirs, ours = ActivationCache(hooks[0], model), Cache(hooks[0], model)
+    for call in (
+        lambda: theirs.logit_attrs(theirs.decompose_resid(), " her"),
+        lambda: theirs.decompose_resid(apply_ln=True),
+        lambda: theirs.accumulated_resid(apply_ln=True),
+        lambda: theirs.stack_head_results(apply_ln=True),
+        lambda: theirs.stack_neuron_results(1, apply_ln=True),
+        lambda: theirs.get_full_resid_decomposition(apply_ln=True),
+    ):
+        with pytest.raises(InputError, match=r"omits the norm's weight: use Cache\(cache_dict, model\)"):
+            call()
+    token = model.to_single_token(" her")
+    parts = ours.logit_attrs(ours.decompose_resid(), " her").sum(0) + model.logit_bias[token]
+    torch.testing.assert_close(parts, logits[..., token], rtol=1e-4, atol=1e-4, msg=text)
 
 
 @torch.no_grad()
