@@ -10,7 +10,8 @@
                 any other text   the claim cannot be judged on these runs, and why: `instead` (the model cannot do the
                                  task, the arms differ in something else as well, withdrawn)
     alone       holds or opposite by the interval alone, uncorrected, where the verdict is "not resolved"
-    size        unless opposite: the printed difference lies inside the interval, or this one is larger or smaller
+    size        unless opposite: the printed difference lies inside the interval, or this one is larger or smaller; not
+                in nats or parameters, whose differences belong to a text, a tokenizer and a width
 
 A limit has Student's interval over the seeds of one preset. Where every seed gives the same number there is no interval
 and no p: that number's side is the verdict, which says so. A number that training does not change is counted, not
@@ -37,6 +38,8 @@ LIMIT = re.compile(r".+ (above|below) ([-+]?\d*\.?\d+%?)")
 """How the claim of a limit ends: "lfa above 0.075"."""
 CANNOT = "the model cannot do the task"
 LEVEL = 0.05
+NOT_COMPARED = ("", "nats", "nats/token", "nats, log-odds", "parameters")
+"""Units without a size: unknown ones, and those whose differences text, tokenizer, context or width set."""
 
 
 def direction(low: float, high: float, p: float, seeds: str, least: float = 0.0) -> str:
@@ -126,19 +129,23 @@ def measured(
 # ---- all claims of a page: one family, one correction ------------------------------------------
 
 
-def with_verdicts(rows: Sequence[dict[str, Any]], instead: Mapping[int, str] | None = None) -> pd.DataFrame:
+def with_verdicts(
+    rows: Sequence[dict[str, Any]],
+    instead: Mapping[int, str] | None = None,
+    quantities: pd.DataFrame | None = None,
+) -> pd.DataFrame:
     """The table of claims: `measured` rows with Holm's p over all that are judged, direction, alone and size.
 
     `instead` gives rows, by their place, that cannot be judged the text of their verdict; they are no tests and not in
-    the family. A row with `kind` factor is in logarithms.
+    the family. A row with `kind` factor is in logarithms. Only rows of a known unit have a size: their own `unit`, or
+    that of their quantity in the table `quantities`.
     """
-
     instead = dict(instead or {})
     table = pd.DataFrame(rows)
     kept = table["p"].copy()
     table.loc[list(instead), "p"] = NAN
     table["undefined"] = [
-        note({**_reasons(text), **({"p": "not judged"} if i in instead and kept[i] == kept[i] else {})})
+        note({**reasons(text), **({"p": "not judged"} if i in instead and kept[i] == kept[i] else {})})
         for i, text in enumerate(table["undefined"])
     ]
     table = with_holm(table)
@@ -147,13 +154,10 @@ def with_verdicts(rows: Sequence[dict[str, Any]], instead: Mapping[int, str] | N
     both = list(zip(verdict, found, strict=True))
     alone = [_side(r.ci_low, r.ci_high) if v.startswith("not resolved") else "" for v, r in both]
     unsized = {i for i, v in enumerate(verdict) if v.startswith(OPPOSITE)} | set(instead)
+    units = {} if quantities is None else dict(zip(quantities["quantity"], quantities["unit"], strict=True))
+    unsized |= {i for i, r in enumerate(found) if getattr(r, "unit", units.get(r.quantity, "")) in NOT_COMPARED}
     sizes = ["" if i in unsized else size(r.paper, r.ci_low, r.ci_high) for i, r in enumerate(found)]
     return table.drop(columns="why").assign(direction=verdict, alone=alone, size=sizes)
-
-
-def _reasons(text: str) -> dict[str, str]:
-
-    return reasons(text)
 
 
 def _verdict(r: Any) -> str:

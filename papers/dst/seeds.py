@@ -66,7 +66,7 @@ def judged(
         gaps = gaps.dropna()
         found = paired(quantities, order.quantity, order.more, order.less)
         rows.append({**pairs_row(row, found), "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
-    return {"claims": with_verdicts(rows, instead), "factors": by_cell}
+    return {"claims": with_verdicts(rows, instead, quantities), "factors": by_cell}
 
 
 def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:

@@ -121,7 +121,7 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
         ]  # fmt: skip
         if {-8.0, -2.0} <= set(arms):
             rows += [_jump(found, Order(quantity, arms[-2.0], arms[-8.0], JUMP)) for quantity in ("cosine", "excess")]
-    return with_verdicts(rows) if rows else pd.DataFrame()
+    return with_verdicts(rows, quantities=found) if rows else pd.DataFrame()
 
 
 def _jump(found: pd.DataFrame, claim: Order) -> dict[str, Any]:

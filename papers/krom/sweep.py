@@ -114,7 +114,7 @@ def claims(mixing: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
                 rows.append(_order(Order(quantity, arms[more], arms[less], where, least), printed, found))
     if (found["quantity"] == "gain").any():
         rows.append(bound_row(Bound("gain", GAIN, "above", "0", GAIN_WHERE, ""), found))
-    return _alike(with_verdicts(rows)) if rows else pd.DataFrame()
+    return _alike(with_verdicts(rows, quantities=found)) if rows else pd.DataFrame()
 
 
 def _alike(judged: pd.DataFrame) -> pd.DataFrame:

@@ -87,7 +87,7 @@ def claims(found: pd.DataFrame) -> pd.DataFrame:
     The blog prints of eight streams that the cosine holds "with identical eval loss": a difference that is negligible.
     """
     rows = _rows(found, claimed=True)
-    return with_verdicts(rows) if rows else pd.DataFrame()
+    return with_verdicts(rows, quantities=_values(found)) if rows else pd.DataFrame()
 
 
 def differences(found: pd.DataFrame) -> pd.DataFrame:
@@ -104,8 +104,7 @@ def differences(found: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(found: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
     """Of the arm that the blog speaks of, or of the others."""
-    values = pd.concat([quantities(found), _losses(found)], ignore_index=True)
-    rows = []
+    values, rows = _values(found), []
     for one, two in pairs(found):
         eight = one.preset.endswith("+n=8") and one.b_res == -2
         if bool(eight) != claimed:
@@ -122,6 +121,8 @@ def _rows(found: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _losses(found: pd.DataFrame) -> pd.DataFrame:
+def _values(found: pd.DataFrame) -> pd.DataFrame:
+    """Cosines, excesses and losses of every run."""
     rows = found.assign(preset=[label(r) for r in found.itertuples()], quantity="loss", unit="nats/token", undefined="")
-    return rows.rename(columns={"loss": "value"})[["preset", "seed", "quantity", "unit", "value", "undefined"]]
+    losses = rows.rename(columns={"loss": "value"})[["preset", "seed", "quantity", "unit", "value", "undefined"]]
+    return pd.concat([quantities(found), losses], ignore_index=True)

@@ -42,7 +42,7 @@ def claims(quantities: pd.DataFrame, arms: Arms | None = None) -> pd.DataFrame:
     rows = [order_row(c, quantities, arms) for c in ORDERS]
     rows += [{**bound_row(c, quantities), "more": c.preset, "less": "", "test": ""} for c in BOUNDS]
     instead = {i: text for i, row in enumerate(rows) if (text := _instead(row, quantities, able, arms or Arms()))}
-    return with_verdicts(rows, instead)
+    return with_verdicts(rows, instead, quantities)
 
 
 def _instead(row: dict[str, Any], quantities: pd.DataFrame, able: pd.DataFrame, arms: Arms) -> str:

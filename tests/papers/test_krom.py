@@ -159,7 +159,8 @@ def test_the_order_is_judged_pair_by_pair_with_one_correction() -> None:
         assert found.loc[claim, "p"] == pytest.approx(p[claim], rel=1e-6)
         if rank == 0:
             assert found.loc[claim, "p_holm"] == pytest.approx(3 * p[claim], rel=1e-6)
-    assert found.loc["a < b", "direction"] == "holds" and found.loc["a < b", "size"] == "printed value inside"
+    assert found.loc["a < b", "direction"] == "holds"
+    assert (found["size"] == "").all(), "no size of losses on other text"
     assert found.loc["b < c", "direction"] == "not resolved at n=3 seeds"
     assert found.loc["c < d", ["direction", "against"]].tolist() == ["not resolved at n=3 seeds", "1"]
     assert found.loc["a < d", "direction"] == "withdrawn: planted" and pd.isna(found.loc["a < d", "p"])

@@ -1,5 +1,7 @@
 """The rule of verdicts on planted numbers: what must hold, be opposite, negligible, open, or not be judged at all."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,7 +22,8 @@ from streamscope.papers.comparison.verdicts import (
 )
 from tests.papers.pages import NAN, planted
 
-ROW = {"claim": "a > b", "quantity": "x", "where": "", "paper": NAN, "printed": "", "smallest": NAN}
+RESULTS = Path(__file__).parents[2] / "results"
+ROW = {"claim": "a > b", "quantity": "x", "unit": "share", "where": "", "paper": NAN, "printed": "", "smallest": NAN}
 
 
 def row(difference: float, half: float, p: float, **changes: object) -> dict:
@@ -63,6 +66,29 @@ def test_size_says_where_the_printed_difference_lies() -> None:
     assert size(0.2, 0.3, 0.4) == "larger than printed"
     assert size(0.2, -0.1, 0.1) == "smaller than printed"
     assert size(NAN, 0.1, 0.3) == size(0.2, NAN, NAN) == ""
+
+
+@pytest.mark.parametrize("unit", ["nats/token", "nats", "nats, log-odds", "parameters", ""])
+def test_the_size_of_what_text_and_width_set_is_not_compared(unit: str) -> None:
+    """A difference of two losses is of their text and tokenizer; a share, or a cosine, is not."""
+    quantities = pd.DataFrame({"quantity": ["x", "y"], "unit": [unit, "cosine"]})
+    rows = [row(0.2, 0.1, 0.03, paper=0.5), row(0.2, 0.1, 0.03, paper=0.5, quantity="y")]
+    own = [{**one, "unit": of} for one, of in zip(rows, quantities["unit"], strict=True)]
+    looked_up = [{name: cell for name, cell in one.items() if name != "unit"} for one in rows]
+    for judged in (with_verdicts(own), with_verdicts(looked_up, quantities=quantities)):
+        assert judged["size"].tolist() == ["", "smaller than printed"]
+    assert with_verdicts(looked_up)["size"].tolist() == ["", ""]
+
+
+def test_no_published_table_compares_the_size_of_losses() -> None:
+    sized = []
+    for path in sorted(RESULTS.glob("*/*.parquet")):
+        table = pd.read_parquet(path)
+        if {"size", "direction"} <= set(table):
+            sized.append(table.loc[table["size"] != "", "quantity"])
+    found = set(pd.concat(sized))
+    assert {"specialization", "depth.early", "in use"} <= found
+    assert not [name for name in found if "loss" in name or name in ("entropy", "parameters")]
 
 
 def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
