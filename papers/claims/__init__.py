@@ -53,12 +53,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--out {options.out}: the ending of the name chooses the format, one of {', '.join(FORMATS)}")
 
     from streamscope.cli.disk import check_writable
+    from streamscope.instruments.parquet import check_own
     from streamscope.papers.claims.judged import judged
     from streamscope.papers.claims.table import chosen, show
 
+    ledger, results = options.ledger or HERE, options.results or RESULTS
     if options.out is not None:
+        check_own(options.out, "papers.claims", (ledger, results))
         check_writable(options.out)
-    rows = chosen(judged(options.ledger or HERE, options.results or RESULTS), options)
+    rows = chosen(judged(ledger, results), options)
     show(rows)
     if options.out is not None:
         from streamscope.papers.claims.page import write

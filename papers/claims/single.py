@@ -111,10 +111,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.cli.disk import check_writable, read_toml, write_text
     from streamscope.cli.provenance import provenance
     from streamscope.instruments.command import show
-    from streamscope.instruments.parquet import write_table
+    from streamscope.instruments.parquet import check_own, write_table
     from streamscope.papers.comparison import TRAINED
 
     told = cast(File, read_toml(options.folder / CLAIMS, File, "give a folder with claims.toml"))
+    check_own(options.folder / OUT, "papers.claims.single")
     check_writable(options.folder / OUT)
     table = judged(told["claim"], options.folder, options.gate)
     columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")

@@ -8,6 +8,7 @@ import tyro
 
 from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError
+from streamscope.papers.comparison import TRAINED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +23,15 @@ class RunsOptions:
     """Folder of an earlier comparison: its tables are judged and its page is written again, without any model."""
 
     def check(self, example: str) -> None:
-        """Raises `InputError` where --out cannot be written to, and unless there are either runs or tables."""
+        """Raises `InputError` where --out cannot be written to, or holds another comparison than that of the example's
+        module, and unless there are either runs or tables."""
         if self.out is not None:
             check_folder(self.out)
+            if (self.out / TRAINED).is_file():
+                from streamscope.instruments.parquet import check_own
+
+                for path in self.out.glob("*.parquet"):
+                    check_own(path, example.partition(" ")[0])
         if self.tables is not None and self.runs:
             raise InputError(f"give run folders to measure, or --tables {self.tables} to judge again; not both")
         if self.tables is None and not self.runs:

@@ -20,9 +20,12 @@ from typing import Any
 def main(argv: Sequence[str] | None = None) -> None:
     """All figures of all papers on one page."""
     from streamscope.cli.disk import check_writable
+    from streamscope.cli.errors import InputError
     from streamscope.cli.parse import parse
 
     options = parse(Sheet, argv, __doc__)
+    if options.out.suffix != ".html":
+        raise InputError(f"--out {options.out}: the page is HTML, name it {options.out.with_suffix('.html')}")
     check_writable(options.out)
 
     from streamscope.papers.figures.sheet import write_sheet

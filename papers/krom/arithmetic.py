@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from streamscope.cli.bounds import Count
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.instruments.command import RunOptions, check_options, show, write_results
+from streamscope.instruments.command import check_results, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,15 +243,14 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, compute, print, write."""
     options = parse(Options, argv, __doc__)
-    as_run = RunOptions(run="none", out=options.out, device="cpu")
-    check_options(as_run)
+    check_results(options.out, "papers.krom.arithmetic", ("", "claims"))
     import pandas as pd
 
     found = table(options.steps)
     show(_short(found), f"swap probability after {options.steps} steps; the pull swap aims at {TARGET}")
     said = pd.DataFrame(conclusions(found), columns=["claim", "computed", "holds"])
     show(said, "what holds")
-    write_results(as_run, {"": (found, UNITS), "claims": (said, {})}, steps=options.steps)
+    write_results(options.out, {"": (found, UNITS), "claims": (said, {})}, steps=options.steps)
 
 
 if __name__ == "__main__":

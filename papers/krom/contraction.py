@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.instruments.command import RunOptions, check_options, show, write_results
+from streamscope.instruments.command import check_results, show, write_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,8 +156,7 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, build, measure, print, write."""
     options = parse(Options, argv, __doc__)
-    as_run = RunOptions(run="none", out=options.out, device="cpu")
-    check_options(as_run)
+    check_results(options.out, "papers.krom.contraction", ("", "claims"))
 
     from streamscope.models.config.presets import preset
 
@@ -168,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
     show(judged, "the blog's claims", columns, 4)
     units = {"difference": "of the quantity", "ci_low": "of the quantity", "ci_high": "of the quantity"}
-    write_results(as_run, {"": (by_bias, UNITS), "claims": (judged, units)}, seeds=options.seeds, scale=options.scale)
+    tables = {"": (by_bias, UNITS), "claims": (judged, units)}
+    write_results(options.out, tables, seeds=options.seeds, scale=options.scale)
 
 
 if __name__ == "__main__":

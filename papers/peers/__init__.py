@@ -15,7 +15,7 @@ from pathlib import Path
 from streamscope.cli.bounds import Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-from streamscope.instruments.command import RunOptions, check_options, show, write_results
+from streamscope.instruments.command import check_results, show, write_results
 
 UNITS = {
     "difference": "share of the largest output of theirs",
@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folders = {name: getattr(options, name) for name in ("hyper_connections", "kromhc", "hdpl", "kromcanon")}
     if not any(folders.values()):
         raise InputError("name the folder of somebody's code: --hyper-connections, --kromhc, --hdpl or --kromcanon")
-    as_run = RunOptions(run="none", out=options.out, device="cpu")
-    check_options(as_run)
+    check_results(options.out, "papers.peers")
 
     import pandas as pd
     import torch
@@ -60,4 +59,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = pd.DataFrame(rows)
     shown = found.assign(difference=[f"{one:.1e}" for one in found["difference"]])
     show(shown, "largest difference between our outputs and theirs, with their weights", digits=1)
-    write_results(as_run, {"": (found, UNITS)})
+    write_results(options.out, {"": (found, UNITS)})

@@ -31,24 +31,6 @@ Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
 """Name -> (table, units of its columns). The name is added to the file's, "" for the table itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Arguments of every command that measures a run."""
-
-    run: Annotated[str, tyro.conf.Positional] = "stories/lfa"
-    """Run folder, or a bundled model."""
-    out: Path | None = None
-    """Write the table (.parquet) here, with other files next to it."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-
-
-def check_options(options: RunOptions) -> None:
-    """Raise `InputError` for a table of another format, before anything heavy is imported."""
-    if options.out is not None and options.out.suffix != ".parquet":
-        raise InputError(f"--out {options.out}: the table is parquet, name it {options.out.with_suffix('.parquet')}")
-
-
 def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
     """Print a table; `INTERVAL` among the columns stands for ci_low and ci_high. No value prints "undefined"."""
     from streamscope.instruments.parquet import print_table
@@ -82,21 +64,40 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
     return bar
 
 
-def write_results(options: RunOptions, tables: Tables, **about: Any) -> None:
+def write_results(out: Path | None, tables: Tables, **about: Any) -> None:
     """Write OUT ("" in `tables`), OUT-<name> for the others; nothing without --out.
 
-    `about` goes into the schema metadata, with who computed it and on which run.
+    `about` goes into the schema metadata, with who computed it.
     """
-    from streamscope.cli.provenance import pick_device, provenance
+    from streamscope.cli.provenance import provenance
     from streamscope.instruments.parquet import write_table
 
-    if options.out is None:
+    if out is None:
         return
-    about = {**provenance(pick_device(options.device)), "run": options.run, **about}
+    about = {**provenance("cpu"), "run": "none", **about}
     for name, (table, units) in tables.items():
-        path = options.out.with_stem(f"{options.out.stem}-{name}") if name else options.out
+        path = _named(out, name)
         write_table(table, path, units={c: u for c, u in units.items() if c in table}, about=about)
         print(visible(f"table {path}"))
+
+
+def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
+    """Raise `InputError` before the work where `write_results` cannot write, or would replace a table that another
+    command than `module` wrote."""
+    from streamscope.cli.disk import check_writable
+    from streamscope.instruments.parquet import check_own
+
+    if out is None:
+        return
+    if out.suffix != ".parquet":
+        raise InputError(f"--out {out}: the table is parquet, name it {out.with_suffix('.parquet')}")
+    for name in names:
+        check_own(_named(out, name), module)
+    check_writable(out)
+
+
+def _named(out: Path, name: str) -> Path:
+    return out.with_stem(f"{out.stem}-{name}") if name else out
 
 
 # ---- the command of an instrument --------------------------------------------------------------

@@ -99,6 +99,29 @@ def read_about(path: Path) -> dict[str, Any]:
     }
 
 
+def command_of(path: Path) -> str:
+    """The instrument or the module, as papers.claims.count, that wrote the table at `path`; "" for no table of ours."""
+    try:
+        about = read_about(path).get("about", {}) if path.is_file() else {}
+    except InputError:
+        return ""
+    words = about.get("argv", [])
+    words = words.split() if isinstance(words, str) else words
+    made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
+    return str(about.get("instrument", made if made.startswith("papers.") else ""))
+
+
+def check_own(path: Path, module: str, folders: Sequence[Path] = ()) -> None:
+    """Raise `InputError` if another command than `module` wrote the table at `path`, or if it is a CSV or parquet file
+    of somebody else in one of `folders`, which are read."""
+    maker = command_of(path)
+    if maker and maker != module:
+        raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
+    read = path.is_file() and not maker and path.suffix in (".csv", ".parquet")
+    if read and any(folder.resolve() in path.resolve().parents for folder in folders):
+        raise InputError(f"--out {path} is an input, which would be lost; name another file")
+
+
 def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
     """A table on the terminal; numbers right-aligned, floats with `digits` decimals.
 

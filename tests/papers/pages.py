@@ -23,7 +23,8 @@ def planted(values: Values) -> pd.DataFrame:
     """A table of quantities from (preset, quantity) -> one value per seed; NaN is undefined."""
     rows = [
         {"preset": preset, "seed": seed, "quantity": quantity, "family": "planted", "unit": "planted", "value": x,
-         "sd": NAN, "ci_low": NAN, "ci_high": NAN, "n": 1, "detail": "", "undefined": "value: no head" if x != x else ""}
+         "sd": NAN, "ci_low": NAN, "ci_high": NAN, "n": 1, "detail": "",
+         "undefined": "value: no head" if x != x else ""}
         for (preset, quantity), seeds in values.items()
         for seed, x in enumerate(seeds)
     ]  # fmt: skip
