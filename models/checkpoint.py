@@ -41,6 +41,7 @@ from streamscope.models.tensors import (
     TOKENIZER,
     config_digest,
     read_tensors,
+    release_memory,
     sha256,
     write_tensors,
 )
@@ -314,7 +315,9 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
     model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
-    return model.to(device).eval()
+    model = model.to(device).eval()
+    release_memory()
+    return model
 
 
 def load_for_instruments(

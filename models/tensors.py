@@ -1,8 +1,10 @@
 """Files of a model, written atomically: tensors with the sha256 of their content, configuration, tokenizer."""
 
+import ctypes
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +83,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             "restore it or train the run again"
         )
     return tensors, metadata
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, which glibc otherwise keeps for later."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def sha256(path: Path) -> str:

@@ -7,6 +7,7 @@ bias(T)      bias [H, T, T] of the scores, or None; [B, H, T, T] for slopes [B, 
 
 import math
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -38,6 +39,30 @@ class Positions(nn.Module):
         return None
 
 
+_TABLES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
+"""The rotary tables in use: layers and models with equal positions hold the same tensors."""
+
+
+@torch.inference_mode(False)  # a model in training may share them
+def rotary_tables(
+    base: float, stretch: c.Stretch | None, rotated: int, n_ctx: int, dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
+    """cos and sin of t θ_i [T, 1, R], computed in fp64."""
+    keys = {name: (name, base, stretch, rotated, n_ctx, dtype, device) for name in ("cos", "sin")}
+    tables = {name: table for name, key in keys.items() if (table := _TABLES.get(key)) is not None}
+    if len(tables) == len(keys):
+        return tables
+    theta = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+    if stretch is not None:
+        s = ((stretch.original * theta / (2 * math.pi) - stretch.low) / (stretch.high - stretch.low)).clamp(0, 1)
+        theta = theta * ((1 - s) / stretch.factor + s)
+    angle = torch.outer(torch.arange(n_ctx, dtype=torch.float64), theta)
+    angle = torch.cat([angle, angle], -1)[:, None, :]
+    tables = {"cos": angle.cos().to(device, dtype), "sin": angle.sin().to(device, dtype)}
+    _TABLES.update({keys[name]: table for name, table in tables.items()})
+    return tables
+
+
 @implements(c.Rope)
 class Rope(Positions):
     """RoPE: x_t -> x_t cos(t θ) + rotate_half(x_t) sin(t θ), θ_i = base^(−2i/R) on the first R dimensions.
@@ -51,26 +76,16 @@ class Rope(Positions):
     def __init__(self, spec: c.Rope, d_head: int, n_heads: int, n_ctx: int) -> None:
         super().__init__(spec, d_head, n_heads, n_ctx)
         self.rotated = int(d_head * spec.fraction)
-        self.base, self.stretch, self.n_ctx = spec.base, spec.stretch, n_ctx
-        for name, table in self._tables(torch.float32).items():
+        self.table = spec.base, spec.stretch, self.rotated, n_ctx
+        for name, table in rotary_tables(*self.table, torch.float32, torch.get_default_device()).items():
             self.register_buffer(name, table, persistent=False)
 
-    def _tables(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """cos and sin of t θ_i [T, 1, R], computed in fp64."""
-        theta = self.base ** (-torch.arange(0, self.rotated, 2, dtype=torch.float64) / self.rotated)
-        if (to := self.stretch) is not None:
-            s = ((to.original * theta / (2 * math.pi) - to.low) / (to.high - to.low)).clamp(0, 1)
-            theta = theta * ((1 - s) / to.factor + s)
-        angle = torch.outer(torch.arange(self.n_ctx, dtype=torch.float64), theta)
-        angle = torch.cat([angle, angle], -1)[:, None, :]
-        return {"cos": angle.cos().to(dtype), "sin": angle.sin().to(dtype)}
-
     def _apply(self, fn: Any, recurse: bool = True) -> "Rope":
-        """Recompute the tables for `.to`, `.double` and the like, in the new dtype or at least fp32."""
+        """Take the tables anew for `.to`, `.double` and the like, in the new dtype or at least fp32."""
         super()._apply(fn, recurse)
-        device, dtype = self.cos.device, torch.promote_types(self.cos.dtype, torch.float32)
-        for name, table in self._tables(dtype).items():
-            setattr(self, name, table.to(device))
+        dtype = torch.promote_types(self.cos.dtype, torch.float32)
+        for name, table in rotary_tables(*self.table, dtype, self.cos.device).items():
+            setattr(self, name, table)
         return self
 
     def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:

@@ -46,6 +46,22 @@ def test_weights_are_mapped_and_not_copied(folder: Path) -> None:
     assert model.n_params() * 4 <= size
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_layers_share_their_rotary_tables_and_what_loading_used_is_given_back(tmp_path: Path) -> None:
+    """A table of cos and one of sin are 8192 x 64 x 4 bytes; 24 layers with tables of their own held 100 MB."""
+    save(build("llama", "tiny", d_model=128, n_heads=2, n_layers=24, n_ctx=8192), tmp_path / "long")
+    load("stories/gpt2")
+    before = anonymous()
+    model = load(tmp_path / "long")
+    taken = anonymous() - before
+    assert taken < 20e6, f"{taken / 1e6:.0f} MB"
+    tables = {getattr(b.attn.positions, t).data_ptr() for b in model.blocks for t in ("cos", "sin")}
+    assert len(tables) == 2
+    assert len({b.attn.positions.cos.data_ptr() for b in model.double().blocks}) == 1
+    assert model.blocks[0].attn.positions.cos.dtype == torch.float64
+    assert load(tmp_path / "long").blocks[3].attn.positions.cos.dtype == torch.float32
+
+
 def test_loading_imports_neither_torchs_compiler_nor_the_bridges() -> None:
     """Each takes a second or so of every command; a forward pass needs none of them either."""
     code = (
