@@ -160,7 +160,7 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
     largest = max(found["quantity"].str.partition(".")[2], key=float)
     least = {"recovered": 0.05, "kept": 0.01}
     rows = [
-        bound_row(Bound(quantity, arm, "above", limit, PLACE, "", least[name]), found)
+        bound_row(Bound(quantity, arm, "above", limit, PLACE, least[name]), found)
         for name, limit in (("recovered", HALF), ("kept", KEPT))
         for quantity in [f"{name}.{largest}"]
         for arm in dict.fromkeys(found["preset"])

@@ -5,7 +5,8 @@ from typing import Any
 import pandas as pd
 from plotly.subplots import make_subplots
 
-from streamscope.papers.dst.printed import PAPER_ALPHAS, PLACES, TABLE4, TABLE4_PRESET, TABLE5, degradation
+from streamscope.papers.comparison.printed import printed
+from streamscope.papers.dst.claims import PAPER_ALPHAS, PLACES, TABLE4, TABLE4_PRESET, TABLE5
 
 COLOURS = ("#3b6ea5", "#c8553d", "#2e7d32", "#8e6bb0", "#b8860b", "#4f8a8b", "#7f7f7f", "#a0522d")
 TITLE = "DST: streams taken away and attention sharpened; bars: 95 % over documents, diamonds and dots: the paper"
@@ -60,7 +61,7 @@ def _whole(canvas: Any, streams: pd.DataFrame, presets: list[str]) -> None:
         )  # fmt: skip
     paper = [(label, TABLE4[label.split(", ")[0]]) for label in labels if label.split(", ")[0] in TABLE4]
     canvas.add_scatter(
-        x=[float(printed.strip("+%")) for _, (_, printed) in paper], y=[place[label] for label, _ in paper],
+        x=[printed(f"dst-t4-change-{name}-everywhere") for _, name in paper], y=[place[label] for label, _ in paper],
         mode="markers", name="paper", marker={"color": "black", "size": 10, "symbol": "diamond-open"}, row=1, col=1,
     )  # fmt: skip
     canvas.update_xaxes(type="log", row=1, col=1)
@@ -95,7 +96,8 @@ def _curves(canvas: Any, table: pd.DataFrame, presets: list[str]) -> None:
             canvas.add_scatter(x=one["alpha"], y=one["percent"], **first, **style)
             canvas.add_scatter(x=one["alpha"], y=one["entropy"], showlegend=False, row=2, col=2, **style)
         if preset in TABLE5:
-            canvas.add_scatter(x=list(PAPER_ALPHAS), y=degradation(TABLE5[preset]), mode="lines", row=2, col=1,
+            canvas.add_scatter(x=list(PAPER_ALPHAS), y=[100 * (x / TABLE5[preset][0] - 1) for x in TABLE5[preset]],
+                               mode="lines", row=2, col=1,
                                line={"color": colour, "dash": "dot"}, name=f"{preset}, paper")  # fmt: skip
     for column in (1, 2):
         canvas.update_xaxes(type="log", title="α", tickvals=list(PAPER_ALPHAS), row=2, col=column)

@@ -41,7 +41,7 @@ from streamscope.models.config.presets import preset
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.rows import NAN, Progress, Rows
-from streamscope.papers.dst.printed import (
+from streamscope.papers.dst.claims import (
     CONTROL,
     FROZEN,
     FULL_IND,

@@ -24,6 +24,7 @@ from streamscope.papers.comparison.runs import (
     with_variants,
 )
 from streamscope.papers.dst import seeds
+from streamscope.papers.dst.claims import CONTROL, FROZEN, PLACES, TABLE1, TABLE8
 from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells
 from streamscope.papers.dst.measure import (
     INITIAL,
@@ -37,7 +38,6 @@ from streamscope.papers.dst.measure import (
     whole_loss,
 )
 from streamscope.papers.dst.options import Options
-from streamscope.papers.dst.printed import CONTROL, FROZEN, PLACES, TABLE1, TABLE8
 from streamscope.papers.dst.units import UNITS
 
 VARIED = ("attention.gate", "residual", "n_heads")

@@ -9,8 +9,8 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.papers.comparison.printed import smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.dst.claims import PAPER_ALPHAS, bounds, orders, printed_value
 from streamscope.papers.dst.factors import Cells, agreeing, factors
-from streamscope.papers.dst.printed import PAPER_ALPHAS, bounds, orders, printed
 
 
 def presets(quantities: pd.DataFrame) -> pd.DataFrame:
@@ -54,7 +54,7 @@ def judged(
     for order in orders(alphas):
         if not {order.more, order.less} <= set(names):
             continue
-        two = [printed(preset, order.quantity, order.where) for preset in (order.more, order.less)]
+        two = [printed_value(preset, order.quantity, order.where) for preset in (order.more, order.less)]
         row = {
             "claim": f"{order.more} > {order.less}", "quantity": order.quantity, "where": order.where,
             "paper": two[0] - two[1], "printed": f"{two[0]:.4g} against {two[1]:.4g}",

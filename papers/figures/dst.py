@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.papers.dst.printed import FROZEN, PAPER_ALPHAS, TABLE5
+from streamscope.papers.dst.claims import FROZEN, PAPER_ALPHAS, TABLE5
 from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
 

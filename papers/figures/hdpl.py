@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from streamscope.papers.comparison.curves import wide
+from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.look import Look, note, panels
 from streamscope.papers.figures.options import PaperFigure
-from streamscope.papers.figures.printed import printed
 
 HOME = "hdpl_eighth"
 NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", "canon": "Canon",

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.hdpl import losses
 from streamscope.papers.figures.look import MARKERS, Look, panels, single
 from streamscope.papers.figures.options import PaperFigure
-from streamscope.papers.figures.printed import printed
-from streamscope.papers.krom.printed import STREAM_COSINE, SWAP
+from streamscope.papers.krom.claims import BIASES
 
 HOME = "krom_eighth"
 Tables = Mapping[str, pd.DataFrame]
@@ -126,10 +126,9 @@ def cosines(tables: Tables, look: Look) -> Any:
             look_of = {"color": look.colour(i), "symbol": MARKERS[j], "size": 6}
             canvas.add_scatter(x=rows["b_res"] + 0.5 * i - 0.25, y=rows[column], name=f"{preset}, {name}",
                                mode="markers", marker=look_of)  # fmt: skip
-    biases = list(STREAM_COSINE)
-    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-cosine-b{abs(bias):g}") for bias in biases], name="the post",
+    canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-cosine-b{abs(bias):g}") for bias in BIASES], name="the post",
                        **look.points(6, paper=True, size=8))  # fmt: skip
-    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
     canvas.update_yaxes(title="cosine between streams")
     return canvas
 
@@ -144,10 +143,9 @@ def sweep(tables: Tables, look: Look) -> Any:
         canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **look.points(i, size=6))
     if len(bf16):
         canvas.add_scatter(x=bf16["b_res"] + 0.6, y=bf16["swap"], name="trained, bf16", **look.points(3, size=6))
-    biases = list(SWAP)
-    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-swap-b{abs(bias):g}") / 100 for bias in biases],
+    canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-swap-b{abs(bias):g}") / 100 for bias in BIASES],
                        name="at the start, the post", **look.points(6, paper=True, size=8))  # fmt: skip
-    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
     canvas.update_yaxes(title="p(swap)", type="log", exponentformat="power", dtick=1)
     return canvas
 
@@ -156,10 +154,9 @@ def gradient(tables: Tables, look: Look) -> Any:
     """p(1−p), how much a swap moves with its logit, by the initial bias: of the softmax in use, and as printed."""
     canvas, table = single(look, 0.75), tables["arithmetic"].drop_duplicates("bias")
     canvas.add_scatter(x=table["bias"], y=table["p(1-p)"], name="here", **look.points(0, size=6))
-    biases = list(SWAP)
-    canvas.add_scatter(x=biases, y=[printed(f"krom-sweep-gradient-b{abs(bias):g}") for bias in biases], name="the post",
+    canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-gradient-b{abs(bias):g}") for bias in BIASES], name="the post",
                        **look.points(6, paper=True, size=10))  # fmt: skip
-    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=biases)
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
     canvas.update_yaxes(title="p(1 − p)", type="log", exponentformat="power", dtick=1)
     return canvas
 

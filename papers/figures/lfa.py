@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.look import RULE, Look, key_of_paper, note, panels, single
 from streamscope.papers.figures.options import PaperFigure
-from streamscope.papers.figures.printed import printed
 from streamscope.probes.pds import FIXED
 
 ORDER = ("lfa", "std-t", "d-cas", "cfm")

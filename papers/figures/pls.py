@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures.drawing import PALETTE
+from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.layouts import cells, layouts
 from streamscope.papers.figures.look import RULE, Look, note, panels, single
 from streamscope.papers.figures.options import OwnTable, PaperFigure
-from streamscope.papers.figures.printed import printed, quoted
 
 HOME, MODES = "pls_eighth", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}
@@ -219,7 +219,7 @@ def clusters(tables: Tables) -> pd.DataFrame:
     taken: Counter[int] = Counter()
     rows = []
     for claim in cells(layouts()["pls"]["3"]).values():
-        said = CLUSTER.fullmatch(quoted(claim))
+        said = CLUSTER.fullmatch(rows()[claim]["quote"])
         assert said is not None
         depth = int(said["depth"])
         mine = here[here["depth"].round() == depth].sort_values("n", ascending=False, kind="stable")

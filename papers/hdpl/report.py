@@ -20,6 +20,7 @@ from streamscope.papers.comparison.curves import GAP_UNITS, POINT_UNITS, curves,
 from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
 from streamscope.papers.comparison.curves import judged as judged_curves
 from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, Below, Printed, against, bundled, losses, order
+from streamscope.papers.comparison.printed import printed
 from streamscope.papers.comparison.report import reopen, write_page
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
@@ -28,11 +29,11 @@ PRESETS = ("llama", "hdpl")
 VARIED = ("attention.o", "mlp.down")
 """Projections of which runs may have either kind, as arms of their own: hdpl and hdpl+o=hdpl."""
 TABLE1 = "Table 1, final validation loss"
-ARCHITECTURES = {"llama": Printed(4.3206, TABLE1), "hdpl": Printed(4.2838, TABLE1)}
+ARCHITECTURES = {name: Printed(printed(f"hdpl-t1-loss-{name}"), TABLE1) for name in ("llama", "hdpl")}
 DENSE = "§1, §2.4, §3"
 """Where o and down stay dense "to preserve full-rank feature mixing"."""
 ORDER = (
-    Below("hdpl", "llama", (4.2838, 4.3206), TABLE1),
+    Below("hdpl", "llama", (printed("hdpl-t1-loss-hdpl"), printed("hdpl-t1-loss-llama")), TABLE1),
     *(Below("hdpl", f"hdpl+{more}", None, DENSE) for more in ("o=hdpl", "down=hdpl", "o=hdpl+down=hdpl")),
 )
 WITHDRAWN = "withdrawn: the dense model does not start as the authors' does"

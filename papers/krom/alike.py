@@ -15,13 +15,18 @@ import pandas as pd
 
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
-from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, printed
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS
-from streamscope.papers.krom.printed import ABOVE, JUMP, STREAM_COSINE
 
+SURVIVE = "Directions survive multi-stream coupling"
+ABOVE = ((-8.0, "excess", "0", SURVIVE), (-8.0, "cosine", "0.044", SURVIVE), (-2.0, "excess", "0", "What this means"))
+"""Bias, quantity, limit and place of what the blog says of directions: "random directions would have cosine ≈ 0 ±
+0.044, so these are clearly not noise" of −8, "preserves directional structure" of −2."""
+JUMP = f"{SURVIVE}, What replicates"
+"""Where the cosine "jumps to a plateau"."""
 SHUFFLED = ", shuffled labels"
 """What follows an arm's label in the quantities where the labels are shuffled."""
 EQUAL = "no layer in which the two sets differ in every stream"
@@ -116,7 +121,7 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
     for _, runs in own.groupby(["preset", "steps"], sort=False):
         arms = {r.b_res: label(r) for r in runs.itertuples()}
         rows += [
-            bound_row(Bound(quantity, arms[bias], "above", text, where, ""), found)
+            bound_row(Bound(quantity, arms[bias], "above", text, where), found)
             for bias, quantity, text, where in ABOVE if bias in arms
         ]  # fmt: skip
         if {-8.0, -2.0} <= set(arms):
@@ -126,11 +131,11 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
 
 def _jump(found: pd.DataFrame, claim: Order) -> dict[str, Any]:
     """The row of a jump between two biases; the blog prints that of the cosine."""
-    more, less = STREAM_COSINE[-2.0], STREAM_COSINE[-8.0]
-    printed = claim.quantity == "cosine"
+    more, less = printed("krom-sweep-cosine-b2"), printed("krom-sweep-cosine-b8")
+    is_printed = claim.quantity == "cosine"
     row = {
         "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
-        "paper": more - less if printed else NAN, "printed": f"{more} against {less}" if printed else "",
+        "paper": more - less if is_printed else NAN, "printed": f"{more} against {less}" if is_printed else "",
         "smallest": SMALLEST["cosine"],
     }  # fmt: skip
     return pairs_row(row, paired(found, claim.quantity, claim.more, claim.less))

@@ -145,8 +145,8 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
     from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
 
     more, less = "-8 to -2", "-2 to 0"
-    copies = Bound("spread", "-8", "below", str(NEAR), "One stream, four streams", "", 0.0)
-    saturated = Bound("gained", less, "below", str(SMALLEST["share"]), MEANS, "", 0.0)
+    copies = Bound("spread", "-8", "below", str(NEAR), "One stream, four streams", 0.0)
+    saturated = Bound("gained", less, "below", str(SMALLEST["share"]), MEANS, 0.0)
     row = {"claim": f"{more} > {less}", "quantity": "gained", "where": MEANS, "paper": NAN, "printed": "",
            "smallest": SMALLEST["share"]}  # fmt: skip
     diminishing = pairs_row(row, paired(found, "gained", more, less))

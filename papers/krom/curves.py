@@ -12,8 +12,8 @@ import pandas as pd
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.curves import curves, gaps, online
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.krom.claims import ORDER
 from streamscope.papers.krom.mixing import arm
-from streamscope.papers.krom.printed import ORDER
 
 PAIRS = tuple((one.less, one.more) for one in ORDER if not one.instead)
 SAID = {

@@ -15,11 +15,11 @@ from streamscope.models.training.config import Training
 from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
+from streamscope.papers.krom.claims import ARCHITECTURES, ORDER
 from streamscope.papers.krom.curves import at_the_end, of_arms
 from streamscope.papers.krom.curves import compared as compared_curves
 from streamscope.papers.krom.found import BUNDLED, CONTROL, Found
 from streamscope.papers.krom.mixing import arm, by_factors, factors, judged, mixing_row, topology, way
-from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.variants import topology_row
 
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")

@@ -189,10 +189,10 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
 
     mild, deep, full = of("kromcanon -2, fp32"), of("kromcanon -8, bf16"), of("kromcanon 0, fp32")
     bounds = [
-        Bound("stable", mild, "above", STABLE, LAYERS, "", rho_least),
-        Bound("helps", mild, "above", "0", LAYERS, "", rho_least),
-        Bound("slope", deep, "below", "0", SURVIVE, "", STEEP),
-        Bound("spread", full, "below", NEAR, MEANS, "", 0.0),
+        Bound("stable", mild, "above", STABLE, LAYERS, rho_least),
+        Bound("helps", mild, "above", "0", LAYERS, rho_least),
+        Bound("slope", deep, "below", "0", SURVIVE, STEEP),
+        Bound("spread", full, "below", NEAR, MEANS, 0.0),
     ]
     orders = [
         Order("slope", mild, deep, SURVIVE, STEEP),

@@ -102,18 +102,18 @@ def claims(mixing: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
     for name, one in _groups(mixing):
         arms = _arms(one)
         rows += [
-            bound_row(Bound(quantity, arms[bias], side, text, where, ""), found)
+            bound_row(Bound(quantity, arms[bias], side, text, where), found)
             for bias, quantity, side, text, where in BOUNDS if bias in arms
         ]  # fmt: skip
         rows += [
-            bound_row(Bound(quantity, _of(name, biases), side, text, where, "", least), found)
+            bound_row(Bound(quantity, _of(name, biases), side, text, where, least), found)
             for biases, quantity, side, text, where, least in (RANGE, BEND) if set(biases) <= set(arms)
         ]  # fmt: skip
         for quantity, more, less, printed, where, least in ORDERS:
             if {more, less} <= set(arms):
                 rows.append(_order(Order(quantity, arms[more], arms[less], where, least), printed, found))
     if (found["quantity"] == "gain").any():
-        rows.append(bound_row(Bound("gain", GAIN, "above", "0", GAIN_WHERE, ""), found))
+        rows.append(bound_row(Bound("gain", GAIN, "above", "0", GAIN_WHERE), found))
     return _alike(with_verdicts(rows, quantities=found)) if rows else pd.DataFrame()
 
 

@@ -4,20 +4,21 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.papers.comparison.printed import Order, smallest
+from streamscope.papers.comparison.printed import Bound, Order, claims_to_judge, numbers, smallest
 from streamscope.papers.comparison.seeds import NAN
 from streamscope.papers.comparison.verdicts import CANNOT, bound_row, measured, with_verdicts
 from streamscope.papers.lfa.competence import competence, unable
-from streamscope.papers.lfa.printed import BOUNDS, ORDERS, printed
 from streamscope.papers.lfa.runs import Arms
 from streamscope.papers.lfa.seeds import EXACT, contrast
 
+ORDERS = [claim for claim in claims_to_judge("lfa") if isinstance(claim, Order)]
+BOUNDS = [claim for claim in claims_to_judge("lfa") if isinstance(claim, Bound)]
 WITHDRAWN = "withdrawn: measured among the candidates only, the paper's equation is over all keys"
 
 
 def order_row(claim: Order, quantities: pd.DataFrame, arms: Arms | None = None) -> dict[str, Any]:
     """One row for a claim that one architecture has more of something than another: their arms that differ least."""
-    paper = [printed(p, claim.quantity) for p in (claim.more, claim.less)]
+    paper = [numbers("lfa").get((p, claim.quantity)) for p in (claim.more, claim.less)]
     expected = paper[0].value - paper[1].value if paper[0] and paper[1] else NAN
     more, less = (claim.more, claim.less)
     if claim.quantity not in EXACT:  # what is counted is counted of the models that the paper describes

@@ -10,10 +10,10 @@ from streamscope.instruments.stats.comparisons import compare_seeds
 from streamscope.instruments.stats.effect_sizes import cohens_d
 from streamscope.instruments.stats.t_tests import constant
 from streamscope.instruments.undefined_cells import note, reasons
+from streamscope.papers.comparison.printed import numbers
 from streamscope.papers.comparison.rows import ONE_PER_RUN
 from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import COUNTED
-from streamscope.papers.lfa.printed import printed
 from streamscope.papers.lfa.runs import CONTROL, PRESETS, Arms, in_order
 from streamscope.probes.pds.measure import mean_plus_sd
 
@@ -96,7 +96,7 @@ def architectures(quantities: pd.DataFrame) -> pd.DataFrame:
     for quantity, family, unit, table in _each(quantities, arms):
         for preset in arms:
             values, left_out = seeds_of(table, quantity, preset)
-            paper = printed(preset, quantity)
+            paper = numbers("lfa").get((preset, quantity))
             if len(values):
                 row = estimate(values)
                 if unit.startswith("share") and ".minus_" not in quantity and family != "cost":  # NaN stays NaN

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from plotly.subplots import make_subplots
 
-from streamscope.papers.modes.printed import printed
+from streamscope.papers.pls.claims import printed
 from streamscope.papers.pls.figure import COLOURS, depth_bars
 from streamscope.papers.pls.runs import PRESETS, RUN
 

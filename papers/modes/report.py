@@ -9,22 +9,35 @@ import pandas as pd
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import INTERVAL
 from streamscope.instruments.command import show as print_rows
+from streamscope.papers.comparison.printed import Bound, Order, Ratio, claims_to_judge
 from streamscope.papers.comparison.report import Report, each_model, print_claims, reopen, stack, write_report
 from streamscope.papers.comparison.runs import Run, typed
 from streamscope.papers.modes.measure import Settings, measure_run
 from streamscope.papers.modes.options import Options
-from streamscope.papers.modes.printed import CLAIMS, printed, unfit
+from streamscope.papers.pls.claims import printed
 from streamscope.papers.pls.depth import UNITS as DEPTH_UNITS
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.seeds import claims, comparisons, presets
 from streamscope.papers.pls.units import UNITS as PLS_UNITS
 
+CLAIMS = claims_to_judge("modes")
+"""The limit of "near zero" and of "not", 0.1, is ours; the paper has none. "Sharper functional boundaries in the
+supervised model" are read as more tokens inside one. Claims of depth are judged by `papers.pls`."""
+FLAT = "hdbscan.flat"
+BY_CONSTRUCTION = (
+    "undefined by construction: but for the layer k* the features are 0 in most columns, so a cluster has one k*"
+)
 UNITS: dict[str, dict[str, str]] = {
     **{name: PLS_UNITS[name] for name in ("runs", "presets", "comparisons", "claims")},
     "depth": DEPTH_UNITS,
     "clusters": {"n": "tokens", "share": "share of all tokens", "k_star_mean": "layers", "k_star_sd": "layers"},
     "agreement": {"value": "1: the same clusters, 0: as by chance", "n": "tokens", "documents": "documents"},
 }
+
+
+def unfit(claim: Bound | Order | Ratio) -> str:
+    """Why a claim cannot be judged by these features, the text of its verdict; "" where it can."""
+    return BY_CONSTRUCTION if claim.quantity == FLAT else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,10 @@ import pandas as pd
 
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.diagonality import OWN
-from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, Ratio
 from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
 from streamscope.papers.pls.derived import LARGEST
-from streamscope.papers.pls.printed import Ratio
 from streamscope.papers.pls.runs import PRESETS
 
 LEAST = 0.01

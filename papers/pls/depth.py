@@ -21,7 +21,7 @@ from streamscope.instruments.data import Tokens
 from streamscope.instruments.open_data import OpenTokens
 from streamscope.instruments.stats.means import hits
 from streamscope.papers.comparison.rows import Progress, Rows
-from streamscope.papers.pls.printed import SECOND_PEAK
+from streamscope.papers.pls.claims import SECOND_PEAK
 from streamscope.text.shards import TokenShards
 
 UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}

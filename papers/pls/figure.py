@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from plotly.subplots import make_subplots
 
+from streamscope.papers.pls.claims import printed
 from streamscope.papers.pls.competence import LEAST
 from streamscope.papers.pls.depth import ranges
-from streamscope.papers.pls.printed import printed
 from streamscope.papers.pls.runs import PRESETS, RUN
 
 COLOURS = {"pls": "#3b6ea5", "c2": "#e08a2e"}

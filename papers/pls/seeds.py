@@ -16,11 +16,11 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.ratios import table as ratios_of
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.steer_heads.measure import leverage
-from streamscope.papers.comparison.printed import Bound, Order, Printed, smallest
+from streamscope.papers.comparison.printed import Bound, Order, Printed, Ratio, smallest
 from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.pls.claims import CLAIMS, SECOND_PEAK, factor, printed
 from streamscope.papers.pls.measure import Measured
-from streamscope.papers.pls.printed import CLAIMS, SECOND_PEAK, Ratio, factor, printed
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
 
 FACTORS = ("effect", "spread", "range")

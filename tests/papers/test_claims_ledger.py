@@ -27,11 +27,11 @@ from streamscope.papers.claims.ledger import COLUMNS, PAPERS, keys, read
 from streamscope.papers.claims.table import counts
 from streamscope.papers.claims.words import MEANINGS, Word
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
-from streamscope.papers.dst import printed as dst
-from streamscope.papers.krom import printed as krom
-from streamscope.papers.lfa import printed as lfa
-from streamscope.papers.modes import printed as modes
-from streamscope.papers.pls import printed as pls
+from streamscope.papers.dst import claims as dst
+from streamscope.papers.krom import claims as krom
+from streamscope.papers.lfa import claims as lfa
+from streamscope.papers.modes import report as modes
+from streamscope.papers.pls import claims as pls
 from streamscope.papers.scales.training import ORDER, all_cells
 
 NAN = float("nan")
@@ -374,14 +374,12 @@ def test_the_runs_that_commands_read_are_trained_by_a_grid(tmp_path: Path) -> No
 
 
 def printed_claims() -> list[tuple[str, str, str, str]]:
-    """(paper, printed text or "", quantity, whose) of every number and claim of the modules `printed.py`."""
-    found = [("lfa", p.text, p.quantity, p.preset) for p in lfa.PRINTED]
-    found += [("pls", p.text, p.quantity, p.preset) for p in (*pls.PRINTED, *modes.PRINTED)]
-    found += [("krom", "", "loss", f"{one.less} < {one.more}") for one in krom.ORDER]
+    """(paper, printed text or "", quantity, whose) of every claim that a comparison judges."""
+    found = [("krom", "", "loss", f"{one.less} < {one.more}") for one in krom.ORDER]
     for paper, claims in (
         ("lfa", (*lfa.ORDERS, *lfa.BOUNDS)),
         ("pls", (*pls.CLAIMS, *modes.CLAIMS)),
-        ("dst", (*dst.ORDERS, *dst.bounds(["dst-kron+frozen_token", "dst-full-ind"], ["dst-kron"]))),
+        ("dst", (*dst.orders(), *dst.bounds(["dst-kron+frozen_token", "dst-full-ind"], ["dst-kron"]))),
     ):
         for claim in claims:
             if claim in dst.bounds(["dst-full-ind"], []) and claim.quantity != "cost.ffn":
@@ -786,7 +784,7 @@ def test_the_command_filters_counts_and_writes(tmp_path: Path, capsys: pytest.Ca
     assert "A has more than B." in (tmp_path / "out.html").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="no claim is all of that"):
         main([*own, "--verdict", "contradicted"])
-    with pytest.raises(InputError, match="--out out.pdf: the format"):
+    with pytest.raises(InputError, match="--out out.pdf: the ending of the name"):
         main([*own, "--out", "out.pdf"])
 
 

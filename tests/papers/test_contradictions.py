@@ -25,7 +25,7 @@ from streamscope.models.make import build
 from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.ledger import read
-from streamscope.papers.dst.printed import PAPER_ALPHAS, TABLE5
+from streamscope.papers.dst.claims import PAPER_ALPHAS, TABLE5
 from tests.papers.test_claims_ledger import FILES, TEXTS
 
 CLAIMS = {claim.row["id"]: claim.row for claim in read(HERE)}

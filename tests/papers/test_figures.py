@@ -24,7 +24,7 @@ from streamscope.papers import dst, figures, hdpl, krom, lfa, pls
 from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.claims.ledger import read as ledger
-from streamscope.papers.dst.printed import TABLE5
+from streamscope.papers.dst.claims import TABLE5
 from streamscope.papers.figures.layouts import arranged, cells, layouts, measured_cell, others
 from streamscope.papers.figures.look import GREYS, Look
 from streamscope.papers.figures.options import RESULTS

@@ -22,9 +22,9 @@ from streamscope.papers.comparison.losses import (
     order,
 )
 from streamscope.papers.krom import main
+from streamscope.papers.krom.claims import ARCHITECTURES, ORDER
 from streamscope.papers.krom.found import BUNDLED
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
-from streamscope.papers.krom.printed import ARCHITECTURES, ORDER
 from streamscope.papers.krom.report import again, open_runs, read
 from tests.papers.pages import as_bundled, assert_same_tables, short_page
 from tests.tiny import arguments

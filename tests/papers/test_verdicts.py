@@ -95,7 +95,7 @@ def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
     seeds = [0.10, 0.13, 0.12]
     table = planted({("lfa", "x"): seeds})
     above, below, near = (
-        bound_row(Bound("x", "lfa", side, text, "", ""), table)
+        bound_row(Bound("x", "lfa", side, text, ""), table)
         for side, text in (("above", "0.075"), ("below", "0.075"), ("below", "0.12"))
     )
     test = stats.ttest_1samp(seeds, 0.075)
@@ -120,7 +120,7 @@ def test_pairs_are_judged_by_students_interval_of_their_differences() -> None:
 
 def test_seeds_that_all_give_one_number_are_judged_by_it() -> None:
     def verdict(values: list[float], smallest: float = NAN) -> str:
-        claim = Bound("x", "lfa", "below", "1.9", "", "", None if smallest != smallest else smallest)
+        claim = Bound("x", "lfa", "below", "1.9", "", None if smallest != smallest else smallest)
         judged = with_verdicts([bound_row(claim, planted({("lfa", "x"): values}))])
         assert np.isnan(judged["p"][0]) and "without spread" in judged["undefined"][0]
         return str(judged["direction"][0])
@@ -134,7 +134,7 @@ def test_seeds_that_all_give_one_number_are_judged_by_it() -> None:
 
 def test_one_seed_and_no_run_are_undefined() -> None:
     table = planted({("lfa", "x"): [1.8], ("cfm", "x"): [NAN, NAN]})
-    claims = [Bound("x", preset, "above", "1", "", "") for preset in ("lfa", "cfm", "std-t")]
+    claims = [Bound("x", preset, "above", "1", "") for preset in ("lfa", "cfm", "std-t")]
     judged = with_verdicts([bound_row(claim, table) for claim in claims])
     assert judged["direction"].tolist() == [
         "undefined: one seed of lfa", "undefined: no head", "undefined: no run of std-t"
