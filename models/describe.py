@@ -3,6 +3,7 @@
 python -m models.describe lfa
 python -m models.describe dst-kron --scale small --set residual.order=parallel
 python -m models.describe --run runs/lfa
+python -m models.describe hf:FOLDER
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ class Options:
     """Arguments of `python -m models.describe`."""
 
     preset: Annotated[str, tyro.conf.Positional] = ""
-    """A preset; without it, all presets are listed."""
+    """A preset, or hf:NAME, of which only the configuration is read; without it, all presets are listed."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "paper"
     """Scale of the preset."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -130,6 +131,18 @@ def _model(options: Options) -> "StreamTransformer":
         from streamscope.models.checkpoint import load
 
         return load(options.run)
+    from streamscope.models.checkpoint import foreign_name
+
+    if (name := foreign_name(options.preset)) is not None:
+        import torch
+
+        from streamscope.models.interop.huggingface.convert import read_config, source_folder
+        from streamscope.models.transformer import StreamTransformer
+
+        if options.set or options.scale != Options.scale:
+            raise InputError("--scale and --set only change a preset: leave them out with hf:NAME")
+        with torch.device("meta"):
+            return StreamTransformer(read_config(source_folder(name))[0], seed=None)
     from streamscope.models.config.presets import preset
     from streamscope.models.config.serialization import parse_set
     from streamscope.models.make import build

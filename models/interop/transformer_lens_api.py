@@ -1,6 +1,6 @@
 """The interface that TransformerLens' tools expect: `cfg`, run_with_cache, text (weights: `models.weights`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -227,16 +227,22 @@ class LensMixin(WeightsMixin):
             raise InputError("this model has no tokenizer: pass token ids, or load a run with a tokenizer")
         return self.tokenizer
 
-    def to_tokens(self, text: str | Sequence[str], prepend_bos: bool = True) -> Int[Tensor, "B T"]:
-        """Token ids, padded on the right (`to_batch` also gives the mask)."""
-        return self.to_batch(text, prepend_bos)[0]
+    def to_tokens(
+        self, text: str | Sequence[str], prepend_bos: bool = True, special: bool = False
+    ) -> Int[Tensor, "B T"]:
+        """Token ids, padded on the right (`to_batch` also gives the mask); `special` reads special tokens from text."""
+        return self.to_batch(text, prepend_bos, special)[0]
+
+    def to_chat(self, messages: Sequence[Mapping[str, str]], reply: bool = True) -> Int[Tensor, "1 T"]:
+        """Ids of a conversation by the model's chat template, with `reply` up to the answer (`Tokenizer.chat`)."""
+        return torch.tensor([self._text().chat(messages, reply=reply)], device=self.cfg.device)
 
     def to_batch(
-        self, text: str | Sequence[str], prepend_bos: bool = True
+        self, text: str | Sequence[str], prepend_bos: bool = True, special: bool = False
     ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """(tokens, mask), padded on the right; the mask is True on real tokens."""
         texts = [text] if isinstance(text, str) else list(text)
-        tokens, mask = self._text().batch(texts, bos=prepend_bos)
+        tokens, mask = self._text().batch(texts, bos=prepend_bos, special=special)
         device = self.cfg.device
         return tokens.to(device), mask.to(device)
 

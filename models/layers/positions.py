@@ -47,16 +47,16 @@ _TABLES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
 def rotary_tables(
     base: float, stretch: c.Stretch | None, rotated: int, n_ctx: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:
-    """cos and sin of t θ_i [T, 1, R], computed in fp64."""
+    """cos and sin of t θ_i [T, 1, R], computed in fp64 on the CPU (arange on "meta" imports torch's compiler)."""
     keys = {name: (name, base, stretch, rotated, n_ctx, dtype, device) for name in ("cos", "sin")}
     tables = {name: table for name, key in keys.items() if (table := _TABLES.get(key)) is not None}
     if len(tables) == len(keys):
         return tables
-    theta = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+    theta = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64, device="cpu") / rotated)
     if stretch is not None:
         s = ((stretch.original * theta / (2 * math.pi) - stretch.low) / (stretch.high - stretch.low)).clamp(0, 1)
         theta = theta * ((1 - s) / stretch.factor + s)
-    angle = torch.outer(torch.arange(n_ctx, dtype=torch.float64), theta)
+    angle = torch.outer(torch.arange(n_ctx, dtype=torch.float64, device="cpu"), theta)
     angle = torch.cat([angle, angle], -1)[:, None, :]
     tables = {"cos": angle.cos().to(device, dtype), "sin": angle.sin().to(device, dtype)}
     _TABLES.update({keys[name]: table for name, table in tables.items()})

@@ -1,11 +1,12 @@
 """Prepares the data of a run: tokenizer, training part and validation part as token shards."""
 
 import hashlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import TrainedManifest, ValidatedConfig, read_json
+from streamscope.cli.disk import Manifest, TrainedManifest, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import bundled_folder, run_label
 from streamscope.text import SplitAt
@@ -16,6 +17,8 @@ from streamscope.text.shards import TokenShards, Windows, in_validation, pack
 from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
+ELSEWHERE = "stories:1:200"
+"""Data on which models are measured that were trained elsewhere."""
 BLOCKS = 10
 """Number of blocks per document whose ends are held out if whole documents cannot be."""
 
@@ -120,6 +123,8 @@ def evaluation_shards(
 ) -> TokenShards:
     """Documents to measure a run on: `source`, or the run's own validation data with its own options.
 
+    A model that was trained elsewhere is measured on the built-in stories, which a line on stderr says.
+
     Raises `InputError` if the run's validation data is missing or has changed.
     """
     if source is not None:
@@ -128,6 +133,12 @@ def evaluation_shards(
         if given != usual:
             raise InputError(f"--{name} {given} is for --data SOURCE; the run's own data are read as in its training")
     saved = read_json(folder / "config.json", ValidatedConfig).get("data")
+    path = folder / "manifest.json"
+    if saved is None and path.is_file() and "source" in read_json(path, Manifest):
+        print(
+            f"{run_label(folder)} was trained elsewhere; measured on {ELSEWHERE} (--data for others)", file=sys.stderr
+        )
+        return pack(open_corpus(ELSEWHERE), tokenizer)
     if saved is None:
         raise InputError(f"{run_label(folder)} does not record its training data: give --data SOURCE")
     try:

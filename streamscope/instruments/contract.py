@@ -154,6 +154,7 @@ class Instrument(ValidatedOptions):
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),
             **numerics_of(data.model),
+            **getattr(data.model, "origin", {}),
             **recipe_of(data.model),
             **seen.about,
         }

@@ -5,8 +5,9 @@ files (`special_tokens`), else the first of `BOS_NAMES`. The rule is a post-proc
 libraries get the same ids from it. A token that the file's post-processor appends is omitted, because our texts
 continue.
 
-Special tokens are never read from text: `<|endoftext|>` in a text is thirteen ordinary characters. So no text can fake
-the start of a document, and a byte-level tokenizer returns exactly the given text.
+Special tokens are read from text only on request (`special=True`, and in a chat's template): otherwise `<|endoftext|>`
+is thirteen ordinary characters. So no text can fake the start of a document, and a byte-level tokenizer returns exactly
+the given text.
 
     tokenizer = Tokenizer.train(corpus.documents(), d_vocab=4096)
     tokenizer.save("tokenizer.json")
@@ -15,7 +16,7 @@ the start of a document, and a byte-level tokenizer returns exactly the given te
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -29,6 +30,7 @@ from torch import Tensor
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT
+from streamscope.text.chat import TEMPLATE, read_template, render
 from streamscope.text.special_tokens import SpecialTokens, special_tokens
 
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
@@ -53,6 +55,8 @@ class Tokenizer:
         pad_id: the padding of a batch; it equals `bos_id`, because padding is masked and needs no id of its own.
         eos_id: the token that ends a text according to its files, or None; it is not stored in tokenizer.json.
         note: deviations from the files, or "".
+        bos_policy: the token that begins every text, and whether its own files add it.
+        chat_template: the Jinja template of a conversation, or None; it is saved next to tokenizer.json.
     """
 
     d_vocab: int
@@ -60,6 +64,8 @@ class Tokenizer:
     pad_id: int
     eos_id: int | None
     note: str
+    bos_policy: str
+    chat_template: str | None = None
 
     def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):
         """Wrap `backend`, and write the BOS rule into its post-processor. `named` comes from other files.
@@ -71,7 +77,8 @@ class Tokenizer:
         backend.no_padding()
         named = named or SpecialTokens()
         _add(backend, named)
-        self.bos_id, self.eos_id, self.note = _ends(backend, named)
+        self.bos_id, self.eos_id, self.note, own = _ends(backend, named)
+        self.bos_policy = f"{backend.id_to_token(self.bos_id)!r}, which its own files {'' if own else 'do not '}add"
         self.pad_id = self.bos_id
         bos = str(backend.id_to_token(self.bos_id))
         backend.add_special_tokens([bos])
@@ -129,9 +136,11 @@ class Tokenizer:
                 return cls._from_pair(path.with_name(vocab), path.with_name(merges))
         named = special_tokens(path.parent) if path.name == "tokenizer.json" else None
         try:
-            return cls.from_json(path.read_text(encoding="utf-8-sig"), named)
+            made = cls.from_json(path.read_text(encoding="utf-8-sig"), named)
         except (InputError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: {error}") from error
+        made.chat_template = None if named is None else read_template(path.parent)
+        return made
 
     @classmethod
     def from_transformers(cls, theirs: Any) -> "Tokenizer":
@@ -139,7 +148,9 @@ class Tokenizer:
         if not hasattr(theirs, "backend_tokenizer"):
             raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets: use a fast tokenizer")
         named = SpecialTokens(bos=theirs.bos_token, eos=theirs.eos_token)
-        return cls.from_json(theirs.backend_tokenizer.to_str(), named)
+        made = cls.from_json(theirs.backend_tokenizer.to_str(), named)
+        made.chat_template = theirs.chat_template if isinstance(theirs.chat_template, str) else None
+        return made
 
     @classmethod
     def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
@@ -152,9 +163,11 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise InputError(f"{vocab}: not a BPE vocabulary with its merges ({error})") from error
         try:
-            return cls(backend, named)
+            made = cls(backend, named)
         except InputError as error:
             raise InputError(f"{vocab.parent}: {error}") from None
+        made.chat_template = read_template(vocab.parent)
+        return made
 
     @classmethod
     def from_json(cls, text: str, named: SpecialTokens | None = None) -> "Tokenizer":
@@ -178,29 +191,56 @@ class Tokenizer:
         return self._backend.to_str()
 
     def save(self, path: str | Path) -> None:
-        """Write `tokenizer.json` to the file or folder `path`, atomically."""
+        """Write `tokenizer.json` to the file or folder `path`, atomically, and the chat template next to it."""
         path = Path(path).expanduser()
         if path.is_dir():
             path = path / "tokenizer.json"
         write_text(path, self.to_json())
+        if self.chat_template:
+            write_text(path.with_name(TEMPLATE), self.chat_template)
 
     @cached_property
     def sha256(self) -> str:
         """sha256 of `to_json()` as hex digits: equal digests give equal ids."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
-    def encode(self, text: str, *, bos: bool = True) -> list[int]:
-        """The ids of `text`, with BOS unless `bos` is False."""
-        return self.encode_batch([text], bos=bos)[0]
+    def encode(self, text: str, *, bos: bool = True, special: bool = False) -> list[int]:
+        """The ids of `text`, with BOS unless `bos` is False; see `encode_batch`."""
+        return self.encode_batch([text], bos=bos, special=special)[0]
 
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[list[int]]:
-        """`[encode(text) for text in texts]`, faster. Raises `InputError` unless all are str without lone
-        surrogates."""
+    def encode_batch(self, texts: Sequence[str], *, bos: bool = True, special: bool = False) -> list[list[int]]:
+        """`[encode(text) for text in texts]`, faster. Raises `InputError` unless all are str without lone surrogates.
+
+        With `special`, names of special tokens in a text are those tokens, and a text that begins with BOS gets no
+        second one.
+        """
+        backend = self._special_backend if special else self._backend
         try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=bos)
+            encodings = backend.encode_batch_fast(list(texts), add_special_tokens=bos)
         except Exception as error:  # the library raises Exception itself where a word has no token
             raise _unreadable(error) from error
-        return [encoding.ids for encoding in encodings]
+        rows = [encoding.ids for encoding in encodings]
+        return [row[1:] if special and bos and row[:2] == [self.bos_id] * 2 else row for row in rows]
+
+    @cached_property
+    def _special_backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer that reads special tokens from text."""
+        backend = tokenizers.Tokenizer.from_str(self.to_json())
+        backend.encode_special_tokens = False
+        return backend
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, reply: bool = True) -> list[int]:
+        """The ids of a conversation ({"role", "content"}) by the chat template, with `reply` up to the answer.
+
+        The template writes its own special tokens; nothing is put in front. Raises `InputError` without a template, and
+        as `chat.render` does.
+        """
+        if self.chat_template is None:
+            raise InputError("this tokenizer has no chat template: its folder lacks chat_template.jinja")
+        ids = {"bos_token": self.bos_id, "eos_token": self.eos_id}
+        tokens = {role: self._added[i] for role, i in ids.items() if i is not None and i in self._added}
+        text = render(self.chat_template, messages, reply=reply, **tokens)
+        return self.encode(text, bos=False, special=True)
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of `ids` without special and unused ones; `InputError` for an id out of range."""
@@ -249,14 +289,16 @@ class Tokenizer:
             raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}: check the span")
         return positions
 
-    def batch(self, texts: Sequence[str], *, bos: bool = True) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    def batch(
+        self, texts: Sequence[str], *, bos: bool = True, special: bool = False
+    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """Ids padded on the right to the longest text, and a mask that is True on real tokens.
 
         Raises `InputError` without any text, and like `encode_batch`.
         """
         if not texts:
             raise InputError("a batch needs at least one text")
-        rows = self.encode_batch(texts, bos=bos)
+        rows = self.encode_batch(texts, bos=bos, special=special)
         lengths = torch.tensor([len(row) for row in rows])
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         ids = torch.full(mask.shape, self.pad_id)
@@ -294,8 +336,8 @@ def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
             )
 
 
-def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str]:
-    """(BOS, EOS or None, deviations from the files)."""
+def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str, bool]:
+    """(BOS, EOS or None, deviations from the files, whether the files put BOS first)."""
     try:
         encoding = backend.encode("a", add_special_tokens=True)
     except Exception as error:
@@ -311,16 +353,16 @@ def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int
     if behind:
         notes.append(f"its post-processor ends texts with {backend.id_to_token(behind[-1])!r}, which is omitted")
     if front:
-        return front[0], eos, "; ".join(notes)
+        return front[0], eos, "; ".join(notes), True
     if ids["bos"] is not None:
-        return ids["bos"], eos, "; ".join(notes)
+        return ids["bos"], eos, "; ".join(notes), False
     bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
     if bos is None:
         raise InputError(f"the vocabulary has no BOS token: add one of {' '.join(BOS_NAMES)}")
     if named.source or behind:
         lacks = f"names {named.bos!r} as BOS, which the vocabulary lacks" if named.bos else "names no BOS"
         notes.append(f"{named.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
-    return bos, eos, "; ".join(notes)
+    return bos, eos, "; ".join(notes), False
 
 
 def _file_in(folder: Path) -> Path:

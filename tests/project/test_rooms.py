@@ -146,6 +146,7 @@ BESIDE = {
         "transformers",
     },
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
+    "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
     "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens
     "models/training/loop.py": {"resource"},  # not on Windows
     "models/training/parallel.py": {  # of several GPUs only

@@ -1,11 +1,12 @@
-"""Open GPT-2, GPT-NeoX (Pythia), Llama, Qwen2 and Qwen3 folders from Hugging Face as our models.
+"""Open GPT-2, GPT-NeoX (Pythia), Llama, Qwen2 and Qwen3 from Hugging Face, folders and GGUF files, as our models.
 
     python -m models.interop.huggingface ./pythia-70m --out runs/pythia
+    python -m models.interop.huggingface SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2
     python -m interventions.ablate hf:./pythia-70m --data stories:1:200
 
 The first writes a run folder, which every command accepts. The second writes it to the cache, once per state of the
 folder. A name such as hf:EleutherAI/pythia-70m is looked up in the hub's cache on this machine; nothing is downloaded.
-Weights are read from safetensors, sharded or not; pickled weights are refused.
+Weights are read from safetensors, sharded or not, or dequantised from a GGUF file; pickled weights are refused.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Options:
     """Arguments of `python -m models.interop.huggingface`."""
 
     folder: Annotated[str, tyro.conf.Positional] = ""
-    """Folder with config.json and safetensors, or name of a model in the hub's cache."""
+    """Folder with config.json and safetensors, GGUF file, or name of a model in the hub's cache."""
     out: Path | None = None
     """Run folder to write."""
 

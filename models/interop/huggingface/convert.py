@@ -1,4 +1,4 @@
-"""Converts a Hugging Face folder to a run folder: configuration, weights, tokenizer, source."""
+"""Converts a Hugging Face folder or a GGUF file to a run folder: configuration, weights, tokenizer, source."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,21 +21,23 @@ from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import Decoder
+from streamscope.models.interop.huggingface import gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, Weight, Whole
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, sha256, write_tensors
 from streamscope.text.cache import cache_root, cached
+from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import PAIRS, Tokenizer
 
 INDEX = "model.safetensors.index.json"
 READ = (
     "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", *PAIRS, *PAIRS.values(),
+    "special_tokens_map.json", "added_tokens.json", TEMPLATE, *PAIRS, *PAIRS.values(),
 )  # fmt: skip
 """Files that are read besides the tensors, if they exist."""
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Suffixes of buffers in older files: causal masks and wavelengths."""
 REMEDY = "download it again"
-READER = 2
+READER = 3
 """Version of the reading rules; cached runs of other versions are not used."""
 
 
@@ -45,9 +48,10 @@ class Index(TypedDict):
 
 
 def source_folder(name: str) -> Path:
-    """The folder of a model: an existing folder, or one in the hub's cache. Raises `InputError` otherwise."""
+    """The folder of a model, or its GGUF file: one that exists, or in the hub's cache. Raises `InputError`
+    otherwise."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
         return path
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -66,16 +70,39 @@ def source_name(folder: Path) -> str:
     return str(folder.relative_to(here) if here in folder.parents else folder)
 
 
+def gguf_file(source: Path) -> Path | None:
+    """The GGUF file that is a model: `source` itself, or the only one of a folder without safetensors; else None.
+
+    Raises `InputError` for a folder with several.
+    """
+    if source.suffix == ".gguf" and source.is_file():
+        return source
+    if any((source / name).is_file() for name in ("model.safetensors", INDEX)):
+        return None
+    files = sorted(source.glob("*.gguf"))
+    if len(files) > 1:
+        raise InputError(f"{source} has several GGUF files: name one, as in hf:{files[0]}")
+    return files[0] if files else None
+
+
 def foreign(name: str) -> Path | None:
     """The folder of `hf:NAME` if only a bridge reads its family, else None."""
-    path = source_folder(name) / "config.json"
-    if not path.is_file() or read_json(path, dict[str, Any], REMEDY).get("model_type") in FAMILIES:
+    folder = source_folder(name)
+    path = folder / "config.json"
+    if (
+        gguf_file(folder) is not None
+        or not path.is_file()
+        or read_json(path, dict[str, Any], REMEDY).get("model_type") in FAMILIES
+    ):
         return None
     return path.parent
 
 
 def files_read(folder: Path) -> list[Path]:
     """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
+    if (file := gguf_file(folder)) is not None:
+        beside = file.with_name("tokenizer.json")
+        return [file, beside] if beside.is_file() else [file]
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
@@ -88,10 +115,7 @@ def content_digest(folder: Path) -> str:
 def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     """Read the configuration into our parts. Raises `InputError` for another family, and a missing or unsupported
     option."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError(f"{folder} has no config.json: is it a Hugging Face folder?")
-    theirs = read_json(path, dict[str, Any], REMEDY)
+    path, theirs = _their_config(folder)
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
         raise InputError(
@@ -107,6 +131,16 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
         raise InputError(f"{path} lacks {error}") from None
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InputError(f"{path} has a value of the wrong kind ({error})") from None
+
+
+def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """(file, fields) of the configuration of a folder or GGUF file."""
+    if (file := gguf_file(folder)) is not None:
+        return file, gguf.their_config(gguf.read_header(file))
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError(f"{folder} has no config.json: is it a Hugging Face folder?")
+    return path, read_json(path, dict[str, Any], REMEDY)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -137,11 +171,7 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     """
     with ExitStack() as stack:
         where: dict[str, Any] = {}
-        for path in weight_files(folder):
-            try:
-                file = stack.enter_context(safe_open(path, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise InputError(f"{path} is not a valid safetensors file ({error})") from None
+        for file in _opened(folder, config, family, stack):
             where |= dict.fromkeys(file.keys(), file)
         prefix = family.prefix if any(name.startswith(family.prefix) for name in where) else ""
         tensors: dict[str, Tensor] = {}
@@ -177,6 +207,20 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
                 f"{list(tensors[ours].shape)} there, {list(shape)} by config.json"
             )
     return config, tensors
+
+
+def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack) -> Iterator[Any]:
+    """The open files of weights, with `keys()` and `get_tensor(name)` under the library's names."""
+    if (path := gguf_file(folder)) is not None:
+        untied = replace(config, readout=replace(config.readout, tied=False))
+        names = [_their_name(their, family.prefix) for _, their, _ in _unrepeated(family, untied)]
+        yield gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])
+        return
+    for path in weight_files(folder):
+        try:
+            yield stack.enter_context(safe_open(path, framework="pt"))
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is not a valid safetensors file ({error})") from None
 
 
 def _their_name(their: str, prefix: str) -> str:
@@ -222,9 +266,21 @@ def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Fa
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
-    """The tokenizer of a folder, or None."""
-    exists = any((folder / name).is_file() for name in ("tokenizer.json", *PAIRS))
-    return fitting_tokenizer(folder, d_vocab) if exists else None
+    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own."""
+    file = gguf_file(folder)
+    folder = folder if file is None else file.parent
+    if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
+        return fitting_tokenizer(folder, d_vocab)
+    tokenizer = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
+    return None if tokenizer is None else _fitting(tokenizer, file, d_vocab)
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    """generation_config.json of a run, Hugging Face folder or GGUF file, {} without one."""
+    if (file := gguf_file(folder)) is not None:
+        return gguf.generation(gguf.read_header(file))
+    path = folder / GENERATION
+    return read_json(path, dict[str, Any], REMEDY) if path.is_file() else {}
 
 
 def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
@@ -232,8 +288,10 @@ def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
 
     Raises `InputError` unless they are a token id or a list of them.
     """
-    for path in (folder / GENERATION, folder / "config.json"):
-        eos = read_json(path, dict[str, Any], REMEDY).get("eos_token_id") if path.is_file() else None
+    config = folder / "config.json"
+    theirs = read_json(config, dict[str, Any], REMEDY) if config.is_file() else {}
+    for path, fields in ((folder / GENERATION, read_generation(folder)), (config, theirs)):
+        eos = fields.get("eos_token_id")
         if eos is not None:
             ids = eos if isinstance(eos, list) else [eos]
             if not all(type(i) is int for i in ids):
@@ -242,12 +300,37 @@ def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
 
 
+SAMPLING = {"temperature": float, "top_k": int, "top_p": float, "repetition_penalty": float}
+"""Options of `models.generate.generate` that a generation_config.json may name."""
+
+
+def read_sampling(folder: Path) -> dict[str, Any]:
+    """How the makers of a model sample it, as options of `generate`; temperature 0 where they do not sample.
+
+    Raises `InputError` for an option that is not a number.
+    """
+    fields = read_generation(folder)
+    told = {name: fields[name] for name in SAMPLING if fields.get(name) is not None}
+    for name, value in told.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{folder / GENERATION}: {name} must be a number, got {value!r}")
+    if told and fields.get("do_sample") is False:
+        told["temperature"] = 0
+    if told.get("top_k") == 0:  # the library's name for all tokens
+        told.pop("top_k")
+    return told
+
+
 def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
     """Load a tokenizer. Raises `InputError` if it has more entries than the model.
 
     A line on stderr reports a deviation from its files.
     """
-    tokenizer = Tokenizer.load(path)
+    return _fitting(Tokenizer.load(path), path, d_vocab)
+
+
+def _fitting(tokenizer: Tokenizer, path: Path | None, d_vocab: int) -> Tokenizer:
+    """`fitting_tokenizer` of a tokenizer that is read."""
     if tokenizer.d_vocab > d_vocab:
         raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")
     if tokenizer.note:
@@ -256,29 +339,33 @@ def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
 
 
 def write_run(folder: Path, out: Path) -> ModelConfig:
-    """Write the model of a Hugging Face folder to the empty folder `out`. Raises like the functions it calls."""
+    """Write the model of a Hugging Face folder or GGUF file to the empty folder `out`. Raises like the functions it
+    calls."""
     config, family = read_config(folder)
     tokenizer = read_tokenizer(folder, config.d_vocab)
     config, tensors = read_weights(folder, config, family)
-    eos = read_eos(folder, tokenizer)
-    fill(out, config, tensors, tokenizer, eos, source=str(folder.resolve()))
+    eos, file = read_eos(folder, tokenizer), gguf_file(folder)
+    about = {} if file is None else {"quantisation": gguf.read_header(file).quantisation}
+    fill(out, config, tensors, tokenizer, eos, read_generation(folder), source=str(folder.resolve()), **about)
     return config
 
 
 def fill(
     out: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None, eos: Sequence[int] = (),
-    **about: Any,
+    generation: Mapping[str, Any] = MappingProxyType({}), **about: Any,
 ) -> None:  # fmt: skip
     """Write a model that was trained elsewhere to the empty folder `out`; `about` goes into its manifest.
 
-    `eos` are the tokens that end a generated text, if it is not the tokenizer's BOS.
+    `eos` are the tokens that end a generated text, if it is not the tokenizer's BOS, and `generation` the other fields
+    of its generation_config.json.
     """
     metadata = {} if tokenizer is None else {TOKENIZER: tokenizer.sha256}
     digest = write_tensors(out / "model.safetensors", tensors, metadata)
     if tokenizer is not None:
         tokenizer.save(out / "tokenizer.json")
-    if eos:
-        write_text(out / GENERATION, json.dumps({"eos_token_id": list(eos)}))
+        about |= {"bos": tokenizer.bos_policy}
+    if eos or generation:
+        write_text(out / GENERATION, json.dumps({**generation, "eos_token_id": list(eos)}))
     model = to_dict(config)
     write_text(out / "config.json", json.dumps({"format": FORMAT, "model": model}, indent=1))
     manifest = {

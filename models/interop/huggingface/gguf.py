@@ -1,0 +1,355 @@
+"""Reads GGUF files: configuration, tokenizer, chat template, and weights, dequantised one tensor at a time.
+
+A GGUF holds fields (numbers, texts, arrays), a list of tensors, and their data. Every count and length in it is checked
+against the size of the file before anything is allocated. Dequantising needs the package `gguf` (extra `[gguf]`).
+
+The architecture names a family of `families`; fields that no part computes are refused by name.
+"""
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+
+from streamscope.cli.errors import InputError
+from streamscope.text.special_tokens import SpecialTokens
+from streamscope.text.tokenizer import Tokenizer
+
+HOW = "convert it yourself: transformers' from_pretrained(FOLDER, gguf_file=FILE), save_pretrained(OUT), then hf:OUT"
+"""What to do with a file that is not read."""
+MOST = 2**24
+"""Longest array, as the largest vocabulary of a configuration."""
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TEXT, ARRAY = 8, 9
+PLAIN = {0: ("F32", torch.float32), 1: ("F16", torch.float16), 30: ("BF16", torch.bfloat16)}
+"""Kinds of tensors that are not quantised."""
+FIELDS = {
+    "block_count": "num_hidden_layers", "embedding_length": "hidden_size", "context_length": "max_position_embeddings",
+    "feed_forward_length": "intermediate_size", "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads", "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.key_length": "head_dim", "rope.freq_base": "rope_theta",
+}  # fmt: skip
+"""Fields of an architecture, and their names in config.json."""
+READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
+"""Fields that must agree with others. Those that begin with rope.scaling. are read as the rule of rotary positions."""
+ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
+"""Architectures that are read, and whether their rows of queries and keys are stored in pairs (RoPE's other layout)."""
+SPLIT_DIGITS = (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False))
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+"""The words of Llama 3; those of Qwen 2 have single digits."""
+
+
+def _by_rule(rule: str) -> tuple[Any, ...]:
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return (pre_tokenizers.Split(Regex(rule), behavior="isolated"), byte_level)
+
+
+WORDS: dict[str, tuple[Any, ...]] = {
+    "gpt-2": (pre_tokenizers.ByteLevel(add_prefix_space=False),), "smollm": SPLIT_DIGITS,
+    "llama-bpe": _by_rule(LLAMA3), "qwen2": _by_rule(LLAMA3.replace("{1,3}", "")),
+}  # fmt: skip
+"""How tokenizers of the kind gpt2 split a text into words, by `tokenizer.ggml.pre`."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file: its shape as in torch, its kind, and the place of its data."""
+
+    shape: tuple[int, ...]
+    kind: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """The header of a file."""
+
+    path: Path
+    fields: Mapping[str, Any]
+    tensors: Mapping[str, Entry]
+
+    def field(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """A field of this type. Raises `InputError` if it is missing or of another type."""
+        value = self.fields.get(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise InputError(f"{self.path}: the field {name} is {value!r:.40}: not what a model of its kind needs")
+        return value
+
+    @property
+    def quantisation(self) -> str:
+        """The kinds of its tensors, the most frequent first, such as "Q4_1 (210 tensors), F32 (61)"."""
+        kinds = Counter(_kind_name(self, entry.kind) for entry in self.tensors.values()).most_common()
+        return ", ".join(f"{name} ({n}{'' if i else ' tensors'})" for i, (name, n) in enumerate(kinds))
+
+
+class _Cursor:
+    """A place in a file, from which values are read that must lie inside of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at = path, 0
+        try:
+            self.data = memoryview(np.memmap(path, mode="r", dtype=np.uint8))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error})") from None
+
+    def need(self, count: int, width: int, what: str) -> None:
+        """Raise `InputError` unless `count` things of at least `width` bytes fit into the rest."""
+        if count * width > len(self.data) - self.at:
+            raise InputError(
+                f"{self.path} is damaged: its header asks for {count:,} {what}, which the {len(self.data):,} bytes "
+                "of the file cannot hold; download it again"
+            )
+
+    def take(self, n: int, what: str = "bytes") -> bytes:
+        """The next n bytes."""
+        self.need(n, 1, what)
+        self.at += n
+        return self.data[self.at - n : self.at].tobytes()
+
+    def number(self, kind: int) -> Any:
+        """The next number."""
+        (value,) = struct.unpack(f"<{SCALARS[kind]}", self.take(struct.calcsize(f"<{SCALARS[kind]}")))
+        return value
+
+    def text(self) -> str:
+        """The next text."""
+        return self.take(self.number(10), "bytes of one text").decode("utf-8", errors="replace")
+
+    def value(self, kind: int) -> Any:
+        """The next value. Raises `InputError` for an unknown kind, arrays of arrays and arrays of more than MOST."""
+        if kind in SCALARS:
+            return self.number(kind)
+        if kind == TEXT:
+            return self.text()
+        if kind != ARRAY or (item := self.number(4)) not in (*SCALARS, TEXT):
+            raise InputError(f"{self.path} is damaged, or newer than this reader: a field of unknown kind; {HOW}")
+        n, width = self.number(10), 8 if item == TEXT else struct.calcsize(f"<{SCALARS[item]}")
+        self.need(n, width, "entries of one array")
+        if n > MOST:
+            raise InputError(f"{self.path} has an array of {n:,} entries, more than any vocabulary; {HOW}")
+        if item == TEXT:
+            return [self.text() for _ in range(n)]
+        return list(struct.unpack(f"<{n}{SCALARS[item]}", self.take(n * width)))
+
+
+def read_header(path: Path) -> Gguf:
+    """The header of a file. Raises `InputError` if it is damaged, claims more than the file holds, or is of another
+    version."""
+    stat = path.stat()
+    return _read_header(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=1)
+def _read_header(path: Path, changed: int, size: int) -> Gguf:
+    cursor = _Cursor(path)
+    if cursor.take(4) != b"GGUF":
+        raise InputError(f"{path} is not a GGUF file")
+    if (version := cursor.number(4)) not in (2, 3):
+        raise InputError(f"{path} is of GGUF version {version}, only 2 and 3 are read; {HOW}")
+    n_tensors, n_fields = cursor.number(10), cursor.number(10)
+    cursor.need(n_tensors, 24, "tensors")
+    cursor.need(n_fields, 13, "fields")
+    fields: dict[str, Any] = {}
+    for _ in range(n_fields):
+        name = cursor.text()
+        fields[name] = cursor.value(cursor.number(4))
+    rows = [_entry(cursor) for _ in range(n_tensors)]
+    alignment = fields.get("general.alignment", 32)
+    if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
+        raise InputError(f"{path} is damaged: its alignment is {alignment!r:.40}; download it again")
+    start = -(-cursor.at // alignment) * alignment
+    tensors = {name: Entry(shape, kind, start + offset) for name, shape, kind, offset in rows}
+    if len(tensors) < len(rows):
+        raise InputError(f"{path} is damaged: it names a tensor twice; download it again")
+    file = Gguf(path, fields, tensors)
+    for name, entry in tensors.items():
+        if math.prod(entry.shape) >= 2**63 or entry.start + _bytes(file, name) > size:
+            raise InputError(f"{path} is truncated or damaged: {name} lies beyond its end; download it again")
+    return file
+
+
+def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    """(name, shape, kind, offset) of a tensor."""
+    name, n = cursor.text(), cursor.number(4)
+    cursor.need(n, 8, "axes of one tensor")
+    shape = tuple(cursor.number(10) for _ in range(n))[::-1]
+    return name, shape, cursor.number(4), cursor.number(10)
+
+
+def _package() -> Any:
+    """The package gguf. Raises `InputError` without it."""
+    try:
+        import gguf
+    except ImportError:
+        raise InputError("reading a GGUF file needs the package gguf: pip install 'streamscope[gguf]'") from None
+    return gguf
+
+
+def _kind_name(file: Gguf, kind: int) -> str:
+    """The name of a kind of tensor. Raises `InputError` for an unknown one."""
+    if kind in PLAIN:
+        return PLAIN[kind][0]
+    try:
+        return str(_package().GGMLQuantizationType(kind).name)
+    except ValueError:
+        raise InputError(f"{file.path} has tensors of the unknown kind {kind}; {HOW}") from None
+
+
+def _bytes(file: Gguf, name: str) -> int:
+    """Bytes of a tensor in the file."""
+    entry = file.tensors[name]
+    if entry.kind in PLAIN:
+        return math.prod(entry.shape) * PLAIN[entry.kind][1].itemsize
+    _kind_name(file, entry.kind)
+    block, width = _package().GGML_QUANT_SIZES[entry.kind]
+    if not entry.shape or entry.shape[-1] % block:
+        raise InputError(f"{file.path} is damaged: {name} {list(entry.shape)} is not in whole blocks of {block}")
+    return math.prod(entry.shape) // block * width
+
+
+def tensor(file: Gguf, name: str) -> Tensor:
+    """A tensor, dequantised to fp32 if it is quantised. Raises `InputError` for a kind that gguf cannot read."""
+    entry, size = file.tensors[name], _bytes(file, name)
+    raw = np.fromfile(file.path, np.uint8, size, offset=entry.start)
+    if entry.kind in PLAIN:
+        return torch.from_numpy(raw).view(PLAIN[entry.kind][1]).reshape(entry.shape)
+    package = _package()
+    kind = package.GGMLQuantizationType(entry.kind)
+    try:
+        x = package.quants.dequantize(raw.reshape(*entry.shape[:-1], -1), kind)
+    except NotImplementedError:
+        raise InputError(f"{file.path}: gguf cannot dequantise {name}, which is {kind.name}; {HOW}") from None
+    return torch.from_numpy(np.ascontiguousarray(x, np.float32)).reshape(entry.shape)
+
+
+class Weights:
+    """The tensors of a file under the names of the transformers library; those without such a name keep theirs.
+
+    `names` are the library's. Raises `InputError` for an architecture without a table of names.
+    """
+
+    def __init__(self, file: Gguf, names: Iterable[str], config: Mapping[str, Any]) -> None:
+        package, self.file, self.config = _package(), file, config
+        kinds = {name: kind for kind, name in package.MODEL_ARCH_NAMES.items()}
+        table = package.get_tensor_name_map(kinds[_architecture(file)], config["num_hidden_layers"])
+        found = {name: table.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
+        self.names = {theirs: ours for theirs, ours in found.items() if ours in file.tensors}
+        rest = file.tensors.keys() - self.names.values() - {"rope_freqs.weight"}
+        self.names |= {name: name for name in sorted(rest)}
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return list(self.names)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """A tensor as the library has it: rows of queries and keys by halves, not in pairs."""
+        x = tensor(self.file, self.names[name])
+        for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+            if part in name and ARCHITECTURES[_architecture(self.file)]:
+                x = x.unflatten(0, (self.config[heads], -1, 2)).transpose(1, 2).flatten(0, 2)
+        return x
+
+
+def _architecture(file: Gguf) -> str:
+    """The architecture. Raises `InputError` if it is not read."""
+    name = file.field("general.architecture", str)
+    if name not in ARCHITECTURES:
+        raise InputError(
+            f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; {HOW}"
+        )
+    return name
+
+
+def their_config(file: Gguf) -> dict[str, Any]:
+    """The config.json that describes a file. Raises `InputError` for fields that no part computes."""
+    kind = _architecture(file)
+    own = {name.removeprefix(f"{kind}."): x for name, x in file.fields.items() if name.startswith(f"{kind}.")}
+    scaling = {name.removeprefix("rope.scaling."): own.pop(name) for name in list(own) if name.startswith("rope.sc")}
+    if unknown := sorted(own.keys() - FIELDS.keys() - set(READ_TOO)):
+        raise InputError(f"{file.path}: {kind}.{unknown[0]} is not supported; {HOW}")
+    if "token_embd.weight" not in file.tensors:
+        raise InputError(f"{file.path} has no token_embd.weight, so it is not a language model")
+    theirs = {FIELDS[name]: x for name, x in own.items() if name in FIELDS}
+    theirs.setdefault("num_key_value_heads", own.get("attention.head_count"))
+    for name, want in (("block_count", int), ("embedding_length", int), ("attention.head_count", int)):
+        file.field(f"{kind}.{name}", want)
+    width = theirs.get("head_dim") or theirs["hidden_size"] // max(1, theirs["num_attention_heads"])
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if own.get(name, width) != width:
+            raise InputError(f"{file.path}: {kind}.{name} = {own[name]} is not supported, only the head width {width}")
+    theirs |= {
+        "model_type": kind, "vocab_size": file.tensors["token_embd.weight"].shape[0], "hidden_act": "silu",
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "attention_bias": "blk.0.attn_output.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+    }  # fmt: skip
+    rule = _rope_rule(file, scaling, theirs, width)
+    return theirs | ({"rope_scaling": rule} if rule else {})
+
+
+def _rope_rule(file: Gguf, scaling: Mapping[str, Any], theirs: Mapping[str, Any], width: int) -> dict[str, Any]:
+    """`rope_scaling` of config.json; Llama 3's is only stored as its factors (tensor rope_freqs)."""
+    base = {"rope_theta": theirs.get("rope_theta", 10_000.0)}
+    if "rope_freqs.weight" not in file.tensors:
+        kind = scaling.get("type", "none")
+        return {} if kind == "none" else {"rope_type": kind, "factor": scaling.get("factor"), **base}
+    factors = tensor(file, "rope_freqs.weight").double()
+    theta = base["rope_theta"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    known = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    largest = float(factors.max())
+    s = ((8192 * theta / (2 * math.pi) - 1) / 3).clamp(0, 1)
+    if factors.shape != theta.shape or not torch.allclose(1 / ((1 - s) / largest + s), factors, rtol=1e-4):
+        raise InputError(f"{file.path}: the factors of its rotary positions are not those of Llama 3; {HOW}")
+    return {"rope_type": "llama3", "factor": largest, **known, **base}
+
+
+def generation(file: Gguf) -> dict[str, Any]:
+    """The generation_config.json of a file: the tokens that end a text or a turn."""
+    names = ("eos_token_id", "eot_token_id", "eom_token_id")
+    ends = [file.field(f"tokenizer.ggml.{name}", int) for name in names if f"tokenizer.ggml.{name}" in file.fields]
+    return {"eos_token_id": list(dict.fromkeys(ends))} if ends else {}
+
+
+def read_tokenizer(file: Gguf) -> Tokenizer | None:
+    """The tokenizer of a file, or None. Raises `InputError` for a kind or a rule of words that is not read."""
+    if "tokenizer.ggml.model" not in file.fields:
+        return None
+    remedy = "put the model's tokenizer.json into the folder of the file"
+    kind, words = file.field("tokenizer.ggml.model", str), file.fields.get("tokenizer.ggml.pre")
+    if kind != "gpt2" or words not in WORDS:
+        name = f"{kind!r}" if kind != "gpt2" else f"{kind!r} with words by {words!r}"
+        raise InputError(f"{file.path} has a tokenizer of the kind {name}, which is not read: {remedy}")
+    tokens, merges = (file.field(f"tokenizer.ggml.{name}", list) for name in ("tokens", "merges"))
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    try:
+        backend = Backend(models.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(f"{file.path}: its tokens and merges do not fit ({error}); {remedy}") from None
+    backend.pre_tokenizer = pre_tokenizers.Sequence(list(WORDS[words]))
+    backend.decoder = decoders.ByteLevel()
+    kinds = file.fields.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    for token, mark in zip(tokens, kinds, strict=False):  # 3: control, 4: of the user
+        if mark in (3, 4):
+            backend.add_tokens([AddedToken(token, normalized=False, special=mark == 3)])
+    named = {
+        role: tokens[i] for role in ("bos", "eos")
+        if isinstance(i := file.fields.get(f"tokenizer.ggml.{role}_token_id"), int) and i < len(tokens)
+    }  # fmt: skip
+    made = Tokenizer(backend, SpecialTokens(**named, source=file.path.name))
+    if file.fields.get("tokenizer.ggml.add_bos_token") is False:
+        made.note = "; ".join(filter(None, (made.note, f"{file.path.name} adds no BOS")))
+    made.chat_template = file.fields.get("tokenizer.chat_template")
+    return made

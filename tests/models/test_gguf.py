@@ -1,0 +1,204 @@
+"""GGUF files as models: equal to the library's reading of them, bounded before anything is allocated."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer as Backend
+
+import streamscope.models
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
+from streamscope.interventions import Ablate
+from streamscope.models import load
+from streamscope.models.describe import main as describe
+from tests.models import test_huggingface as cases
+
+gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
+ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.json"
+TEMPLATE = "{% for m in messages %}<|endoftext|>{{ m.role }}: {{ m.content }}\n{% endfor %}"
+TEMPLATE += "{% if add_generation_prompt %}you:{% endif %}"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+
+
+def in_pairs(x: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp's order of the rows of queries and keys."""
+    return x.reshape(heads, 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def written(kind: str, path: Path, quantised: str = "F32", **more: Any) -> Any:
+    """A random model of the library as a GGUF file; the library's model with the weights that stand in the file."""
+    peer = cases.theirs(kind)
+    c, arch = peer.config, {"llama-3": "llama"}.get(kind, kind)
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_head_count_kv(c.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    if getattr(c, "head_dim", None):
+        writer.add_key_length(c.head_dim)
+        writer.add_value_length(c.head_dim)
+    for name, value in more.items():
+        getattr(writer, name)(value)
+    told = json.loads(ZOO.read_text())["model"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    words = sorted(told["vocab"], key=told["vocab"].get)[: c.vocab_size]
+    writer.add_token_list(words)
+    writer.add_token_types([3] + [1] * (len(words) - 1))
+    merges = [m if isinstance(m, str) else " ".join(m) for m in told["merges"]]
+    writer.add_token_merges([m for m in merges if m.replace(" ", "") in set(words)])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(5)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+    names = gguf.get_tensor_name_map({n: k for k, n in gguf.MODEL_ARCH_NAMES.items()}[arch], c.num_hidden_layers)
+    kept = {}
+    for name, x in peer.state_dict().items():
+        data = x.numpy()
+        if quantised != "F32" and x.ndim == 2 and x.shape[1] % 32 == 0:
+            data = gguf.quants.dequantize(gguf.quants.quantize(data, gguf.GGMLQuantizationType[quantised]),
+                                          gguf.GGMLQuantizationType[quantised])  # fmt: skip
+        kept[name] = torch.tensor(data)
+        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}
+        for part, n in heads.items() if arch == "llama" else ():
+            data = in_pairs(data, n) if part in name else data
+        theirs_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if quantised != "F32" and data.ndim == 2 and data.shape[1] % 32 == 0:
+            packed = gguf.quants.quantize(data, gguf.GGMLQuantizationType[quantised])
+            writer.add_tensor(theirs_name, packed, raw_dtype=gguf.GGMLQuantizationType[quantised])
+        else:
+            writer.add_tensor(theirs_name, np.ascontiguousarray(data))
+    if (rule := c.rope_parameters)["rope_type"] == "llama3":
+        head = c.hidden_size // c.num_attention_heads
+        plain = rule["rope_theta"] ** (-np.arange(0, head, 2) / head)
+        writer.add_tensor("rope_freqs.weight", (plain / peer.model.rotary_emb.inv_freq.numpy()).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    peer.load_state_dict(kept)
+    return peer
+
+
+@pytest.mark.parametrize(("kind", "quantised"), [("llama", "F32"), ("llama", "Q8_0"), ("qwen2", "Q4_1"),
+                                                 ("qwen3", "F32")])  # fmt: skip
+@torch.no_grad()
+def test_logits_are_those_of_the_weights_in_the_file(
+    kind: str, quantised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model" / "model.gguf"
+    path.parent.mkdir()
+    sizes = cases.CASES[kind][1] | {"hidden_size": 64, "intermediate_size": 96}
+    monkeypatch.setitem(cases.CASES, kind, (kind.capitalize(), sizes))
+    peer = written(kind, path, quantised)
+    tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
+    want = peer(tokens).logits
+    for name in (f"gguf:{path}", f"hf:{path}", f"hf:{path.parent}"):
+        model = load(name)
+        assert ((model(tokens) - want).abs().max() / want.abs().max()).item() < 1e-5
+    assert model.origin["quantisation"].startswith("F32" if quantised == "F32" else f"{quantised} (2")
+    assert model.eos_ids == (5,) and model.run is not None and (model.run / "chat_template.jinja").is_file()
+
+
+def test_the_factors_of_llama_3_are_known_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = cases.LLAMA3 | {"rope_theta": 500000.0, "original_max_position_embeddings": 8192}
+    monkeypatch.setitem(cases.CASES, "llama-3", ("Llama", dict(cases.LLAMA, rope_parameters=rule)))
+    peer = written("llama-3", tmp_path / "a.gguf")
+    tokens = torch.arange(40)[None]
+    with torch.no_grad():
+        want = peer(tokens).logits
+        assert ((load(f"gguf:{tmp_path / 'a.gguf'}")(tokens) - want).abs().max() / want.abs().max()).item() < 1e-5
+    monkeypatch.setitem(rule, "low_freq_factor", 2.0)
+    written("llama-3", tmp_path / "b.gguf")
+    with pytest.raises(InputError, match="its rotary positions are not those of Llama 3"):
+        load(f"gguf:{tmp_path / 'b.gguf'}")
+
+
+def test_tokens_chats_and_results_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.gguf"
+    written("llama", path)
+    model = load(f"gguf:{path}")
+    assert "every text begins with '<|endoftext|>', which its own files do not add" in capsys.readouterr().err
+    assert model.to_tokens("a<|endoftext|>b", special=True).tolist()[0].count(0) == 2
+    assert model.to_tokens("<|endoftext|>b", special=True).tolist()[0].count(0) == 1, "no second BOS"
+    assert model.to_tokens("a<|endoftext|>b").tolist()[0].count(0) == 1
+    chat = model.to_chat([{"role": "user", "content": "hi 42"}])
+    backend = Backend.from_str(model.tokenizer.to_json())
+    assert chat.tolist()[0] == backend.encode("<|endoftext|>user: hi 42\nyou:", add_special_tokens=False).ids
+    with pytest.raises(InputError, match="a chat is a list of messages"):
+        model.to_chat([{"role": "user"}])
+    result = Ablate(heads=("L0.*",), draws=0).measure(model, Documents(max_documents=3))
+    assert "was trained elsewhere; measured on stories:1:200" in capsys.readouterr().err
+    assert result.about["quantisation"].startswith("F32") and "<|endoftext|>" in result.about["bos"]
+    describe([f"hf:{path}", "--hooks", "none"])
+    assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
+    (tmp_path / "other.gguf").write_bytes(path.read_bytes())
+    with pytest.raises(InputError, match="has several GGUF files: name one"):
+        load(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match=r"is a GGUF file: write hf:"):
+        load(path)
+
+
+def test_what_no_part_computes_is_refused_by_name(tmp_path: Path) -> None:
+    written("llama", tmp_path / "a.gguf", add_sliding_window=16)
+    with pytest.raises(InputError, match=r"llama.attention.sliding_window is not supported; convert it yourself"):
+        load(f"gguf:{tmp_path / 'a.gguf'}")
+    written("llama", tmp_path / "b.gguf", add_rope_dimension_count=4)
+    with pytest.raises(InputError, match="rope.dimension_count = 4 is not supported"):
+        load(f"gguf:{tmp_path / 'b.gguf'}")
+
+
+def text(x: str) -> bytes:
+    return struct.pack("<Q", len(x)) + x.encode()
+
+
+def header(tensors: int = 0, fields: int = 0, rest: bytes = b"") -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, tensors, fields) + rest
+
+
+NAMED = text("general.architecture") + struct.pack("<I", 8) + text("llama")
+BROKEN = {
+    "tensors": header(10**11, 0), "fields": header(0, 10**11),
+    "bytes of one text": header(0, 1, struct.pack("<Q", 10**12) + bytes(8)),
+    "entries of one array": header(0, 1, text("a") + struct.pack("<IIQ", 9, 8, 10**11)),
+    "axes of one tensor": header(1, 0, text("a") + struct.pack("<I", 2**31) + bytes(16)),
+    "lies beyond its end": header(1, 1, NAMED + text("a") + struct.pack("<IQQIQ", 2, 10**6, 10**6, 0, 0)),
+    "field of unknown kind": header(0, 1, text("a") + struct.pack("<I", 99)),
+    "is not a GGUF file": b"GGML" + bytes(40), "version 7": b"GGUF" + struct.pack("<IQQ", 7, 0, 0),
+    "has no token_embd.weight": header(0, 1, NAMED),
+    "general.architecture is None": header(0, 0), "asks for 4 bytes": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
+    """Counts are held against the size of the file before anything is allocated."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(BROKEN[line])
+    with pytest.raises(InputError, match=line if line != "asks for 4 bytes" else "cannot be read") as caught:
+        load(f"gguf:{path}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    written("llama", path)
+    whole = path.read_bytes()
+    for size in (20, 100, 5000, len(whole) - 10):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="damaged") as caught:
+            load(f"gguf:{path}")
+        assert "\n" not in str(caught.value)
