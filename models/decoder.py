@@ -124,15 +124,15 @@ class Decoder(nn.Module):
         """The unembedding W of a normed stream x: logits = x W^T."""
         return (self.unembed or self.embed).weight
 
-    def embed_tokens(self, tokens: Int[Tensor, "B T"]) -> State:
-        """The state before layer 0."""
+    def embed_tokens(self, tokens: Int[Tensor, "B T"], at: Int[Tensor, "B T"] | None = None) -> State:
+        """The state before layer 0; `at` are the positions of the tokens, if they are not the first ones."""
         if tokens.shape[1] > self.config.n_ctx:
             raise InputError(
                 f"a sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}"
             )
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
-            x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0]))
+            x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], at))
         return self.residual.init(self.dropout(x))
 
     def segment(

@@ -1,15 +1,17 @@
-"""Samples text: greedy, temperature, top-k, top-p; in batches, seeded, under edits."""
+"""Samples text: greedy, temperature, top-k, top-p, repetition penalty; in batches, seeded, under edits."""
 
 import math
 from collections.abc import Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks import Edits, edit, not_finite, pad
+from streamscope.models.hooks import Edits, edit, edited_at, hooked_at, keeps_positions, not_finite, pad, quiet
 from streamscope.models.hooks.capture_and_edit import forward_at
+from streamscope.models.layers.attention import KeyValues
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
@@ -24,22 +26,28 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    repetition_penalty: float = 1.0,
     seed: int = 0,
     edits: Edits | None = None,
     stop_at_eos: bool = True,
 ) -> list[list[int]]:
     """Continue each prompt (texts, or token ids) and return the ids of prompt and continuation.
 
-    Temperature 0 is greedy. Every step runs the whole sequence without a cache, so that edits see all positions. A
-    sequence ends early before one of `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator
+    Temperature 0 is greedy. A repetition penalty r divides positive logits of tokens that occurred by r, and multiplies
+    negative ones. `model.sampling` holds the options that a model's makers use.
+
+    Keys and values of earlier tokens are kept, unless somebody edits or reads activations by position
+    (`hooks.everywhere`) or the model has Canon layers: then every step runs the whole sequence.
+
+    A sequence ends early before one of `model.eos_ids`, unless `stop_at_eos` is False. Prompt i draws from a generator
     seeded `seed + i`, so its text does not depend on other prompts. Raises `InputError` if prompt and continuation
     exceed the context, and for logits that are NaN or +∞.
     """
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
     good = 0 <= temperature < math.inf and (top_k is None or top_k >= 1) and (top_p is None or 0 < top_p <= 1)
-    if not good:
-        raise InputError("sampling needs temperature >= 0, top_k >= 1 and 0 < top_p <= 1")
+    if not good or not 0 < repetition_penalty < math.inf:
+        raise InputError("sampling needs temperature >= 0, top_k >= 1, 0 < top_p <= 1 and repetition_penalty > 0")
     rows = _ids(model, prompts)
     longest = max(map(len, rows)) + max_new_tokens
     if longest > model.config.n_ctx:
@@ -49,22 +57,69 @@ def generate(
     ends = model.eos_ids if stop_at_eos else ()
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(rows))]
     done = [False] * len(rows)
+    memory = [KeyValues(longest) for _ in range(model.config.n_layers)] if can_keep(model, edits or {}) else None
     for _ in range(max_new_tokens):
         if all(done):
             break
-        tokens = pad(rows).to(model.cfg.device)
         with edit(model, edits or {}):
-            logits = forward_at(model, tokens, [[len(row) - 1] for row in rows])
-            assert logits is not None
-            if not bool(logits[:, 0].logsumexp(-1).isfinite().all()):  # −∞ forbids a token
-                raise not_finite(model, tokens, [])
-        chosen = _sample(logits[:, 0].float().cpu(), temperature, top_k, top_p, generators).tolist()
+            logits = _whole(model, rows) if memory is None else _next(model, rows, memory)
+            if not bool(logits.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
+                raise not_finite(model, pad(rows).to(model.cfg.device), [])
+        logits = _penalised(logits.float().cpu(), rows, repetition_penalty)
+        chosen = _sample(logits, temperature, top_k, top_p, generators).tolist()
         for i, token in enumerate(chosen):
             if not done[i]:
                 done[i] = token in ends
                 if not done[i]:
                     rows[i].append(token)
     return rows
+
+
+def can_keep(model: "StreamTransformer", edits: Edits) -> bool:
+    """Whether a step of `generate` may read only the new tokens: nobody else edits or reads, and no Canon layer mixes
+    positions."""
+    if not hasattr(model, "segment") or model.training or model.config.canon is not None:
+        return False
+    alone = not edited_at(model) and not hooked_at(model) and all(map(quiet, model.hook_dict.values()))
+    return alone and keeps_positions(model, edits)
+
+
+def _whole(model: "StreamTransformer", rows: list[list[int]]) -> Tensor:
+    """Logits [B, V] after each row, from a pass of the whole rows."""
+    logits = forward_at(model, pad(rows).to(model.cfg.device), [[len(row) - 1] for row in rows])
+    assert logits is not None
+    return logits[:, 0]
+
+
+def _next(model: "StreamTransformer", rows: list[list[int]], memory: list[KeyValues]) -> Tensor:
+    """Logits [B, V] after each row, from a pass of its last token, or of all tokens if none are kept yet."""
+    last = torch.tensor([len(row) - 1 for row in rows])[:, None]
+    first = memory[0].k is None
+    tokens = pad(rows) if first else torch.tensor([row[-1:] for row in rows])
+    at = (torch.arange(tokens.shape[1]).expand(len(rows), -1) if first else last).to(model.cfg.device)
+    layers = [block.attn for block in model.blocks]
+    tokens = tokens.to(model.cfg.device)
+    model.check_tokens(tokens)
+    try:
+        for layer, kept in zip(layers, memory, strict=True):
+            layer.memory[get_ident()], kept.at = kept, at
+        state = model.segment(model.embed_tokens(tokens, at))
+    finally:
+        for layer in layers:
+            layer.memory.pop(get_ident(), None)
+    return model.logits(state, last.to(at.device) if first else None)[:, 0]
+
+
+def _penalised(logits: Tensor, rows: list[list[int]], penalty: float) -> Tensor:
+    """Logits [B, V] after the repetition penalty (Keskar et al. 2019, CTRL)."""
+    if penalty == 1:
+        return logits
+    logits = logits.clone()
+    for i, row in enumerate(rows):
+        seen = torch.tensor(sorted(set(row)))
+        x = logits[i, seen]
+        logits[i, seen] = torch.where(x > 0, x / penalty, x * penalty)
+    return logits
 
 
 def check_room(model: "StreamTransformer", prompt: str, tokens: int) -> None:

@@ -144,7 +144,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
             raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
 
     def generate(self, prompts: Any, **options: Any) -> list[list[int]]:
-        """Sample continuations of texts or lists of ids: max_new_tokens, temperature, top_k, top_p, seed, edits.
+        """Sample continuations of texts or lists of ids: max_new_tokens, temperature, top_k, top_p,
+        repetition_penalty, seed, edits.
 
         Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
         """

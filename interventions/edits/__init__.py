@@ -18,7 +18,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import Edit
+from streamscope.models.hooks import Edit, everywhere
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
@@ -108,6 +108,7 @@ def heads_by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     return found
 
 
+@everywhere
 def scale_axis(x: Tensor, hook: Any, *, index: list[int], g: float, axis: int = 2) -> Tensor:
     """x with the entries `index` of one axis multiplied by g."""
     factor = torch.ones(x.shape[axis], dtype=x.dtype, device=x.device)
@@ -115,6 +116,7 @@ def scale_axis(x: Tensor, hook: Any, *, index: list[int], g: float, axis: int = 
     return x * factor.reshape(-1, *[1] * (x.ndim - 1 - axis))
 
 
+@everywhere
 def _replace(z: Tensor, hook: Any, *, index: list[int], means: list[Tensor], g: float) -> Tensor:
     for mean in means:
         if mean.shape != z.shape[3:]:
@@ -131,6 +133,7 @@ def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) ->
     return new
 
 
+@everywhere
 def _add(x: Tensor, hook: Any, *, index: list[int], step: Tensor) -> Tensor:
     if step.shape != x.shape[-1:]:
         raise InputError(f"the direction has shape {list(step.shape)}, the stream has width {x.shape[-1]}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from threading import RLock, get_ident
 from typing import Any
 
@@ -26,6 +27,22 @@ from streamscope.models.hooks.table import row_of
 Edit = Callable[[Tensor, Any], Tensor]
 """function(activation, hook) -> new activation of the same shape; it must not change its argument."""
 Edits = Mapping[str, Edit]
+
+
+def everywhere(fn: Any) -> Any:
+    """Decorator of an edit that treats every position [B, T, …] alike and alone, so keys and values may be kept."""
+    fn.everywhere = True
+    return fn
+
+
+def keeps_positions(model: Any, edits: Edits) -> bool:
+    """Whether every edit is one of `everywhere`, at a hook with positions that a pass of new tokens also reaches."""
+    for name, fn in resolve(model, edits):
+        row, inner = row_of(name), fn.func if isinstance(fn, partial) else fn
+        if row is None or row.on_demand or not row.shape.startswith("B T") or not hasattr(inner, "everywhere"):
+            return False
+    return True
+
 
 _LOCK = RLock()
 """Held while hooks and the records of them change, because threads may share a model."""

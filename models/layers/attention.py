@@ -1,6 +1,7 @@
 """Causal multi-head attention with channelized projections and head gates (DST §2.3, §2.6; PLS A.4)."""
 
 import math
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -48,6 +49,28 @@ class HeadGate(nn.Module):
         return torch.sigmoid(logits if self.bias is None else logits + self.bias)
 
 
+class KeyValues:
+    """Keys, after positions, and values [B, C, G, K] of a text that grows to C tokens, for `Attention.memory`.
+
+    `at` [B, P] are the positions of the tokens that the next pass reads; a pass replaces what stands there. Positions
+    beyond a query's own are masked, so what padding left there does not matter.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.at: Tensor
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+    def add(self, k: Float[Tensor, "B P G K"], v: Float[Tensor, "B P G K"]) -> tuple[Tensor, Tensor]:
+        """All keys and values, with those of this pass at `at`."""
+        if self.k is None or self.v is None:
+            self.k, self.v = (x.new_zeros(len(x), self.length, *x.shape[2:]) for x in (k, v))
+        rows = torch.arange(len(k), device=k.device)[:, None]
+        self.k[rows, self.at], self.v[rows, self.at] = k, v
+        return self.k, self.v
+
+
 def _per_head(name: str, method: str, axis: int) -> property:
     """A property with `method` of the projection `name`, split into heads at `axis`; the head axis comes first."""
 
@@ -69,6 +92,8 @@ class Attention(WithProjections):
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
+        self.memory: dict[int, KeyValues] = {}
+        """By thread, keys and values of earlier passes, during `models.generate`."""
         spec, d, self.n_heads = config.attention, config.d_model, config.n_heads
         self.d_head, self.dropout = config.d_head, spec.dropout
         self.positions = module_for(config.positions)(config.positions, self.d_head, self.n_heads, config.n_ctx)
@@ -121,7 +146,11 @@ class Attention(WithProjections):
             q, k, v = canon(torch.cat([q, k, v], -1)).split(self.widths, -1)
         q, k, v = self._heads("q", q), self._heads("k", k), self._heads("v", v)
         gate = self.gate(q, x_q, x_v if at is None else pick(x_v, at)) if self.gate is not None else None
-        q, k = self._rotated(q, k, at)
+        memory = self.memory.get(get_ident()) if self.memory else None
+        at = at if memory is None else memory.at
+        q, k = self._rotated(q, k, at, None if memory is None else at)
+        if memory is not None:
+            k, v = memory.add(k, v)
         z = self._attend(q, k, v) if at is None else self._attend_at(q, k, v, at)
         return z if gate is None else self.hook_z_ungated(z) * self.hook_gate(gate)
 
@@ -160,8 +189,8 @@ class Attention(WithProjections):
         y = y if norm is None else norm(y)
         return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
-    def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
-        q, k = self.positions.rotate(q, at), self.positions.rotate(k)
+    def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None, keys_at: Tensor | None) -> tuple[Tensor, Tensor]:
+        q, k = self.positions.rotate(q, at), self.positions.rotate(k, keys_at)
         if self.positions.spec.rotates:
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         return q, k

@@ -137,6 +137,6 @@ class PositionTable(nn.Module):
         """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
-    def forward(self, n: int, batch: int) -> Float[Tensor, "B T D"]:
-        """The first n rows, for every sequence of the batch."""
-        return self.weight[:n].expand(batch, -1, -1)
+    def forward(self, n: int, batch: int, at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
+        """The first n rows for every sequence of the batch, or the rows `at`."""
+        return self.weight[:n].expand(batch, -1, -1) if at is None else self.weight[at]

@@ -1,6 +1,7 @@
 """Sampling text."""
 
 import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,9 +9,14 @@ import torch
 from torch import Tensor
 
 import streamscope.models
+import streamscope.models.generate as generation
 from streamscope.cli.errors import InputError
-from streamscope.models.checkpoint import load
-from streamscope.models.generate import generate
+from streamscope.interventions.edits import add_direction, replace_heads, scale_heads
+from streamscope.interventions.edits.amplification import amplification
+from streamscope.models.checkpoint import NAMES, load
+from streamscope.models.generate import can_keep, generate
+from streamscope.models.head_spec import Head
+from streamscope.models.hooks import capture, edit
 from streamscope.models.make import build
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [3], [5, 8, 9]]
@@ -30,7 +36,7 @@ def support(monkeypatch: pytest.MonkeyPatch, probabilities: list[float], **optio
     """Share of each token among many samples from a model with these probabilities."""
     model = build("std-t", "tiny", n_ctx=64)
     row = torch.tensor(probabilities).log()
-    monkeypatch.setattr(type(model), "forward", lambda self, t, logits_at=None, **kw: row.expand(len(t), 1, -1))
+    monkeypatch.setattr(type(model), "logits", lambda self, state, where=None: row.expand(len(state), 1, -1))
     rows = generate(model, [[0]] * 100, max_new_tokens=20, **options)
     drawn = torch.tensor([r[1:] for r in rows]).flatten()
     return {i: n / len(drawn) for i, n in enumerate(drawn.bincount().tolist()) if n}
@@ -218,3 +224,83 @@ def test_no_text_is_made_of_logits_that_are_not_finite(temperature: float) -> No
             model.get_parameter(at).view(-1)[5] = value
         with pytest.raises(InputError, match=line):
             model.generate(["Lily had"], max_new_tokens=3, temperature=temperature)
+
+
+# ---- keys and values that are kept --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "canon"])
+def test_kept_keys_give_the_texts_and_logits_of_whole_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of different lengths, in every bundled architecture; the logits of each step are equal up to rounding."""
+    model = load(f"stories/{name}")
+    found: dict[bool, list[Tensor]] = {True: [], False: []}
+    for kept in (True, False):
+        took = found[kept]
+        for call in ("_next", "_whole"):
+            inner = getattr(generation, call)
+            monkeypatch.setattr(generation, call, lambda *a, i=inner, t=took: t.append(i(*a)) or t[-1])
+        if not kept:
+            monkeypatch.setattr(generation, "can_keep", lambda *a: False)
+        else:
+            assert can_keep(model, {}) == (model.config.canon is None)
+        found_text = generate(model, ["Once", "Lily had a red", "The"], max_new_tokens=12, temperature=0)
+        monkeypatch.undo()
+    for one, other in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert len(found_text) == 3 and len(found[True]) > 5
+
+
+def test_scaled_heads_means_and_steering_keep_the_keys_and_others_do_not() -> None:
+    model = load("stories/gpt2")
+    heads = [Head(0, 1), Head(2, 3)]
+    means = {head: torch.randn(model.config.d_head, generator=torch.Generator().manual_seed(1)) for head in heads}
+    direction = torch.randn(model.config.d_model, generator=torch.Generator().manual_seed(2))
+    for edits in (
+        scale_heads(heads, 0.0),
+        replace_heads(heads, means),
+        add_direction(direction, {1: 0.5}),
+        amplification(model, 3.0),
+    ):
+        assert can_keep(model, edits)
+        unmarked = {name: lambda x, hook, fn=fn: fn(x, hook) for name, fn in edits.items()}
+        assert not can_keep(model, unmarked), "what is not known to act everywhere sees all positions"
+        got = [generate(model, ["Lily had a"], max_new_tokens=16, temperature=0, edits=e)[0] for e in (edits, unmarked)]
+        assert got[0] == got[1] != generate(model, ["Lily had a"], max_new_tokens=16, temperature=0)[0]
+    plain = generate(model, ["Lily had a"], max_new_tokens=16, temperature=0)[0]
+    last = {"blocks.0.hook_resid_post": lambda x, hook: torch.cat([x[:, :-1], 0 * x[:, -1:]], 1)}
+    changed = generate(model, ["Lily had a"], max_new_tokens=4, temperature=0, edits=last)[0]
+    assert changed != plain[: len(changed)]
+    with edit(model, last, must_fire=False):
+        assert not can_keep(model, {})
+    with capture(model, ["blocks.1.hook_resid_post"]) as found:
+        generate(model, [plain[:5]], max_new_tokens=2, temperature=0)
+    assert found["blocks.1.hook_resid_post"].shape[1] == 6, "a reader sees all positions"
+    assert not any(block.attn.memory for block in model.blocks)
+    with pytest.raises(InputError, match="did not fire|not finite"):
+        generate(model, ["Lily"], max_new_tokens=2, edits=scale_heads(heads, float("nan")))
+    assert not any(block.attn.memory for block in model.blocks)
+
+
+def test_two_threads_generate_on_one_model() -> None:
+    model = load("stories/gpt2")
+    prompts = ["Lily had a", "Once there was a big dog"] * 4
+    want = [generate(model, [p], max_new_tokens=24, temperature=0) for p in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda p: generate(model, [p], max_new_tokens=24, temperature=0), prompts))
+    assert got == want
+
+
+def test_the_repetition_penalty_is_the_librarys() -> None:
+    transformers = pytest.importorskip("transformers")
+    logits = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    rows = [[3, 3, 7], [1, 2, 49]]
+    want = transformers.RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor(rows), logits.clone())
+    assert torch.equal(generation._penalised(logits, rows, 1.7), want)
+    model = load("stories/gpt2")
+    once = generate(model, ["Lily had a red ball. Lily had a"], max_new_tokens=30, temperature=0)[0]
+    less = generate(
+        model, ["Lily had a red ball. Lily had a"], max_new_tokens=30, temperature=0, repetition_penalty=5.0
+    )
+    assert len(set(less[0])) / len(less[0]) > len(set(once)) / len(once)
+    with pytest.raises(InputError, match="repetition_penalty > 0"):
+        generate(model, ["Lily"], repetition_penalty=0)
