@@ -372,6 +372,21 @@ def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[st
     assert repr(result.blocks["v"]).startswith("Observations of v (") and repr(result.blocks["v"]).count("\n") == 0
 
 
+def test_a_legend_of_the_columns_stands_below_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each column of the main table that is shown, in order, with what it means and counts, and no other."""
+    result = Steps().measure(Nobody())
+    finish(result, Arguments(), {})
+    above, _, below = capsys.readouterr().out.partition("Columns:\n")
+    assert "L0H1" in above
+    shown = [one for one in result.table().columns if one.shown]
+    assert {one.name for one in shown} < {one.name for one in result.table().columns}
+    assert below.splitlines() == [f"  {one.title}: {one.doc} ({one.unit})" for one in shown]
+    assert below.splitlines()[0] == "  head: its name (name)"
+    tables = {"main": gains(), "other": Table(pd.DataFrame({"k": ["b"]}), (key("k", "k", "of the other"),))}
+    finish(Result(tables), Arguments(), {})
+    assert capsys.readouterr().out.partition("Columns:\n")[2] == gains().column_legend() + "\n"
+
+
 def test_a_map_says_what_its_colours_are() -> None:
     bar = Steps().measure(Nobody()).figure("value").data[0].colorbar
     assert bar.title.text == "value [steps]"
