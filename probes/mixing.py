@@ -11,7 +11,7 @@ loss says. So a module or factor counts only if its mixing can change an output 
 against what the run's decay, schedule and storage make of the initial bias without any gradient (`without_gradient`):
 
     mix                          that much exceeded by at least `NO_MIXING` of ‖H_res − I‖_F, or `LEAST` of a swap
-    no more than decay alone     not so, and yet at least that much in itself: the initial bias or decay mixes
+    no more than decay alone     not above that, but it mixes at least that much: the initial bias or decay mixes
     still                        less than that
 """
 

@@ -27,7 +27,7 @@ from streamscope.cli.bounds import AnyNumber, Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
-from streamscope.instruments.data import Data, Documents, Opened, Prompts
+from streamscope.instruments.data import Data, Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, Matrix, Scatter
 from streamscope.models.head_spec import score_names
 
@@ -98,10 +98,6 @@ class Ablate(Instrument):
         if not prompts:
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
-
-    def with_resolved_heads(self, data: Opened) -> "Ablate":
-        """This instrument with heads that the model ranks (top3:pds) given by name."""
-        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Ablate, __doc__)

@@ -5,7 +5,7 @@ The interaction of a set S of heads is its effect minus the sum of the effects o
     interaction(S) = Δ(S) − Σ_{h ∈ S} Δ({h})                                          (in the units of Δ)
 
 It is 0 if effects add up. For a loss, a positive interaction means that the heads back each other up: each matters only
-if the others are ablated too. A negative one means that they work in series: without one, the other has no effect left.
+if the others are ablated too. A negative one means that they work in series: ablating one leaves the other no effect.
 Log-odds fall where a loss rises, so their signs are reversed. A loss is not linear in the logits, so effects need not
 add up even if no head reads another. A head that cannot change the measure (SPS, in the last layer) counts as Δ = 0.
 """

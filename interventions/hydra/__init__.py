@@ -24,7 +24,7 @@ from streamscope.cli.bounds import Names
 from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
-from streamscope.instruments.data import Opened, Tasks
+from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals, Scatter
 
 
@@ -55,10 +55,6 @@ class Hydra(Instrument):
         """Raise `InputError` for a model whose heads have no contributions of their own."""
         need_parts(model, self.name)
         self._body().check_heads(model)
-
-    def with_resolved_heads(self, data: Opened) -> "Hydra":
-        """This instrument with the heads that the model ranks given by name."""
-        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Hydra, __doc__)

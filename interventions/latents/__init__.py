@@ -21,7 +21,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
-from streamscope.instruments.data import Data, Documents, Opened, Text
+from streamscope.instruments.data import Data, Documents, Text
 from streamscope.instruments.figures import Curve, HeadMap
 
 
@@ -83,10 +83,6 @@ class Latents(Instrument):
         """Documents are not read if latents are only blended between texts."""
         blends = bool(self.source) and not (self.scale or self.clamp)
         return {Documents: "--source applies to texts only"} if blends else {}
-
-    def with_resolved_heads(self, data: Opened) -> "Latents":
-        """This instrument with the projections given by name."""
-        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Latents, __doc__)

@@ -30,7 +30,7 @@ from streamscope.cli.bounds import Count, Names, Positive
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
-from streamscope.instruments.data import Data, Opened, Prompts
+from streamscope.instruments.data import Data, Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
 from streamscope.models.head_spec import score_names
 
@@ -105,10 +105,6 @@ class Patch(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """The suite is not read if a pair is given."""
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
-
-    def with_resolved_heads(self, data: Opened) -> "Patch":
-        """This instrument with hooks and ranked senders by name, so that a control is patched in the same places."""
-        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Patch, __doc__)

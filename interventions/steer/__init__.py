@@ -13,13 +13,13 @@ the mean KL of random directions, and `kl_above` the excess of the direction.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import AnyNumber, Names, Only, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
-from streamscope.instruments.data import Data, Documents, Opened, Sets
+from streamscope.instruments.data import Data, Documents, Sets
 from streamscope.instruments.figures import Curve
 
 
@@ -68,17 +68,9 @@ class Steer(Instrument):
         if not self.scale:
             raise InputError("give at least one --scale")
 
-    def check(self, model: Any) -> None:
-        """Check a direction from a file, layers, streams, and room for the samples."""
-        self._body().check(self, model)
-
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
         return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file"}
-
-    def with_resolved_heads(self, data: Opened) -> "Steer":
-        """This instrument with the layers given, so that a control adds the direction after the same ones."""
-        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Steer, __doc__)

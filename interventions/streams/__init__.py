@@ -24,7 +24,7 @@ from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
-from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, Intervals
 
 
@@ -63,10 +63,6 @@ class Streams(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for streams that the model lacks."""
         self._body().chosen_streams(model, self.streams)
-
-    def with_resolved_heads(self, data: Opened) -> "Streams":
-        """This instrument with the model's streams given by name."""
-        return self._body().with_resolved_heads(self, data)
 
 
 main = main_of(Streams, __doc__)

@@ -15,23 +15,16 @@ Intervals over the generated stories hold for new words: a thousand pairs use a 
 noun do not count as independent (`instruments.stats.estimators`). The title says which holds for a suite.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Intervals
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.instruments.prompts.alignment import Aligned
-    from streamscope.instruments.prompts.suite import Suite
-    from streamscope.models.hooks import Captures, Query
-
 
 @instrument("coherence", Prompts())
-class Coherence(Instrument):
+class Coherence(Probe):
     """Log-odds of the coherent continuation, and the part of it that is due to the nouns of the text.
 
     Only the first differing token is compared. Prompts whose continuations begin with the same token are left out and
@@ -46,14 +39,6 @@ class Coherence(Instrument):
         Intervals("share", label="relation", title="Share of prompts with the coherent continuation preferred"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coherence.py::test_planted_logits"
-
-    def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
-        """Logits at the last token of every prompt with continuations; `InputError` if none has any."""
-        return self._body().plan(prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt: ln p of each continuation's first token, and their difference `log_odds`, in nats."""
-        return self._body().read(captures, query)
 
 
 main = main_of(Coherence, __doc__)

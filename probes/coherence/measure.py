@@ -25,7 +25,7 @@ WORDS = ("log_p", "log_p_incoherent")
 AFTER = tuple(f"{name}_elsewhere" for name in WORDS)
 
 
-def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+def plan(how: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Logits at the last token of every prompt with continuations; `InputError` if none has any."""
     aligned = align_once(prompts, tokenizer)
     keep = [i for i, after in enumerate(aligned.continuations) if after is not None]
@@ -40,7 +40,7 @@ def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     )
 
 
-def read(captures: Captures, query: Query) -> pd.DataFrame:
+def read(how: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
     assert isinstance(query, RoleQuery)
     assert captures.logits is not None
@@ -67,8 +67,9 @@ def rows(
     log_p_elsewhere, log_p_incoherent_elsewhere and `due` (log-odds − log-odds elsewhere) are NaN for prompts without a
     control.
     """
+    how = Coherence()
     table, after = (
-        None if one is None else read(run(model, query := plan(one, tokenizer), edits), query)
+        None if one is None else read(how, run(model, query := plan(how, one, tokenizer), edits), query)
         for one in (aligned, others)
     )
     assert table is not None

@@ -13,24 +13,17 @@ nouns. Prompts whose text up to the pronoun occurs with either answer (Winograd 
 counted, because their Top-1 is at most 50 % by construction.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.instruments.prompts.alignment import Aligned
-    from streamscope.instruments.prompts.suite import Suite
-    from streamscope.models.hooks import Captures, Query
-
 
 @instrument("coreference", Prompts(suite="coreference"))
-class Coreference(Instrument):
+class Coreference(Probe):
     """Attention from a pronoun to its antecedent, for every head and every prompt with an antecedent.
 
     Mean attention (LFA Eq. 4), Top-1 (Eq. 5) compared with chance and position rules, stability over minimal pairs
@@ -52,19 +45,6 @@ class Coreference(Instrument):
         Intervals("top1", title="How often each head looks most at the antecedent, with 95 % intervals"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coreference.py::test_planted_heads"
-
-    def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
-        """Patterns of the prompts with a target and, among candidates, with a distractor."""
-        return self._body().plan(self, prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt and head: `attention` to the target, `hit`, `tie`, and the results of the rules.
-
-        A hit needs strictly more attention than everything else in the domain; within `attention.TIE` it is a `tie` and
-        no hit. `recency`, `first_mention`: the target is the last or first candidate; `longest`: it has most tokens
-        (the last of equals); `chance`: 1/candidates, or the target's tokens / keys.
-        """
-        return self._body().read(self, captures, query)
 
 
 main = main_of(Coreference, __doc__)

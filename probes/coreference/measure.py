@@ -44,7 +44,12 @@ def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuer
 
 
 def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
-    """One row per prompt and head: `attention` to the target, `hit`, `tie`, and the results of the rules."""
+    """One row per prompt and head: `attention` to the target, `hit`, `tie`, and the results of the rules.
+
+    A hit needs strictly more attention than everything else in the domain; within `attention.TIE` it is a `tie` and no
+    hit. `recency`, `first_mention`: the target is the last or first candidate; `longest`: it has most tokens (the last
+    of equals); `chance`: 1/candidates, or the target's tokens / keys.
+    """
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
     attention, hit, tie = [], [], []

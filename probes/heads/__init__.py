@@ -16,22 +16,17 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import Bounds, Count, Only, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Data, Documents
 from streamscope.instruments.figures import HeadMap
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.models.hooks import Captures, Query
-
 
 @instrument("heads", Documents(max_documents=32))
-class Heads(Instrument):
+class Heads(Probe):
     """Score every head by relative position, on repeated random sequences and on texts.
 
     previous, first, duplicate and induction are shares of attention (Olsson et al. 2022), compared with `uniform`, the
@@ -61,18 +56,6 @@ class Heads(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are not read if no texts are scored."""
         return {} if self.texts else {Documents: "--no-texts leaves texts out"}
-
-    def plan(self, prompts: Any, tokenizer: Any) -> "Query":
-        """The random sequences, then the texts (strings, or token ids with BOS first; possibly none).
-
-        `tokenizer` needs `d_vocab` and `bos_id`, and `encode` for texts. Raises `InputError` for a vocabulary smaller
-        than r, and for a text of fewer than three tokens.
-        """
-        return self._body().plan(self, prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt, head and score: `kind` (random or text), `score`, `value`, `uniform`."""
-        return self._body().read(self, captures, query)
 
 
 main = main_of(Heads, __doc__)

@@ -26,7 +26,10 @@ UNIT = "share of attention"
 
 
 def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
-    """The random sequences, then the texts."""
+    """The random sequences, then the texts (strings, or token ids with BOS first; possibly none).
+
+    Raises `InputError` for a vocabulary smaller than r, and for a text of fewer than three tokens.
+    """
     rng = np.random.default_rng(how.seed)
     others = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
     if how.pool == "words":

@@ -9,28 +9,21 @@ PDS of a head = |mean over pairs of α(query → target | target last) − mean 
 that attends to neither, or uniformly, also has 0: read PDS together with `probes.coreference`.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import NotNegative
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Histogram, Intervals
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.instruments.prompts.alignment import Aligned
-    from streamscope.instruments.prompts.suite import Suite
-    from streamscope.models.hooks import Captures, Query
 
 FIXED = 0.075
 """The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""
 
 
 @instrument("pds", Prompts())
-class Pds(Instrument):
+class Pds(Probe):
     """Measure for every head whether it follows a word or its position, over the minimal pairs of a suite.
 
     PDS = |mean over pairs of α(query → target | target last) − α(query → target | target first)| (LFA Eq. 7, App. C).
@@ -56,14 +49,6 @@ class Pds(Instrument):
         super().__post_init__()
         if self.reference is not None and self.threshold is not None:
             raise InputError("--reference sets the threshold: leave out --threshold, or --reference")
-
-    def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
-        """The patterns of the prompts with a complete pair; `InputError` without pairs."""
-        return self._body().plan(prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
-        return self._body().read(captures, query)
 
 
 main = main_of(Pds, __doc__)

@@ -38,7 +38,7 @@ KEYS = ("head", "layer", "index")
 NO_SPREAD = "attention does not vary, or there is one pair"
 
 
-def plan(prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
     return role_query(choose(aligned, [i for pair in require_pairs(aligned) for i in pair]), tokenizer)
@@ -62,7 +62,7 @@ def pair_columns(query: RoleQuery) -> dict[str, list[Any]]:
     return {name: [columns[name][i] for i, _ in query.aligned.pairs()] for name in names}
 
 
-def read(captures: Captures, query: Query) -> pd.DataFrame:
+def read(how: Pds, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
     assert isinstance(query, RoleQuery)
     first, last = both_orders(captures, query)
@@ -83,7 +83,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
                 given = given_prompts(given.aligned, reference, given.tokenizer)
         other = Pds(per_pair=how.per_pair).measure(reference, given)
         about["threshold"] = mean_plus_sd(other.table().frame)
-    query = plan(opened.aligned, opened.tokenizer)
+    query = plan(how, opened.aligned, opened.tokenizer)
     captures = run(model, query)
     first, last = both_orders(captures, query)
     columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))

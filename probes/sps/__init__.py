@@ -11,23 +11,16 @@ competitor) / keys; compare it with every SPS near 0. Prompts whose text up to t
 left out and counted, because their SPS is 0 by construction.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from streamscope.instruments.prompts.alignment import Aligned
-    from streamscope.instruments.prompts.suite import Suite
-    from streamscope.models.hooks import Captures, Query
-
 
 @instrument("sps", Prompts())
-class Sps(Instrument):
+class Sps(Probe):
     """SPS over the prompts with a target and a distractor: of all heads, of each layer, of each head.
 
     SPS = mean over prompts of α(query → target) − α(query → distractor) (LFA Eq. 8).
@@ -42,15 +35,6 @@ class Sps(Instrument):
         HeadMap("semantic", "heads", title="Attention of each head to the right noun"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
-
-    def plan(self, prompts: "Suite | Aligned", tokenizer: Any) -> "Query":
-        """Patterns at the query, and gates if they are used."""
-        return self._body().plan(self, prompts, tokenizer)
-
-    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
-        """One row per prompt and head: attention to `semantic` and `distractor`, their difference `sps`, and `even`,
-        the SPS of uniform attention."""
-        return self._body().read(self, captures, query)
 
 
 main = main_of(Sps, __doc__)

@@ -42,10 +42,12 @@ from streamscope.instruments.registry import REGISTERED
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
     from streamscope.instruments.observations import Contrast, Estimates, Observations
     from streamscope.instruments.result import Result
     from streamscope.instruments.table import Table
+    from streamscope.models.hooks import Captures, Query
 
 Progress = Callable[[Iterable], Iterable]
 
@@ -54,7 +56,7 @@ Progress = Callable[[Iterable], Iterable]
 class InstrumentData:
     """What an instrument saw: observations and the contrasts wanted of them, by the same names.
 
-    `about` says what a reader must know (counts of what was left out), `extra` carries what the tables need besides.
+    `about` says what a reader must know (how many cases were left out), `extra` carries what else the tables need.
     """
 
     blocks: "dict[str, Observations]"
@@ -148,7 +150,7 @@ class Instrument(ValidatedOptions):
         tables = self.tables(seen, estimates)
         about = {
             "instrument": self.name,
-            "options": json.loads(json.dumps(asdict(self), default=str)),  # as it is on disk
+            "options": json.loads(json.dumps(asdict(self), default=str)),  # the form in which files hold it
             "data": {kind.__name__: about_of(one) for kind, one in data.opened.items()},
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
@@ -168,7 +170,12 @@ class Instrument(ValidatedOptions):
         self._body().share(self, data.model, data, progress)
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
+        """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else.
+
+        By default `check` of the package's module measure, where there is one.
+        """
+        if check := self._in_body("check"):
+            check(self, model)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """The kinds of data that are never opened with these options, with the reason; the command refuses theirs.
@@ -178,8 +185,12 @@ class Instrument(ValidatedOptions):
         return {}
 
     def with_resolved_heads(self, data: Opened) -> "Instrument":
-        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
-        return self
+        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control.
+
+        By default `with_resolved_heads` of the package's module measure, where there is one.
+        """
+        resolve = self._in_body("with_resolved_heads")
+        return resolve(self, data) if resolve else self
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data; by default `observe` of the package's module measure."""
@@ -195,8 +206,8 @@ class Instrument(ValidatedOptions):
 
         By default `relate` of the package's module measure, where there is one.
         """
-        own = "observe" in vars(cls)
-        return {} if own or not hasattr(cls._body(), "relate") else cls._body().relate(whole)
+        relate = cls._in_body("relate")
+        return relate(whole) if relate else {}
 
     @classmethod
     def control_tables(cls, run: "Result", control: "Result") -> "dict[str, Table]":
@@ -204,8 +215,13 @@ class Instrument(ValidatedOptions):
 
         By default `control_tables` of the package's module measure, where there is one.
         """
-        own = "observe" in vars(cls)
-        return {} if own or not hasattr(cls._body(), "control_tables") else cls._body().control_tables(run, control)
+        compare = cls._in_body("control_tables")
+        return compare(run, control) if compare else {}
+
+    @classmethod
+    def _in_body(cls, name: str) -> Callable[..., Any] | None:
+        """A function of the package's module measure; None for one that it lacks, and for an instrument of one file."""
+        return None if cls.observe is not Instrument.observe else getattr(cls._body(), name, None)
 
     @classmethod
     def _body(cls) -> Any:
@@ -217,6 +233,22 @@ class Instrument(ValidatedOptions):
             raise TypeError(
                 f"{cls.__name__} needs the methods observe and tables, or a module {cls.__module__}.measure with both"
             ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Instrument):
+    """Base of an instrument that only reads captures, so that a sweep can run it under any edits, in its own batches.
+
+    Its module measure also has `plan` and `read`.
+    """
+
+    def plan(self, prompts: Any, tokenizer: Any) -> "Query":
+        """The tokens, hooks and logits that it needs of a suite, or of other data that it accepts."""
+        return self._body().plan(self, prompts, tokenizer)
+
+    def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
+        """One row per observation (prompt × head, …)."""
+        return self._body().read(self, captures, query)
 
 
 def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:

@@ -28,6 +28,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
+from streamscope.probes.pds import Pds
 from tests.interventions import copiers
 from tests.tiny import randomise
 
@@ -236,6 +237,15 @@ def test_a_model_without_gates_is_a_control_of_one_with_gates(tmp_path: Path) ->
         assert out.with_name(f"{run}-gates.parquet").exists() == gated
         beside = pd.read_parquet(out.with_name(f"{run}-gate-control.parquet"))
         assert beside["undefined"].str.contains("no gate varies within a document").all()
+
+
+def test_a_control_is_measured_without_the_heads_that_the_run_ranks() -> None:
+    """Ranked again in the control, top1:pds would be another head there."""
+    how, run, control = TokenEffects(heads=("top1:pds",)), load("stories/gpt2"), load("stories/lfa")
+    ranked = Pds().measure(run).table("heads").frame.nlargest(1, "pds").iloc[0]
+    fixed = how.with_resolved_heads(how.open(run, Tokens(max_tokens=50)))
+    assert fixed.heads == (f"L{ranked['layer']}.H{ranked['index']}",)
+    assert how.with_resolved_heads(how.open(control, Tokens(max_tokens=50))).heads != fixed.heads
 
 
 def test_gates_by_hand_from_the_rows() -> None:
