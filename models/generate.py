@@ -6,6 +6,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @torch.no_grad()
 def generate(
     model: "StreamTransformer",
-    prompts: str | Sequence[str] | Sequence[Sequence[int]],
+    prompts: str | Sequence[str] | Sequence[Sequence[int]] | Int[Tensor, "B T"],
     *,
     max_new_tokens: int = 50,
     temperature: float = 1.0,
@@ -139,8 +140,12 @@ def continuations(
     ]
 
 
-def _ids(model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
+def _ids(
+    model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Sequence[int]] | Int[Tensor, "B T"]
+) -> list[list[int]]:
     """Convert prompts to lists of ids; texts get the tokenizer's BOS."""
+    if isinstance(prompts, Tensor):
+        prompts = prompts.tolist()
     items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not items:
         raise InputError("there is nothing to continue: give at least one prompt")
