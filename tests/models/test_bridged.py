@@ -243,6 +243,68 @@ def test_parts_and_heads_give_the_librarys_logits(family: str, tmp_path: Path) -
     torch.testing.assert_close(states, expected - model.b_U * model.logit_scale, **close)
 
 
+BERT = {**SIZES, "intermediate_size": 64}
+OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "two norms": ("FalconForCausalLM", "FalconConfig",
+                  {**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2, "multi_query": False}),
+    "all tokens": ("MistralForCausalLM", "MistralConfig", {**GATED, "is_causal": False}),
+    "all tokens of Gemma 3": ("Gemma3ForCausalLM", "Gemma3TextConfig",
+                              {**GATED, "head_dim": 8, "use_bidirectional_attention": True}),
+    "no decoder": ("BertLMHeadModel", "BertConfig", BERT),
+    "a map before the head": ("BertLMHeadModel", "BertConfig", {**BERT, "is_decoder": True}),
+    "sinusoids": ("XGLMForCausalLM", "XGLMConfig",
+                  {"vocab_size": 100, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}),
+    "no norm": ("OpenAIGPTLMHeadModel", "OpenAIGPTConfig",
+                {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}),
+    "experts": ("MixtralForCausalLM", "MixtralConfig", {**GATED, "num_local_experts": 3}),
+}  # fmt: skip
+WRONG = {
+    "a map before the head": {"logits", "parts", "heads", "neurons"}, "sinusoids": {"parts"},
+    "no norm": {"logits", "parts", "heads", "neurons"}, "experts": {"neurons"},
+}  # fmt: skip
+
+
+def saved_one(name: str, folder: Path) -> Any:
+    """The library's module of a family, every weight random, saved in a folder."""
+    import transformers
+
+    cls, config, fields = OTHERS[name]
+    module = randomise(getattr(transformers, cls)(getattr(transformers, config)(**fields)).eval(), std=0.2)
+    module.save_pretrained(folder)
+    return module
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name not in WRONG])
+def test_a_bridge_that_computes_something_else_is_refused(name: str, tmp_path: Path) -> None:
+    """Falcon of 40B, of which TransformerLens gives other logits; and tokens that look ahead, at padding too."""
+    saved_one(name, tmp_path)
+    line = "gives other logits than the library" if name == "two norms" else "attend to later ones"
+    with pytest.raises(InputError, match=line):
+        bridge(str(tmp_path))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_add_up_in_a_bridge_is_refused(name: str, tmp_path: Path) -> None:
+    """The model is measured; attribution says in a line what is not a sum, and gives the right logits elsewhere."""
+    module = saved_one(name, tmp_path)
+    model, tokens = bridge(str(tmp_path)), torch.arange(12).reshape(2, 6)
+    logits, cache = model.run_with_cache(tokens)
+    torch.testing.assert_close(logits, module(tokens).logits, rtol=1e-4, atol=1e-4)
+    calls = {
+        "logits": lambda: cache.logit_attrs(cache["resid_pre", 1][None], 7), "parts": cache.decompose_resid,
+        "heads": cache.stack_head_results, "neurons": lambda: cache.stack_neuron_results(2),
+    }  # fmt: skip
+    for parts, call in calls.items():
+        if parts in WRONG[name]:
+            with pytest.raises(InputError, match=f"^{model.family}: .* (add up to|does not give its logits)"):
+                call()
+        else:
+            call()
+    with pytest.raises(InputError, match="add up"):
+        cache.get_full_resid_decomposition()
+
+
 @torch.no_grad()
 def test_heads_and_neurons_behind_a_norm_are_no_shares_of_the_stream(tmp_path: Path) -> None:
     """OLMo 2 norms what attention and FFN write; its layers' updates add up, their heads and neurons do not."""
@@ -253,7 +315,7 @@ def test_heads_and_neurons_behind_a_norm_are_no_shares_of_the_stream(tmp_path: P
     torch.testing.assert_close(attributed, module(tokens).logits[..., 7], rtol=1e-4, atol=1e-4)
     for call, parts in ((cache.stack_head_results, "heads"), (cache.stack_neuron_results, "neurons"),
                         (cache.get_full_resid_decomposition, "heads")):  # fmt: skip
-        with pytest.raises(InputError, match=f"^olmo2 norms the sum of the {parts} of a layer"):
+        with pytest.raises(InputError, match=f"^olmo2: its {parts} do not add up to what a layer writes"):
             call(-1)
 
 

@@ -113,6 +113,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2", {"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, got 'false'"),
     ("pythia", {"use_parallel_residual": "no"}, "use_parallel_residual must be true or false"),
     ("pythia", {"head_dim": 8}, "head_dim = 8 is not supported, only head_dim = 24"),
+    *((kind, {"is_causal": False}, "is_causal = False is not supported") for kind in ("gpt2", "pythia", "llama")),
+    ("gpt2", {"num_hidden_layers": 1}, "num_hidden_layers = 1 is not supported"),
+    ("gpt2", {"num_attention_heads": 2}, "num_attention_heads = 2 is not supported"),
 ]
 
 

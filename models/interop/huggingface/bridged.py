@@ -8,7 +8,7 @@ Hooks have TransformerLens' names, and every edit costs a pass of the whole mode
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,16 @@ class Shape:
         raise _not_ours(self.name, name)
 
 
+SUMS = {
+    "logits": "its last residual state through the final norm and the unembedding does not give its logits, so no part "
+    "of the stream is attributed to them",
+    "parts": "embedding, attention and FFN, as TransformerLens' bridge has them, do not add up to the residual stream",
+    "heads": "its heads do not add up to what a layer writes to the residual stream: use decompose_resid()",
+    "neurons": "its neurons do not add up to what a layer writes to the residual stream: use decompose_resid()",
+}
+"""What may not add up in a bridge, as a norm between heads and stream, or a map between stream and head."""
+
+
 class BridgedCache(NormedCache):
     """The cache of a bridge, whose norms may be folded into other weights or store γ − 1 (Gemma)."""
 
@@ -69,22 +79,31 @@ class BridgedCache(NormedCache):
             weight = weight + 1
         return 1, not norm.uses_rms_norm, weight, None if norm.uses_rms_norm else getattr(norm, "bias", None)
 
+    def apply_ln_to_stack(self, residual_stack: Tensor, layer: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens. Raises `InputError` if the final norm does not lead to the logits (BERT)."""
+        if layer in (None, -1, self.model.cfg.n_layers):
+            self.model.check_sums("logits")
+        return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
+
+    def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens. Raises `InputError` if the parts do not add up to the stream (XGLM)."""
+        self.model.check_sums("parts")
+        return super().decompose_resid(*args, **kwargs)
+
+    def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens. Raises `InputError` if parts, heads or neurons do not add up."""
+        self.model.check_sums("parts")
+        return super().get_full_resid_decomposition(*args, **kwargs)
+
     def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens. Raises `InputError` if a norm acts between heads and stream (OLMo 2, Gemma 2)."""
-        self._check_direct("ln1_post", "heads")
+        self.model.check_sums("heads")
         return super().stack_head_results(*args, **kwargs)
 
     def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens. Raises `InputError` if a norm acts between neurons and stream."""
-        self._check_direct("ln2_post", "neurons")
+        self.model.check_sums("neurons")
         return super().stack_neuron_results(*args, **kwargs)
-
-    def _check_direct(self, norm: str, parts: str) -> None:
-        if any(norm in dict(block.named_children()) for block in self.model.blocks):
-            raise InputError(
-                f"{self.model.family} norms the sum of the {parts} of a layer ({norm}), so they do not add up to the "
-                "residual stream: use decompose_resid()"
-            )
 
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens, with the norm's weight and the model's logit scale (Granite, Cohere).
@@ -103,8 +122,15 @@ class Bridged(CleanCopies, TransformerBridge):
     """Name in titles besides the family; "" for a bridge of the user."""
     eos_ids: tuple[int, ...]
     """Tokens that end a generated text, from generation_config.json or config.json, else from the tokenizer."""
+    wrong_sums: frozenset[str]
+    """What `bridge` found not to add up: keys of `SUMS`."""
     final = "unembed.hook_in"
     """Hook of the input of the head."""
+
+    def check_sums(self, name: str) -> None:
+        """Raise `InputError` if something of this family does not add up: a key of `SUMS`."""
+        if name in self.wrong_sums:
+            raise InputError(f"{self.family}: {SUMS[name]}")
 
     @property
     def config(self) -> Shape:
@@ -193,6 +219,7 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
             if lacking := sorted(report["missing_keys"]):  # the library would draw them at random
                 raise InputError(f"{folder} lacks {lacking[0]}{f' and {len(lacking) - 1} more' * (len(lacking) > 1)}")
             module = module.eval().to(device)
+            logits = _short_logits(module, config.get_text_config(), folder)
             booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
     except InputError:
         raise
@@ -200,7 +227,77 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
     model = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
     model.__dict__["label"] = f"hf:{source_name(folder)}"
+    model.__dict__["wrong_sums"] = _wrong_sums(model, logits, folder)
     return model
+
+
+def _short_tokens(d_vocab: int, n_ctx: int) -> Tensor:
+    """Two texts of a few tokens [2, T] that differ at the end only."""
+    return torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 5, 6]])[:, :n_ctx] % d_vocab
+
+
+@torch.no_grad()
+def _short_logits(module: Any, config: Any, folder: Path) -> Tensor:
+    """The library's logits of `_short_tokens`. Raises `InputError` if a later token changes the logits before it."""
+    tokens = _short_tokens(config.vocab_size, getattr(config, "max_position_embeddings", 5))
+    logits: Tensor = module(tokens.to(module.device)).logits
+    if _differ(*logits[:, :3]):
+        raise InputError(
+            f"the tokens of {folder} attend to later ones, padding among them: only causal models are measured"
+        )
+    return logits
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors differ by more than rounding; NaN do not differ."""
+    return bool((a - b).abs().max() > max(1e-3, 8 * torch.finfo(a.dtype).eps) * b.abs().max())
+
+
+@torch.no_grad()
+def _wrong_sums(model: Bridged, expected: Tensor, folder: Path) -> frozenset[str]:
+    """The keys of `SUMS` that do not add up for `_short_tokens`.
+
+    Raises `InputError` if the bridge gives other logits than the library.
+    """
+    tokens = _short_tokens(model.cfg.d_vocab, model.cfg.n_ctx).to(expected.device)
+    logits, layers = model(tokens), range(model.cfg.n_layers)
+    if _differ(logits, expected):
+        raise InputError(f"{folder} cannot be read: the bridge of {model.family} gives other logits than the library")
+    try:
+        cache = TransformerBridge.run_with_cache(model, tokens)[1]
+    except Exception:  # a hook does not fit this module
+        return frozenset(SUMS)
+    normed = BridgedCache(cache.cache_dict, model)
+
+    def lens() -> tuple[Tensor, Tensor]:
+        bias = normed._norm(None, False)[3]
+        state = normed.apply_ln_to_stack(cache["resid_post", layers[-1]][None])[0] + (0.0 if bias is None else bias)
+        return model.adapter.apply_output_logits_transform(state @ model.W_U + model.b_U), logits
+
+    def of_layers(name: str, parts: Tensor) -> tuple[Tensor, Tensor]:
+        """(the stream after every layer as a sum over parts, as it is); what the parts lack is a bias, if the same
+        everywhere."""
+        written = torch.stack([cache[name, at] for at in layers])
+        lacking = written - parts.unflatten(0, (len(layers), -1)).sum(1)
+        rest = torch.stack([cache["resid_pre", at] + cache["attn_out", at] + cache["mlp_out", at] for at in layers])
+        after = torch.stack([cache["resid_post", at] for at in layers])
+        return rest - lacking + lacking[:, :1, :1], after
+
+    sums: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+        "logits": lens,
+        "parts": lambda: (cache.decompose_resid().sum(0), cache["resid_post", layers[-1]]),
+        "heads": lambda: of_layers("attn_out", cache.stack_head_results()),
+        "neurons": lambda: of_layers("mlp_out", cache.stack_neuron_results(len(layers))),
+    }
+    return frozenset(name for name, both in sums.items() if _fails(both))
+
+
+def _fails(both: Callable[[], tuple[Tensor, Tensor]]) -> bool:
+    """Whether two tensors differ, or a family lacks a hook or weight that they need, or has it in another shape."""
+    try:
+        return _differ(*both())
+    except Exception:
+        return True
 
 
 def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
@@ -251,5 +348,7 @@ def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None
     ends = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
     model = Bridged.__new__(Bridged)  # shares the modules of `booted`; copying would rebind the configuration
-    model.__dict__.update(booted.__dict__, family=family, run=None, label="", eos_ids=ends, _tokenizer=words)
+    model.__dict__.update(
+        booted.__dict__, family=family, run=None, label="", wrong_sums=frozenset(), eos_ids=ends, _tokenizer=words
+    )
     return model

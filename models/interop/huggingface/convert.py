@@ -22,7 +22,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import Decoder
 from streamscope.models.interop.huggingface import gguf
-from streamscope.models.interop.huggingface.families import FAMILIES, Family, Weight, Whole
+from streamscope.models.interop.huggingface.families import FAMILIES, Family, Weight, Whole, refuse
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, sha256, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
@@ -124,6 +124,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
         )
     family = FAMILIES[kind]
     try:
+        refuse(theirs, is_causal=True)
         return family.config(theirs), family
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

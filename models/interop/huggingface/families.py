@@ -190,7 +190,8 @@ def gpt2(theirs: Theirs) -> ModelConfig:
     """GPT-2: learned positions, LayerNorm, biases everywhere, a tied head."""
     refuse(
         theirs, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False,
-        add_cross_attention=False,
+        add_cross_attention=False, num_hidden_layers=theirs["n_layer"], num_attention_heads=theirs["n_head"],
+        hidden_size=theirs["n_embd"], max_position_embeddings=theirs["n_positions"],
     )  # fmt: skip
     bias, norm = Dense(bias=True), LayerNorm(eps=theirs["layer_norm_epsilon"])
     return ModelConfig(
