@@ -13,23 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import run_folder
 from streamscope.models.runs import evaluations
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.comparison.seeds import NAN, estimate
-from streamscope.papers.comparison.verdicts import measured, with_verdicts
+from streamscope.papers.comparison.seeds import NAN, against_zero, estimate
+from streamscope.papers.comparison.verdicts import measured, seeds_row, with_verdicts
 
 LEAST_SEEDS = 3
 LAST = 0.05
 """Of the steps, over which the loss of the training text is meaned."""
 FEW = "fewer than three seeds"
 NONE = "no evaluation there in all seeds"
-UNITS = {"step": "optimiser steps", "tokens": "training tokens seen", "loss": "nats per token"}
-GAP_UNITS = {**UNITS, **dict.fromkeys(("difference", "sd", "ci_low", "ci_high"), "nats per token, over seeds")}
-POINT_UNITS = {"loss": "nats per token", "loss_low": "nats per token, over seeds", "loss_high": GAP_UNITS["ci_high"]}
 
 
 def curves(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm) -> pd.DataFrame:
@@ -62,20 +58,20 @@ def online(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm
     return pd.DataFrame(rows)
 
 
-def wide(found: pd.DataFrame, arm: str) -> pd.DataFrame:
+def wide(table: pd.DataFrame, arm: str) -> pd.DataFrame:
     """The losses of an arm, seeds downwards and steps across; NaN where a seed has no evaluation."""
-    return found[found["preset"] == arm].pivot(index="seed", columns="step", values="loss")
+    return table[table["preset"] == arm].pivot(index="seed", columns="step", values="loss")
 
 
-def below(found: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
+def below(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
     """Loss of `more` less that of `less`, seeds × steps after `after`, of the seeds and steps that both have wholly."""
-    a, b = wide(found, less), wide(found, more)
+    a, b = wide(table, less), wide(table, more)
     seeds = a.index.intersection(b.index)
     gaps = (b.loc[seeds] - a.loc[seeds]).dropna(axis=1)
     return gaps.loc[:, (gaps.columns > after) & (len(seeds) > 0)]
 
 
-def sooner(found: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
+def sooner(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
     """How much sooner `less` comes to a loss than `more`, as ln of a ratio of tokens, in the form of `below`.
 
     At every evaluation the loss is the higher one of the two, which both have come to by then: ln (tokens that the one
@@ -83,8 +79,8 @@ def sooner(found: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.Data
     Tokens between two evaluations lie on a straight line. What lies before the first evaluation is not known, so the
     first one is left out.
     """
-    gaps, tokens = below(found, less, more, after), found.groupby("step")["tokens"].first()
-    losses = {arm: wide(found, arm) for arm in (less, more)}
+    gaps, tokens = below(table, less, more, after), table.groupby("step")["tokens"].first()
+    losses = {arm: wide(table, arm) for arm in (less, more)}
     gaps = gaps.loc[:, gaps.columns > max(one.columns.min() for one in losses.values())]
     for seed in gaps.index:
         for step in gaps.columns:
@@ -118,14 +114,14 @@ def until(losses: pd.DataFrame, step: float) -> pd.DataFrame:
 # ---- every evaluation, without a verdict -------------------------------------------------------
 
 
-def gaps(found: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+def gaps(table: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """One row per pair (less, more) and step: `more` less `less` over the seeds that both have, uncorrected."""
-    if found.empty:
+    if table.empty:
         return pd.DataFrame()
-    tokens = found.groupby("step")["tokens"].first()
+    tokens = table.groupby("step")["tokens"].first()
     rows = []
     for less, more in pairs:
-        for step, values in below(found, less, more).items():
+        for step, values in below(table, less, more).items():
             row = estimate(values.to_numpy(float))
             why, mean = row.pop("why"), row.pop("mean")
             front = {"claim": f"{less} < {more}", "step": step, "tokens": int(tokens[step]), "difference": mean}
@@ -133,12 +129,12 @@ def gaps(found: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def points(found: pd.DataFrame, at: dict[str, float]) -> pd.DataFrame:
+def points(table: pd.DataFrame, at: dict[str, float]) -> pd.DataFrame:
     """Losses of every arm at points of its curve, over seeds: the lowest of each run, and at the last evaluation not
     after each step of `at`, by name."""
     rows = []
-    for arm in dict.fromkeys(found["preset"]):
-        losses = wide(found, arm)
+    for arm in dict.fromkeys(table["preset"]):
+        losses = wide(table, arm)
         whole = losses.dropna(axis=1)
         of = {"lowest": losses.min(axis=1)} | {
             name: one.iloc[:, 0] for name, step in at.items() if (one := until(whole, step)).shape[1]
@@ -189,16 +185,15 @@ def _row(one: Reading) -> dict[str, Any]:
         "paper": one.paper, "printed": one.printed, "smallest": one.smallest, "holds_where": one.holds,
         "evaluations": one.gaps.shape[1], "at": "",
     }  # fmt: skip
-    seeds = str(len(one.gaps))
     if one.gaps.empty:
-        return measured(row, NAN, NAN, NAN, NAN, seeds, NONE if len(one.gaps) else FEW)
+        return measured(row, NAN, NAN, NAN, NAN, str(len(one.gaps)), NONE if len(one.gaps) else FEW)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = (one.gaps.mean() / one.gaps.std(ddof=1)).fillna(0.0) if len(one.gaps) > 1 else one.gaps.mean()
     values = one.gaps[t.idxmin()].to_numpy(float)
     row["at"] = str(t.idxmin())
     if len(values) < LEAST_SEEDS:
-        return measured(row, float(values.mean()), NAN, NAN, NAN, seeds, FEW)
-    found = estimate(values)
-    p = float(clustered_t(values, np.ones(len(values))).p) if "ci_low" not in found["why"] else NAN
-    p = min(1.0, p * len(t)) if found["mean"] < 0 and p == p else p
-    return measured(row, found["mean"], found["ci_low"], found["ci_high"], p, seeds, found["why"].get("ci_low", ""))
+        return measured(row, float(values.mean()), NAN, NAN, NAN, str(len(values)), FEW)
+    numbers = against_zero(values)
+    if numbers["mean"] < 0 and numbers["p"] == numbers["p"]:
+        numbers["p"] = min(1.0, numbers["p"] * len(t))
+    return seeds_row(row, numbers)

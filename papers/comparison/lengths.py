@@ -27,10 +27,6 @@ AT_ONCE = 4096
 """Tokens of a batch."""
 OF_A_POINT = 20_480
 """Validation tokens of a point of a curve, the first ones."""
-UNITS = {
-    "window": "tokens", "share": "share of steps", "loss": "nats per token", "tokens": "validation tokens",
-    **dict.fromkeys(("whole", "within", "beyond"), "nats per token, in windows of the whole context"),
-}  # fmt: skip
 
 
 def usual(run: Run) -> tuple[int, float]:
@@ -53,12 +49,12 @@ def short(runs: Sequence[Run]) -> bool:
 @torch.no_grad()
 def by_position(model: Any, run: Run, length: int, most: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Σ loss and tokens [length] by position, on windows of the run's validation text; of its first `most` tokens."""
-    found = windows(evaluation_shards(run.folder, model.tokenizer, None), length, run.config["training"]["packing"])
-    stop = len(found) if most is None else min(len(found), -(-most // length))
+    text = windows(evaluation_shards(run.folder, model.tokenizer, None), length, run.config["training"]["packing"])
+    stop = len(text) if most is None else min(len(text), -(-most // length))
     total, tokens = torch.zeros(length, dtype=torch.double), torch.zeros(length, dtype=torch.double)
     size = max(1, AT_ONCE // length)
     for first in range(0, stop, size):
-        ids, targets = found.batch(range(first, min(first + size, stop)))
+        ids, targets = text.batch(range(first, min(first + size, stop)))
         real = targets != -100
         losses = model.token_losses(ids.to(model.cfg.device), targets.to(model.cfg.device)).cpu().reshape(real.shape)
         total += (losses.double() * real).sum(0)

@@ -12,33 +12,17 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.estimators import mean
 from streamscope.instruments.stats.t_tests import constant
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import STORIES, run_folder
 from streamscope.models.checkpoint import bundled as installed
 from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
-from streamscope.papers.comparison.printed import SMALLEST
+from streamscope.papers.comparison.printed import Order
 from streamscope.papers.comparison.runs import Run, opened
-from streamscope.papers.comparison.seeds import estimate, paired, spread
-from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
+from streamscope.papers.comparison.seeds import NAN, estimate, spread
+from streamscope.papers.comparison.verdicts import order_row, with_verdicts
 from streamscope.probes.mixing import kept_step
-
-NAN = float("nan")
-UNITS = {
-    "loss": "nats per token",
-    "tokens": "validation tokens",
-    **dict.fromkeys(("loss_low", "loss_high", "loss_sd", "loss_sd_low", "loss_sd_high"), "nats per token, over seeds"),
-    "difference": "nats per token",
-    "sd": "nats per token",
-    "ci_low": "nats per token",
-    "ci_high": "nats per token",
-    "printed": "nats per token",
-    "printed_difference": "nats per token",
-    "minutes": "minutes",
-    "n": "training seeds",
-}
 
 
 class Printed(NamedTuple):
@@ -93,10 +77,10 @@ def losses(runs: Sequence[Run]) -> pd.DataFrame:
 def _of_loss(row: dict[str, Any], values: np.ndarray) -> dict[str, str]:
     """Puts the intervals of the loss and of its sd over seeds into a row; why what has none."""
     why: dict[str, str] = {}
-    for name, of, found in (("loss", "mean", estimate(values)), ("loss_sd", "sd", spread(values))):
+    for name, of, numbers in (("loss", "mean", estimate(values)), ("loss_sd", "sd", spread(values))):
         for column, cell in ((name, of), (f"{name}_low", "ci_low"), (f"{name}_high", "ci_high")):
-            row[column] = found[cell]
-            why |= {column: found["why"][cell]} if cell in found["why"] and row[column] != row[column] else {}
+            row[column] = numbers[cell]
+            why |= {column: numbers["why"][cell]} if cell in numbers["why"] and row[column] != row[column] else {}
     return why
 
 
@@ -110,7 +94,7 @@ def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) ->
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
     if control not in by:
         raise InputError(f"no run of {control}, which the others are compared with")
-    found = []
+    compared_rows = []
     for preset, one in by.items():
         seeds = [s for s in one.index if s in by[control].index]
         paper = printed.get(preset)
@@ -125,17 +109,15 @@ def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) ->
         why |= _of_loss(row, one.to_numpy(float))
         if preset == control:
             why |= dict.fromkeys(("difference", "sd", "ci_low", "ci_high", "printed_difference"), "the control itself")
-            found.append({**row, "undefined": note(why)})
+            compared_rows.append({**row, "undefined": note(why)})
             continue
         gaps = (one[seeds] - by[control][seeds]).to_numpy(float)
         row["difference"] = float(gaps.mean()) if len(gaps) else NAN
         if len(gaps) > 1 and not constant(gaps):
-            m = mean(gaps)
-            row |= {"sd": m.sd, "ci_low": m.ci_low, "ci_high": m.ci_high}
+            row |= {name: x for name, x in estimate(gaps).items() if name in ("sd", "ci_low", "ci_high")}
         else:
-            why |= dict.fromkeys(
-                ("sd", "ci_low", "ci_high"), "fewer than two paired seeds" if len(gaps) < 2 else "no spread"
-            )
+            reason = "fewer than two paired seeds" if len(gaps) < 2 else "no spread"
+            why |= dict.fromkeys(("sd", "ci_low", "ci_high"), reason)
         if paper and control in printed:
             of_control = printed[control].value if paper.control is None else paper.control
             gap = row["printed_difference"] = paper.value - of_control
@@ -143,8 +125,8 @@ def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) ->
             row["all_seeds"] = f"{sum(agree)} of {len(agree)}"
         else:
             why["printed_difference"] = "the paper prints none"
-        found.append({**row, "undefined": note(why)})
-    return pd.DataFrame(found)
+        compared_rows.append({**row, "undefined": note(why)})
+    return pd.DataFrame(compared_rows)
 
 
 # ---- orders that a paper claims ----------------------------------------------------------------
@@ -157,30 +139,28 @@ def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
     over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token.
     """
 
-    quantities = rows.assign(quantity="loss", value=rows["loss"], undefined="")
+    quantities = rows.assign(quantity="loss", unit="nats/token", value=rows["loss"], undefined="")
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
-    found: list[dict[str, Any]] = []
+    claim_rows: list[dict[str, Any]] = []
     instead: dict[int, str] = {}
     for claim in claims:
         if not {claim.less, claim.more} <= set(by):
             continue
-        gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
         if claim.instead:
-            instead[len(found)] = claim.instead
+            instead[len(claim_rows)] = claim.instead
+        gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
         low, high = claim.printed or (NAN, NAN)
-        row = {
-            "claim": f"{claim.less} < {claim.more}", "quantity": "loss", "where": claim.where, "paper": high - low,
-            "printed": f"{low:.4g} < {high:.4g}" if claim.printed else "", "smallest": SMALLEST["nats/token"],
-            "by_seed": ", ".join(f"{s}: {x:+.4f}" for s, x in gaps.items()),
-            "against": ", ".join(str(s) for s, x in gaps.items() if x < 0),
-        }  # fmt: skip
-        found.append(pairs_row(row, paired(quantities, "loss", claim.more, claim.less)))
-    return with_verdicts(found, instead) if found else pd.DataFrame()
+        row = order_row(
+            Order("loss", claim.more, claim.less, claim.where), quantities, high - low,
+            f"{low:.4g} < {high:.4g}" if claim.printed else "",
+            by_seed=", ".join(f"{s}: {x:+.4f}" for s, x in gaps.items()),
+            against=", ".join(str(s) for s, x in gaps.items() if x < 0),
+        )  # fmt: skip
+        claim_rows.append({**row, "claim": f"{claim.less} < {claim.more}"})
+    return with_verdicts(claim_rows, instead)
 
 
 # ---- the bundled models ------------------------------------------------------------------------
-
-BUNDLED_UNITS = {"loss": "nats per token", "step": "optimiser steps", "tokens_seen": "training tokens"}
 
 
 def bundled(names: Sequence[str]) -> pd.DataFrame:

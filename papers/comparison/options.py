@@ -1,8 +1,8 @@
 """Options of every comparison of runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
@@ -48,3 +48,20 @@ class PageOptions(RunsOptions):
     """Kind of the static figure; it needs the extra `figures`."""
     device: str = "auto"
     """auto, cpu or cuda."""
+
+
+S = TypeVar("S")
+
+
+def settings_of(kind: type[S], options: RunsOptions) -> S:
+    """The settings of measuring among the options of a command, which inherits them."""
+    return kind(**{one.name: getattr(options, one.name) for one in fields(kind)})  # type: ignore[arg-type]
+
+
+def not_with_tables(kind: type, options: RunsOptions) -> None:
+    """Raises `InputError` for a setting of measuring, or its data, beside --tables, which measures nothing."""
+    usual = {one.name: one.default for one in fields(kind)} | {"data": None}
+    for name, default in usual.items():
+        if options.tables is not None and getattr(options, name, default) != default:
+            name = name.replace("_", "-")
+            raise InputError(f"--{name} is for measuring, and --tables measures nothing; leave it out")

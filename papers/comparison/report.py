@@ -1,61 +1,190 @@
-"""What the comparisons of runs share: the way through the runs, the report, and its way to disk."""
+"""The way of every comparison of runs: measured, or read again; judged; printed; written with its page."""
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
 
-from streamscope.cli.disk import read_json, write_atomically, write_text
+from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError
-from streamscope.cli.provenance import provenance
-from streamscope.instruments.command import progress_bar, show
+from streamscope.cli.provenance import pick_device, provenance
+from streamscope.instruments.command import progress_bar
+from streamscope.instruments.figures import write_figure
 from streamscope.instruments.parquet import read_about, read_parquet, write_table
+from streamscope.instruments.table import Column
+from streamscope.instruments.undefined_cells import legend, note, reasons
 from streamscope.models.checkpoint import load
 from streamscope.models.training.data import evaluation_shards
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.claims.words import plain
 from streamscope.papers.comparison import TRAINED
-from streamscope.papers.comparison.figures import write_figures
-from streamscope.papers.comparison.rows import Progress
-from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.options import not_with_tables
+from streamscope.papers.comparison.runs import Run, typed
+from streamscope.papers.comparison.seeds import Progress, over_seeds
+from streamscope.papers.comparison.tables import table_of, units
 from streamscope.papers.comparison.verdicts import summary
 from streamscope.papers.pages.folder import folder_page
+from streamscope.text.cache import cache_root, cached
 from streamscope.text.shards import TokenShards
+
+Tables = dict[str, pd.DataFrame]
+EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures]'"
+LONGEST = 48
+"""Characters of a verdict on the screen; files have all."""
+CLAIMS = ("claim", "quantity", "difference", "p_holm", "direction")
+
+
+class Shown(NamedTuple):
+    """A table that is printed: its title, its columns (by default all), and which of its rows or what is made of it."""
+
+    table: str
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """Runs, what was measured of them, and who made it."""
+class Comparison:
+    """What a paper's command declares: how runs are measured and judged, and what is printed and drawn of them."""
 
-    runs: Sequence[Run]
-    tables: dict[str, pd.DataFrame]
-    about: dict[str, Any]
-    """Command, commit, versions and device of the tables."""
+    module: str
+    """The command, as papers.dst.calibration."""
+    measure: Callable[[Any], tuple[Sequence[Run], Tables, dict[str, Any]]]
+    """Options -> runs, what was measured of them, and facts that are kept with the tables to judge them again."""
+    judge: Callable[[Sequence[Run], Tables, Mapping[str, Any]], Tables]
+    """Runs, what was measured of them and the facts -> all tables."""
+    settings: type | None = None
+    """The options that say what is measured and how; beside --tables they are refused."""
+    shown: Sequence[Shown] = ()
+    columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    """Columns that an instrument describes, by the table that they stand in; all others are in columns.csv."""
+    arms: Callable[[Sequence[Run]], Sequence[Run]] = lambda runs: runs
+    """Runs that were read again, with the names of their arms."""
+    draw: Callable[[Sequence[Run], Tables], Any] | None = None
+    """The figure (plotly)."""
+
+
+def of_quantities(
+    module: str, title: str, measure: Callable[[Any], tuple[Sequence[Run], pd.DataFrame]],
+    claims: Callable[[pd.DataFrame], pd.DataFrame], arms: Callable[[Sequence[Run]], Sequence[Run]] = lambda runs: runs,
+) -> Comparison:  # fmt: skip
+    """A comparison that is a few numbers of every run: rows of preset, seed, quantity, unit, value and undefined."""
+
+    def measured(options: Any) -> tuple[Sequence[Run], Tables, dict[str, Any]]:
+        runs, quantities = measure(options)
+        return runs, {"runs": quantities}, {}
+
+    def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
+        quantities = tables["runs"]
+        return {"runs": quantities, "arms": over_seeds(quantities), "claims": claims(quantities)}
+
+    shown = (Shown("arms", title), Shown("claims", "claims", CLAIMS))
+    return Comparison(module=module, measure=measured, judge=judged, shown=shown, arms=arms)
+
+
+def rejudge(paper: Comparison, folder: Path) -> tuple[Sequence[Run], Tables, dict[str, Any]]:
+    """Runs, tables and `about` of an earlier comparison, judged by today's rules without a model."""
+    unnamed, measured, about = reopen(folder, paper.module)
+    runs = paper.arms(unnamed)
+    return runs, paper.judge(runs, measured, about), about
+
+
+def compare(paper: Comparison, options: Any) -> None:
+    """Measure the runs, or read what --tables has; judge, print, and write where --out says."""
+    if options.tables is not None:
+        if paper.settings is not None and getattr(options, "scale", None) is None:
+            not_with_tables(paper.settings, options)
+        runs, tables, about = rejudge(paper, options.tables)
+    else:
+        runs, measured, facts = paper.measure(options)
+        own = ("data",) if facts.get("data", {}).get("own") else ()
+        argv = typed(paper.module, options, runs, own)
+        about = {**provenance(pick_device(getattr(options, "device", "cpu"))), "argv": argv, **facts}
+        tables = paper.judge(runs, measured, about)
+    show(paper, runs, tables)
+    if options.out is not None:
+        write_page(paper, runs, tables, about, options)
+
+
+def name_of(paper: Comparison, table: str) -> str:
+    """PAPER/TABLE."""
+    return f"{paper.module.split('.')[1]}/{table}"
+
+
+def show(paper: Comparison, runs: Sequence[Run], tables: Tables) -> None:
+    """How many runs, the tables that are shown, the counts of verdicts, and why runs have no value."""
+    print(f"{len(runs)} runs, {dose(runs)}" if runs else "no runs")
+    for one in paper.shown:
+        if len(frame := tables.get(one.table, pd.DataFrame())) and len(frame := one.rows(frame)):
+            if "direction" in frame:
+                frame = frame.assign(direction=frame["direction"].map(plain).str.slice(0, LONGEST))
+            names = [name for name in one.columns if name in frame]
+            table_of(frame, name_of(paper, one.table), one.title, names, paper.columns.get(one.table, ())).print()
+    if len(claims := tables.get("claims", pd.DataFrame())):
+        print(summary(claims))
+    if len(lost := tables.get("runs", pd.DataFrame())) and len(lost := lost[lost["value"].isna()]):
+        print(legend(lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])))
 
 
 # ---- through the runs --------------------------------------------------------------------------
 
 
-def each_model(runs: Sequence[Run], device: str) -> Iterator[tuple[Run, StreamTransformer, TokenShards, Progress]]:
-    """Run after run: its model, its validation documents, and bars that say whose they are."""
+def each_model(
+    runs: Sequence[Run], device: str, data: str | None = None
+) -> Iterator[tuple[Run, StreamTransformer, TokenShards, Progress]]:
+    """Run after run: its model, its validation documents (or those of `data`), and bars that say whose they are.
+
+    Raises `InputError` when a run's tokenizer is not the one it was trained with, and where documents are missing.
+    """
 
     def bar(run: str, label: str) -> Any:
         return progress_bar(f"{run}: {label}")
 
     for run in runs:
         model = load(run.folder, device=device)
-        yield run, model, evaluation_shards(run.folder, model._text(), None), partial(bar, run.name)
+        if model.tokenizer is None or model.tokenizer.sha256 != run.manifest["data"]["tokenizer"]["sha256"]:
+            raise InputError(f"{run.folder}/tokenizer.json is not the tokenizer of its manifest; restore it")
+        yield run, model, evaluation_shards(run.folder, model.tokenizer, data), partial(bar, run.name)
 
 
-def stack(found: Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
+def measured_once(
+    paper: str, names: Sequence[str], run: Run, shards: TokenShards, settings: Any, code: str, device: str,
+    measure: Callable[[], Tables],
+) -> Tables:  # fmt: skip
+    """The tables of these names that `measure` gives, kept in the cache folder (`text.cache`).
+
+    They are measured again where weights, documents, configuration, settings, code, torch or device are other ones.
+    """
+    weights = hashlib.sha256((run.folder / "model.safetensors").read_bytes()).hexdigest()
+    documents = {name: shards.meta[name] for name in ("corpus", "tokenizer", "rule")}
+    parts = [weights, documents, run.config["model"], asdict(settings), code, torch.__version__, device]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def build(folder: Path) -> None:
+        tables = measure()
+        for name in names:
+            tables[name].to_parquet(folder / f"{name}.parquet", index=False)
+
+    def read(folder: Path) -> Tables:
+        try:
+            return {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder} is no whole entry ({error})") from None
+
+    return cached(cache_root() / f"{paper}-{key}", build, read)
+
+
+def stack(tables_of_runs: Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
     """The tables of (preset, seed, tables) one above the other, preset and seed in front; without columns: none."""
 
     parts: dict[str, list[pd.DataFrame]] = {}
-    for preset, seed, tables in found:
+    for preset, seed, tables in tables_of_runs:
         for name, table in tables.items():
             if len(table.columns):
                 front = table.copy()
@@ -125,50 +254,35 @@ def dose(runs: Sequence[Run]) -> str:
     return f"{amounts} tokens seen" + (" each" if len(runs) > 1 else "")
 
 
-def print_claims(claims: pd.DataFrame, title: str, columns: Sequence[str], digits: int = 4, widest: int = 40) -> None:
-    """The claims on the screen, verdicts cut at `widest` characters, and the counts of verdicts."""
-    show(claims.assign(direction=claims["direction"].map(plain).str.slice(0, widest)), title, tuple(columns), digits)
-    print(summary(claims))
-
-
-R = TypeVar("R", bound=Report)
-
-
-def write_report(
-    report: Report,
-    units: Mapping[str, Mapping[str, str]],
-    figure: Any,
-    folder: Path,
-    static: str,
-    html: bool,
-    **facts: Any,
-) -> None:
-    """Tables, figures and README.md of a report; `facts` are kept beside who made the tables, to judge them again."""
-    write_page(report.tables, units, {**report.about, **facts}, folder, figure, static, html, report.runs)
-
-
-def write_page(
-    tables: Mapping[str, pd.DataFrame],
-    units: Mapping[str, Mapping[str, str]],
-    about: Mapping[str, Any],
-    folder: Path,
-    figure: Any = None,
-    static: str = "svg",
-    html: bool = True,
-    runs: Sequence[Run] = (),
-) -> None:
+def write_page(paper: Comparison, runs: Sequence[Run], tables: Tables, about: Mapping[str, Any], options: Any) -> None:
     """Tables that have rows, how the runs were trained, the figure, then a short README.md.
 
     Each is written whole or not at all.
     """
-    for name, rows in tables.items():
-        if len(rows):
-            own = {c: u for c, u in units.get(name, {}).items() if c in rows}
-            write_table(rows, folder / f"{name}.parquet", units=own, about=dict(about))
-    if runs:
-        facts = json.dumps(trained(runs), indent=1, ensure_ascii=False) + "\n"
-        write_atomically(folder / TRAINED, lambda part: part.write_text(facts, encoding="utf-8"))
-    said = [] if figure is None else write_figures(figure, folder, static, html)
-    what = f"Tables that this command made: {', '.join(name for name, rows in tables.items() if len(rows))}."
+    folder, written = options.out, {name: rows for name, rows in tables.items() if len(rows)}
+    for name, rows in written.items():
+        own = units(rows, name_of(paper, name), paper.columns.get(name, ()))
+        write_table(rows, folder / f"{name}.parquet", units=own, about=dict(about))
+    facts = json.dumps(trained(runs), indent=1, ensure_ascii=False) + "\n"
+    write_text(folder / TRAINED, facts)
+    if paper.draw is not None:
+        static, html = getattr(options, "static", "svg"), options.html
+        print(*write_figures(paper.draw(runs, tables), folder, static, html), sep="\n")
+    what = f"Tables that this command made: {', '.join(sorted(written))}."
     write_text(folder / "README.md", folder_page(folder, what).text())
-    print("\n".join([*said, f"tables and {folder / 'README.md'}"]))
+    print(f"tables and {folder / 'README.md'}")
+
+
+def write_figures(canvas: Any, folder: Path, static: str, html: bool = True) -> list[str]:
+    """Write figure.html if wanted and, unless `static` is none, figure.svg or .png; a line about each.
+
+    Without kaleido or Chromium the line says why there is no static figure.
+    """
+    lines = []
+    for name in [*(["figure.html"] if html else []), *([] if static == "none" else [f"figure.{static}"])]:
+        try:
+            write_figure(canvas, folder / name)
+            lines.append(f"figure {folder / name}")
+        except InputError as error:
+            lines.append(f"no {name}: {EXTRA} ({error})")
+    return lines

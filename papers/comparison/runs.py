@@ -241,7 +241,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
     how many: n_heads makes +8heads. Of a projection it says which: attention.o makes +o=hdpl.
     """
 
-    found = []
+    named_runs = []
     for run in runs:
         usual = json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"]))))
         words = ""
@@ -259,8 +259,8 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
             fields = [f".{f}={x}" for f, x in own.items() if f != "kind" and x != to_dict(kind())[f]]
             which = f"{part.rpartition('.')[2]}=" if issubclass(kind, Projection) else ""
             words += f"+{which}{SHORT.get(own['kind'], own['kind'])}{''.join(fields)}"
-        found.append(replace(run, variant=words))
-    return found
+        named_runs.append(replace(run, variant=words))
+    return named_runs
 
 
 def _part(model: Any, name: str) -> Any:

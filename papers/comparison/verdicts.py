@@ -22,15 +22,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from streamscope.instruments.stats.means import with_holm
-from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import note, reasons
-from streamscope.papers.comparison.printed import Bound, smallest
+from streamscope.papers.comparison.printed import Bound, Order, smallest
 from streamscope.papers.comparison.printed import number as printed_number
-from streamscope.papers.comparison.seeds import FLAT, NAN, estimate, nothing, seeds_of
+from streamscope.papers.comparison.seeds import FLAT, NAN, against_zero, nothing, paired, seeds_of
 
 HOLDS, OPPOSITE, NEGLIGIBLE = "holds", "opposite", "negligible"
 COUNTED = "counted, not trained"
@@ -74,10 +72,10 @@ def as_measured(claim: str, *differences: float) -> tuple[float, ...]:
     Of a limit c the difference is x − c, or c − x where x is to lie below: gives x, which is what one reads. Of
     anything else, as an order of two models, the difference is what is measured.
     """
-    found = LIMIT.fullmatch(claim)
-    if found is None:
+    limit_text = LIMIT.fullmatch(claim)
+    if limit_text is None:
         return differences
-    limit, sign = printed_number(found[2]), 1.0 if found[1] == "above" else -1.0
+    limit, sign = printed_number(limit_text[2]), 1.0 if limit_text[1] == "above" else -1.0
     middle, *ends = (limit + sign * x for x in differences)
     return middle, *(ends if sign > 0 else reversed(ends))
 
@@ -93,21 +91,26 @@ def bound_row(claim: Bound, quantities: pd.DataFrame) -> dict[str, Any]:
         "paper": NAN, "printed": claim.text, "smallest": smallest(claim, quantities),
     }  # fmt: skip
     values, _ = seeds_of(quantities, claim.quantity, claim.preset)
-    if not len(values):
-        return measured(row, NAN, NAN, NAN, NAN, "0", nothing(quantities, claim.quantity, claim.preset))
-    beyond = sign * (values - claim.limit)
-    found = estimate(beyond)
-    p = float(clustered_t(beyond, np.ones(len(beyond))).p) if "ci_low" not in found["why"] else NAN
-    why = found["why"].get("ci_low", "")
-    why = f"one seed of {claim.preset}" if why == "one seed" else why
-    return measured(row, found["mean"], found["ci_low"], found["ci_high"], p, str(len(values)), why)
+    none = "" if len(values) else nothing(quantities, claim.quantity, claim.preset)
+    return seeds_row(row, against_zero(sign * (values - claim.limit), none), f"one seed of {claim.preset}")
 
 
-def pairs_row(row: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with what `seeds.paired` found: more than less, over the pairs of seeds."""
-    why = found["why"].get("ci_low", "")
-    why = "one pair of seeds" if why == "one seed" else why
-    return measured(row, found["mean"], found["ci_low"], found["ci_high"], found["p"], str(found["n"]), why)
+def order_row(
+    claim: Order, quantities: pd.DataFrame, paper: float = NAN, printed: str = "", **columns: Any
+) -> dict[str, Any]:
+    """The claim that one arm has more of a quantity than another, over the pairs of seeds; `columns` are more of it."""
+    row = {
+        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where, "paper": paper,
+        "printed": printed, "smallest": smallest(claim, quantities), **columns,
+    }  # fmt: skip
+    return seeds_row(row, paired(quantities, claim.quantity, claim.more, claim.less))
+
+
+def seeds_row(row: dict[str, Any], numbers: Mapping[str, Any], one: str = "one pair of seeds") -> dict[str, Any]:
+    """The row of a claim with what seeds say of it: `seeds.against_zero`, or `seeds.paired` of more and less."""
+    why = numbers["why"].get("ci_low", "")
+    why = one if why == "one seed" else why
+    return measured(row, numbers["mean"], numbers["ci_low"], numbers["ci_high"], numbers["p"], str(numbers["n"]), why)
 
 
 def measured(
@@ -130,7 +133,7 @@ def measured(
 
 
 def with_verdicts(
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     instead: Mapping[int, str] | None = None,
     quantities: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
@@ -138,10 +141,11 @@ def with_verdicts(
 
     `instead` gives rows, by their place, that cannot be judged the text of their verdict; they are no tests and not in
     the family. A row with `kind` factor is in logarithms. Only rows of a known unit have a size: their own `unit`, or
-    that of their quantity in the table `quantities`.
+    that of their quantity in the table `quantities`. Without rows the table is empty.
     """
-    instead = dict(instead or {})
-    table = pd.DataFrame(rows)
+    if not rows:
+        return pd.DataFrame()
+    instead, table = dict(instead or {}), pd.DataFrame(rows)
     kept = table["p"].copy()
     table.loc[list(instead), "p"] = NAN
     table["undefined"] = [
@@ -149,14 +153,14 @@ def with_verdicts(
         for i, text in enumerate(table["undefined"])
     ]
     table = with_holm(table)
-    found = list(table.itertuples())
-    verdict = [instead.get(i) or _verdict(r) for i, r in enumerate(found)]
-    both = list(zip(verdict, found, strict=True))
+    claims = list(table.itertuples())
+    verdict = [instead.get(i) or _verdict(r) for i, r in enumerate(claims)]
+    both = list(zip(verdict, claims, strict=True))
     alone = [_side(r.ci_low, r.ci_high) if v.startswith("not resolved") else "" for v, r in both]
     unsized = {i for i, v in enumerate(verdict) if v.startswith(OPPOSITE)} | set(instead)
     units = {} if quantities is None else dict(zip(quantities["quantity"], quantities["unit"], strict=True))
-    unsized |= {i for i, r in enumerate(found) if getattr(r, "unit", units.get(r.quantity, "")) in NOT_COMPARED}
-    sizes = ["" if i in unsized else size(r.paper, r.ci_low, r.ci_high) for i, r in enumerate(found)]
+    unsized |= {i for i, r in enumerate(claims) if getattr(r, "unit", units.get(r.quantity, "")) in NOT_COMPARED}
+    sizes = ["" if i in unsized else size(r.paper, r.ci_low, r.ci_high) for i, r in enumerate(claims)]
     return table.drop(columns="why").assign(direction=verdict, alone=alone, size=sizes)
 
 

@@ -32,30 +32,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.scale is None and drawn("dst", options):
         return
-    if options.documents < 2 or options.draws < 1 or options.seed < 0:
-        raise InputError("--documents: at least 2; --draws: at least 1; --seed: 0 or more")
+    if len(options.alphas) < 2:
+        raise InputError("--alpha: areas go upwards from 1; give more than 1")
     with at_scale("dst", options) as options:
         options.check("papers.dst runs/dst-kron-0")
 
-        from streamscope.interventions.amplify import Amplify
+        from streamscope.papers.comparison.report import compare
+        from streamscope.papers.dst.report import DST
 
-        alphas = Amplify(alpha=options.alpha).alphas
-        if alphas[0] < 1 or len(alphas) < 2:
-            raise InputError(
-                f"--alpha {' '.join(f'{a:g}' for a in options.alpha)}: areas go upwards from 1; give more than 1"
-            )
-
-        from streamscope.papers.dst.factors import with_doses
-        from streamscope.papers.dst.figure import figure
-        from streamscope.papers.dst.report import again, measure, open_runs, show, write
-
-        if options.tables is not None:
-            report = again(options.tables)
-        else:
-            runs = open_runs(options.runs)
-            if options.scale is not None:
-                runs = open_runs(with_doses(runs))
-            report = measure(options, alphas, runs)
-        show(report)
-        if options.out is not None:
-            write(report, figure(report.tables), options.out, options.static, options.html)
+        compare(DST, options)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import compare
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
 
     from streamscope.instruments.undefined_cells import note
     from streamscope.interventions.edits.amplification import amplification
-    from streamscope.papers.comparison.rows import NAN
+    from streamscope.papers.comparison.seeds import NAN
     from streamscope.text.shards import NO_TARGET, document_batches
 
     batches = list(document_batches(shards, model.config.n_ctx, 16, documents))
@@ -114,17 +113,17 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
     for index, _, targets in batches:
         tokens[index] = (targets != NO_TARGET).sum(1).numpy()
     one = int(np.abs(np.log(temperatures())).argmin())
-    found = {
+    sums_of = {
         alpha: sums(model, batches, n, {} if alpha == 1 else amplification(model, alpha)) for alpha in (1.0, *alphas)
     }
-    plain = {alpha: float(loss[one].sum() / tokens.sum()) for alpha, (loss, _) in found.items()}
-    right = {alpha: float(hits.sum()) for alpha, (_, hits) in found.items()}
-    base, own = tempered(found[1.0][0], tokens)
+    plain = {alpha: float(loss[one].sum() / tokens.sum()) for alpha, (loss, _) in sums_of.items()}
+    right = {alpha: float(hits.sum()) for alpha, (_, hits) in sums_of.items()}
+    base, own = tempered(sums_of[1.0][0], tokens)
     rows = []
     for alpha in alphas:
         sharp = plain[alpha] - plain[1.0]
-        warm, _ = tempered(found[alpha][0], tokens, own)
-        _, free = tempered(found[alpha][0], tokens)
+        warm, _ = tempered(sums_of[alpha][0], tokens, own)
+        _, free = tempered(sums_of[alpha][0], tokens)
         values = {
             "sharp": sharp,
             "recovered": 1 - (warm - base) / sharp if sharp >= LEAST else NAN,
@@ -152,18 +151,18 @@ def measured(runs: "Sequence[Run]", alphas: Sequence[float], documents: int) -> 
     return table[["preset", "seed", "quantity", "unit", "value", "undefined"]]
 
 
-def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """What §5.1 says, of every arm at the largest α, of which it speaks; one correction over all rows."""
     from streamscope.papers.comparison.printed import Bound
     from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
 
-    largest = max(found["quantity"].str.partition(".")[2], key=float)
+    largest = max(quantities["quantity"].str.partition(".")[2], key=float)
     least = {"recovered": 0.05, "kept": 0.01}
     rows = [
-        bound_row(Bound(quantity, arm, "above", limit, PLACE, least[name]), found)
+        bound_row(Bound(quantity, arm, "above", limit, PLACE, least[name]), quantities)
         for name, limit in (("recovered", HALF), ("kept", KEPT))
         for quantity in [f"{name}.{largest}"]
-        for arm in dict.fromkeys(found["preset"])
+        for arm in dict.fromkeys(quantities["preset"])
     ]
     return with_verdicts(rows)
 
@@ -173,14 +172,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     options.check("papers.dst.calibration runs/dst-kron-frozen-0")
 
+    from streamscope.papers.comparison.report import compare, of_quantities
     from streamscope.papers.dst.report import in_arms, open_runs
 
-    def measure() -> "tuple[list[Run], pd.DataFrame]":
+    def measure(options: Options) -> "tuple[list[Run], pd.DataFrame]":
         runs = open_runs(options.runs)
         return runs, measured(runs, options.alpha, options.documents)
 
     title = "what sharpened attention costs, and what a temperature gives back"
-    compare("papers.dst.calibration", title, options, measure, claims, in_arms)
+    compare(of_quantities("papers.dst.calibration", title, measure, claims, in_arms), options)
 
 
 if __name__ == "__main__":

@@ -68,11 +68,11 @@ def with_cells(runs: Sequence[Run]) -> list[Run]:
     counts = Counter(init for _, init in dict.fromkeys((run.preset + run.variant, init_of(run)) for run in runs))
     usual = max(counts, key=counts.__getitem__)
     last = max(run.manifest["steps"] for run in runs)
-    found = []
+    named_runs = []
     for run in runs:
         began = "" if init_of(run) == usual else f"+{init_of(run)}"
-        found.append(replace(run, cell=began + (f"@{step}" if (step := run.manifest["steps"]) < last else "")))
-    return found
+        named_runs.append(replace(run, cell=began + (f"@{step}" if (step := run.manifest["steps"]) < last else "")))
+    return named_runs
 
 
 def with_doses(runs: Sequence[Run]) -> list[str]:
@@ -80,7 +80,7 @@ def with_doses(runs: Sequence[Run]) -> list[str]:
 
     It is the nearest to `DOSE` of the steps at which the run was evaluated; a run without one has none.
     """
-    cells, found = Cells(runs), [str(run.folder) for run in runs]
+    cells, folders = Cells(runs), [str(run.folder) for run in runs]
     for run in runs:
         if len({init_of(one) for one in cells.of(run.preset + run.variant).values()}) < 2:
             continue
@@ -88,8 +88,8 @@ def with_doses(runs: Sequence[Run]) -> list[str]:
         steps = [row["step"] for row in snapshots(run.folder) if row["step"] in evaluated]
         if steps := [step for step in steps if 0 < step < run.manifest["steps"]]:
             nearest = min(steps, key=lambda step: abs(step - DOSE * run.manifest["steps"]))
-            found.append(f"{run.folder}@{nearest}")
-    return found
+            folders.append(f"{run.folder}@{nearest}")
+    return folders
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class Cells:
         """Those of the arms that are no other cell of a model."""
         return [arm for arm in arms if arm not in self._first or not self._first[arm].cell]
 
-    def instead(self, claim: Bound, row: dict[str, Any], found: pd.DataFrame) -> str:
+    def instead(self, claim: Bound, row: dict[str, Any], factor_rows: pd.DataFrame) -> str:
         """Why a claim about one model cannot be judged on these runs; "" where it can, and where there is nothing to
-        judge. `found` are the rows of `factors`."""
+        judge. `factor_rows` are the rows of `factors`."""
         if not self.runs or row["difference"] != row["difference"]:
             return ""
         if _kind(claim) not in MODES:
@@ -124,17 +124,17 @@ class Cells:
         own, theirs = self._first[claim.preset].config["model"]["residual"]["kind"], MODES[_kind(claim)]
         if own != theirs:
             return f"confounded: {claim.preset} is {_word(own)}, the paper's model {_word(theirs)}"
-        mine = found[(found["claim"] == row["claim"]) & (found["quantity"] == claim.quantity)]
-        said = [next((word for word in RESOLVED if text.startswith(word)), "not resolved") for text in mine["alone"]]
-        if set(said).isdisjoint(RESOLVED):
+        mine = factor_rows[(factor_rows["claim"] == row["claim"]) & (factor_rows["quantity"] == claim.quantity)]
+        sides = [next((word for word in RESOLVED if text.startswith(word)), "not resolved") for text in mine["alone"]]
+        if set(sides).isdisjoint(RESOLVED):
             return ""
         words = {"init": "one initialization", "tokens": "one amount of tokens"}
         if only := [word for column, word in words.items() if mine[column].nunique() < 2]:
             where = "; ".join(mine["cell"])
             return f"confounded: measured with {' and '.join(only)} ({where}), on which it may depend"
-        if len(set(said)) == 1:
+        if len(set(sides)) == 1:
             return ""
-        cells = (f"{where}: {one}" for where, one in zip(mine["cell"], said, strict=True))
+        cells = (f"{where}: {one}" for where, one in zip(mine["cell"], sides, strict=True))
         return f"confounded: not one verdict over initialization and tokens ({'; '.join(cells)})"
 
 

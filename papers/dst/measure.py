@@ -22,7 +22,6 @@ Where is everywhere or head; layer by layer is in the table `streams`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -40,7 +39,7 @@ from streamscope.models.config.parts import Initial
 from streamscope.models.config.presets import preset
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.papers.comparison.rows import NAN, Progress, Rows
+from streamscope.papers.comparison.seeds import NAN, Progress, Rows, by_row
 from streamscope.papers.dst.claims import (
     CONTROL,
     FROZEN,
@@ -55,6 +54,7 @@ from streamscope.papers.dst.claims import (
     TABLE8,
     straightness,
 )
+from streamscope.papers.dst.options import Settings
 from streamscope.probes.specialization import Specialization
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards
@@ -64,22 +64,13 @@ TABLE4_METHODS = ("zero", "random")
 """Measured layer by layer as well, with one draw."""
 REACHES = ("layer", "onwards")
 SHARE = "share of the loss"
+BATCH = 32
+"""Documents of a batch."""
 LENGTH = 64
 """Tokens of the documents on which heads are compared."""
 INITIAL = (TABLE4_PRESET, CONTROL)
 INITIAL_TOKENS = (2, 128)
 """Sequences and tokens in each, fewer where the context is shorter."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How much of the data, which α, how many draws."""
-
-    documents: int = 100
-    alphas: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    draws: int = 3
-    seed: int = 0
-    batch_size: int = 32
 
 
 def dual(model: Any) -> bool:
@@ -91,25 +82,20 @@ def dual(model: Any) -> bool:
 def measure_run(
     model: StreamTransformer, shards: TokenShards, settings: Settings, progress: Progress
 ) -> dict[str, pd.DataFrame]:
-    """`quantities`, `streams` (empty for a model without two streams), `amplification`, `heads`, `areas`."""
+    """`runs` (quantities), `streams` (empty for a model without two streams), `amplification`, `heads`, `areas`."""
     rows = Rows()
     amplification, heads, area = _amplify(rows, model, shards, settings, progress)
     _specialization(rows, model, shards, settings, progress)
     streams = _streams(rows, model, shards, settings, progress) if dual(model) else pd.DataFrame()
     return {
-        "quantities": pd.DataFrame(rows.rows), "streams": streams, "amplification": amplification, "heads": heads,
+        "runs": pd.DataFrame(rows.rows), "streams": streams, "amplification": amplification, "heads": heads,
         "areas": area,
     }  # fmt: skip
 
 
 def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
     """The quantity `loss` of every run, from the table of `papers.comparison.losses`."""
-    parts = []
-    for r in losses.itertuples():
-        rows = Rows()
-        rows.add("loss", "loss", "nats/token", float(r.loss), n=1, detail=f"{r.tokens} tokens")
-        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
-    return pd.concat(parts, ignore_index=True)
+    return by_row(losses, lambda rows, r: rows.add("loss", "loss", "nats/token", r.loss, detail=f"{r.tokens} tokens"))
 
 
 def costs(whole: pd.DataFrame) -> pd.DataFrame:
@@ -124,42 +110,41 @@ def costs(whole: pd.DataFrame) -> pd.DataFrame:
             continue
         rows, mode = Rows(), FROZEN if arm in TABLE8 else ""
         dense, ind = (loss.get((seed, name + mode), NAN) for name in (CONTROL, IND))
-        found = {"cost": NAN if arm == CONTROL + mode else value / dense - 1}
-        found["cost.single"] = value / loss.get((seed, arm.removesuffix(mode) + SINGLE), NAN) - 1
-        found["cost.ffn"] = ((value - ind) - (ind - dense)) / dense if arm == FULL_IND + mode else NAN
-        for quantity, share in found.items():
+        shares = {"cost": NAN if arm == CONTROL + mode else value / dense - 1}
+        shares["cost.single"] = value / loss.get((seed, arm.removesuffix(mode) + SINGLE), NAN) - 1
+        shares["cost.ffn"] = ((value - ind) - (ind - dense)) / dense if arm == FULL_IND + mode else NAN
+        for quantity, share in shares.items():
             if share == share:
                 rows.add(quantity, "cost", SHARE, share, n=1)
-        parts.append(pd.DataFrame(rows.rows).assign(preset=arm, seed=seed))
+        parts.append(rows.of(arm, seed))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def stripped(streams: pd.DataFrame) -> pd.DataFrame:
     """The quantities without.… of every run, nats per token, from the table of `_streams`."""
-    parts = []
-    for r in streams[streams["where"].isin(PLACES)].itertuples():
-        rows = Rows()
-        rows.add(f"without.{r.definition}.{r.where}", "without", "nats/token", float(r.loss), n=int(r.n))
-        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
-    return pd.concat(parts, ignore_index=True)
+
+    def add(rows: Rows, r: Any) -> None:
+        rows.add(f"without.{r.definition}.{r.where}", "without", "nats/token", r.loss, n=int(r.n))
+
+    return by_row(streams[streams["where"].isin(PLACES)], add)
 
 
 def amplified(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
     """The quantities amplified.<α>, nats per token, peak.…, spread.<α> and unchanged.<α> of every run, from the tables
     of `_amplify`."""
     layer = heads[heads["layer"] == LAYER].groupby(["preset", "seed", "alpha"])["peak"].mean()
-    parts = []
-    for r in table.itertuples():
-        rows = Rows()
-        rows.add(f"amplified.{r.alpha:g}", "amplified", "nats/token", float(r.loss), n=int(r.n))
-        rows.add(f"peak.{r.alpha:g}", "peak", "attention", float(r.peak), n=int(r.n))
-        rows.add(f"spread.{r.alpha:g}", "spread", "nats", float(r.entropy), n=int(r.n))
+
+    def add(rows: Rows, r: Any) -> None:
+        n = int(r.n)
+        rows.add(f"amplified.{r.alpha:g}", "amplified", "nats/token", r.loss, n=n)
+        rows.add(f"peak.{r.alpha:g}", "peak", "attention", r.peak, n=n)
+        rows.add(f"spread.{r.alpha:g}", "spread", "nats", r.entropy, n=n)
         if r.alpha != 1:  # the same by definition
-            rows.add(f"unchanged.{r.alpha:g}", "unchanged", "share", float(r.unchanged), n=int(r.n))
+            rows.add(f"unchanged.{r.alpha:g}", "unchanged", "share", r.unchanged, n=n)
         if (key := (r.preset, r.seed, r.alpha)) in layer.index:
-            rows.add(f"peak.L{LAYER}.{r.alpha:g}", "peak", "attention", float(layer[key]), n=int(r.n))
-        parts.append(pd.DataFrame(rows.rows).assign(preset=r.preset, seed=r.seed))
-    return pd.concat(parts, ignore_index=True)
+            rows.add(f"peak.L{LAYER}.{r.alpha:g}", "peak", "attention", layer[key], n=n)
+
+    return by_row(table, add)
 
 
 def straight(table: pd.DataFrame) -> pd.DataFrame:
@@ -175,7 +160,7 @@ def straight(table: pd.DataFrame) -> pd.DataFrame:
         for axis in STRAIGHT:
             value = NAN if why else straightness(losses, alphas, axis)
             rows.add(f"straight.{axis}", "amplified", "share of variance", value, n=len(own), why=why)
-        parts.append(pd.DataFrame(rows.rows).assign(preset=arm, seed=seed))
+        parts.append(rows.of(arm, seed))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -197,7 +182,7 @@ def initialization(
     for (init, rule), (name, changes) in product(inits.items(), sizes):
         d_model = preset(INITIAL[0], name, **changes).d_model
         for seed in sorted(set(seeds)):
-            found = {}
+            deviations = {}
             for one in INITIAL:
                 model = build(one, name, seed=seed, init=rule, **changes)
                 generator = torch.Generator().manual_seed(0)
@@ -205,20 +190,10 @@ def initialization(
                 ids = torch.randint(0, model.config.d_vocab, text, generator=generator)
                 with torch.no_grad():
                     _, cache = model.run_with_cache(ids, names_filter="blocks.0.hook_attn_out")
-                found[one] = float(cache["blocks.0.hook_attn_out"].std())
-            dense = found[CONTROL]
-            rows += [
-                {
-                    "preset": one,
-                    "seed": seed,
-                    "init": init,
-                    "scale": name,
-                    "d_model": d_model,
-                    "std": x,
-                    "ratio": dense / x,
-                }
-                for one, x in found.items()
-            ]
+                deviations[one] = float(cache["blocks.0.hook_attn_out"].std())
+            dense = deviations[CONTROL]
+            shared = {"seed": seed, "init": init, "scale": name, "d_model": d_model}
+            rows += [{"preset": one, **shared, "std": x, "ratio": dense / x} for one, x in deviations.items()]
     return pd.DataFrame(rows)
 
 
@@ -227,11 +202,11 @@ def _amplify(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Table 5 and Fig. 2: losses by α, entropy and unchanged keys, areas in every reading."""
 
-    spec = Documents(max_documents=settings.documents, batch_size=settings.batch_size)
+    spec = Documents(max_documents=settings.documents, batch_size=BATCH)
     opened = OpenDocuments(spec, shards, model.config.n_ctx, model.tokenizer)
-    how = Amplify(alpha=tuple(settings.alphas), text="", prompt="")
-    found = how.measure(model, opened, progress=progress("amplification"))
-    table, area = found.table("amplify").short("delta"), found.table("areas").short("area")
+    how = Amplify(alpha=settings.alphas, text="", prompt="")
+    result = how.measure(model, opened, progress=progress("amplification"))
+    table, area = result.table("amplify").short("delta"), result.table("areas").short("area")
     first = table.iloc[0]
     tokens = f"{first['tokens']} tokens"
     rows.add("loss.documents", "loss", "nats/token", first["baseline"], n=int(first["n"]), detail=tokens)
@@ -240,7 +215,7 @@ def _amplify(
         rows.add(f"degradation.{r.alpha:g}", "degradation", SHARE, r.percent / 100, interval=ends, n=r.n)
     for r in area.itertuples():
         rows.add(f"area.{r.kind}.{r.axis}", "area", "by kind", r.area, interval=(r.ci_low, r.ci_high), n=r.n)
-    return table, found.table("heads").short(), area
+    return table, result.table("heads").short(), area
 
 
 def _specialization(rows: Rows, model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> None:
@@ -248,7 +223,7 @@ def _specialization(rows: Rows, model: Any, shards: TokenShards, settings: Setti
     length = min(LENGTH, model.config.n_ctx)
     opened = OpenDocuments(Documents(max_documents=None), shards, model.config.n_ctx, model.tokenizer)
     try:
-        found = Specialization(length=length).measure(model, opened, progress=progress("specialization"))
+        result = Specialization(length=length).measure(model, opened, progress=progress("specialization"))
     except InputError as error:
         for name, unit in (("specialization", "HSS"), ("entropy", "nats")):
             rows.add(name, "heads", unit, NAN, why=str(error))
@@ -257,7 +232,7 @@ def _specialization(rows: Rows, model: Any, shards: TokenShards, settings: Setti
         ("specialization", "hss", "hss", "layers", "HSS"),
         ("entropy", "entropy", "entropy", "all", "nats"),
     ):
-        one = found.table(table).frame.set_index("scope").loc[scope]
+        one = result.table(table).frame.set_index("scope").loc[scope]
         ends = (one[f"{column}_low"], one[f"{column}_high"])
         rows.add(name, "heads", unit, one[column], interval=ends, n=int(one["n"]), detail=f"{length} tokens each")
 
@@ -266,7 +241,7 @@ def _streams(rows: Rows, model: Any, shards: TokenShards, settings: Settings, pr
     """Table 4 everywhere, for the head and layer by layer."""
 
     streams, layers = ("token", "context"), list(range(model.config.n_layers))
-    limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": settings.batch_size}
+    limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": BATCH}
     limits["seed"] = settings.seed
     cells = cells_of(streams, METHODS, PLACES, ())
     whole = ablate_streams(model, shards, cells, draws=settings.draws, progress=progress("streams"), **limits)

@@ -1,34 +1,26 @@
-"""The report of `papers.dst`: every run measured, seeds summarised, claims judged; or an earlier one judged again."""
+"""The comparison of `papers.dst`: streams taken away and attention sharpened, claims judged over seeds."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from streamscope.cli.provenance import pick_device, provenance
-from streamscope.instruments.command import INTERVAL
-from streamscope.instruments.command import show as print_rows
+from streamscope.cli.provenance import pick_device
+from streamscope.instruments.table import short_columns
+from streamscope.interventions.amplify.measure import AREAS, CURVE, HEADS
+from streamscope.interventions.streams.measure import COLUMNS as STREAMS
 from streamscope.models.config.presets import PRESETS
 from streamscope.papers.comparison.losses import against, losses
-from streamscope.papers.comparison.report import Report, each_model, print_claims, reopen, stack, write_report
-from streamscope.papers.comparison.runs import (
-    SHAPE,
-    Run,
-    all_agree,
-    fields_of,
-    no_doubles,
-    opened,
-    typed,
-    with_variants,
-)
-from streamscope.papers.dst import seeds
+from streamscope.papers.comparison.options import settings_of
+from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, stack
+from streamscope.papers.comparison.runs import SHAPE, Run, all_agree, fields_of, no_doubles, opened, with_variants
+from streamscope.papers.comparison.seeds import means
+from streamscope.papers.dst import verdicts
 from streamscope.papers.dst.claims import CONTROL, FROZEN, PLACES, TABLE1, TABLE8
-from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells
+from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells, with_doses
+from streamscope.papers.dst.figure import figure
 from streamscope.papers.dst.measure import (
     INITIAL,
-    Settings,
     amplified,
     costs,
     initialization,
@@ -37,18 +29,10 @@ from streamscope.papers.dst.measure import (
     stripped,
     whole_loss,
 )
-from streamscope.papers.dst.options import Options
-from streamscope.papers.dst.units import UNITS
+from streamscope.papers.dst.options import Options, Settings
 
 VARIED = ("attention.gate", "residual", "n_heads")
 """What runs may differ in, as arms of their own: dst-dense and dst-dense+gate; dst-kron+single; dst-kron+8heads."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DstReport(Report):
-    """Runs, tables and settings of the comparison."""
-
-    settings: Settings
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
@@ -74,79 +58,61 @@ def in_arms(runs: Sequence[Run]) -> list[Run]:
     return sorted(with_cells(with_variants(runs, VARIED)), key=place)
 
 
-def measure(options: Options, alphas: Sequence[float], runs: list[Run]) -> DstReport:
-    """Every table, of the runs and over seeds."""
-
-    settings = Settings(documents=options.documents, alphas=tuple(alphas), draws=options.draws, seed=options.seed)
-    device = pick_device(options.device)
+def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
+    """Every table of the runs, at a scale of their snapshots as well (`factors.with_doses`); the settings."""
+    runs, settings = open_runs(options.runs), settings_of(Settings, options)
+    if options.scale is not None:
+        runs = open_runs(with_doses(runs))
     tables = stack(
         (run.arm, run.seed, measure_run(model, shards, settings, progress))
-        for run, model, shards, progress in each_model(runs, device)
+        for run, model, shards, progress in each_model(runs, pick_device(options.device))
     )
     rows = losses(runs)
-    tables |= {"runs": pd.concat([tables.pop("quantities"), whole_loss(rows)], ignore_index=True), "losses": rows}
+    tables |= {"runs": pd.concat([tables["runs"], whole_loss(rows)], ignore_index=True), "losses": rows}
     whole = rows[rows["preset"].isin(Cells(runs).models(list(rows["preset"])))]
-    if CONTROL in set(whole["preset"]) and whole["preset"].nunique() > 1:
-        tables["loss"] = against(whole, CONTROL, TABLE1)
     frozen = whole[whole["preset"].str.endswith(FROZEN)]
-    if f"{CONTROL}{FROZEN}" in set(frozen["preset"]) and frozen["preset"].nunique() > 1:
-        tables["loss_frozen"] = against(frozen, f"{CONTROL}{FROZEN}", TABLE8)
-    about = {**provenance(device), "argv": typed("papers.dst", options, runs)}
-    return DstReport(runs=runs, tables=judged(tables, runs, settings.alphas), settings=settings, about=about)
+    for name, own, control, paper in (
+        ("loss", whole, CONTROL, TABLE1), ("loss_frozen", frozen, f"{CONTROL}{FROZEN}", TABLE8)
+    ):  # fmt: skip
+        if control in set(own["preset"]) and own["preset"].nunique() > 1:
+            tables[name] = against(own, control, paper)
+    return runs, tables, {"settings": {**vars(settings), "alphas": settings.alphas}}
 
 
-def judged(tables: dict[str, pd.DataFrame], runs: list[Run], alphas: Sequence[float]) -> dict[str, pd.DataFrame]:
+def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
     """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
-
-    curve = tables["amplification"]
+    curve, alphas = tables["amplification"], tuple(facts["settings"]["alphas"])
     parts = [tables["runs"], costs(tables["runs"]), amplified(curve, tables["heads"]), straight(curve)]
     parts += [stripped(tables["streams"])] if "streams" in tables else []  # a model of one stream has none
     quantities = pd.concat(parts, ignore_index=True)
-    found = {**tables, "presets": seeds.presets(quantities), **seeds.judged(quantities, alphas, Cells(runs))}
+    all_tables = {**tables, "presets": means(quantities, list(dict.fromkeys(quantities["preset"])))}
+    all_tables |= verdicts.judged(quantities, alphas, Cells(runs))
     if mine := [run for run in runs if run.preset in INITIAL]:
         shape = {name: runs[0].config["model"][name] for name in SHAPE}
         inits = {init_of(run): initial(run) for run in mine}
-        found["initialization"] = initialization(shape, runs[0].manifest["scale"], [run.seed for run in runs], inits)
-    return found
-
-
-def again(folder: Path) -> DstReport:
-    """The report of an earlier comparison, judged anew from its tables."""
-
-    runs, tables, about = reopen(folder, "papers.dst")
-    runs = in_arms(runs)
-    settings = Settings(**{**about["settings"], "alphas": tuple(about["settings"]["alphas"])})
-    tables = dict(sorted(judged(tables, runs, settings.alphas).items()))
-    return DstReport(runs=runs, tables=tables, settings=settings, about=about)
-
-
-# ---- screen and disk ---------------------------------------------------------------------------
-
-
-def show(report: DstReport) -> None:
-    """Both tables and the claims."""
-
-    tables = report.tables
-    if "streams" in tables:
-        whole = tables["streams"][tables["streams"]["where"].isin(PLACES)]
-        columns = (
-            "preset",
-            "seed",
-            "definition",
-            "where",
-            "baseline",
-            "loss",
-            "percent",
-            "percent_low",
-            "percent_high",
+        all_tables["initialization"] = initialization(
+            shape, runs[0].manifest["scale"], [run.seed for run in runs], inits
         )
-        print_rows(whole, "loss without a stream (Table 4), 95 % over documents", columns, 4)
-    shown = ("preset", "seed", "alpha", "loss", "percent", "percent_low", "percent_high", "entropy", "unchanged")
-    print_rows(tables["amplification"], "loss by α (Table 5), 95 % over documents", shown, 4)
-    judged = ("claim", "quantity", "difference", INTERVAL, "runs", "direction")
-    print_claims(tables["claims"], "claims of the paper", judged)
+    return all_tables
 
 
-def write(report: DstReport, figure: Any, folder: Path, static: str, html: bool) -> None:
-    """Tables, figures and README.md."""
-    write_report(report, UNITS, figure, folder, static, html, settings=vars(report.settings))
+DST = Comparison(
+    module="papers.dst", settings=Settings, measure=measure, judge=judged, arms=in_arms,
+    draw=lambda runs, tables: figure(tables),
+    shown=(
+        Shown(
+            "streams", "loss without a stream (Table 4), 95 % over documents",
+            ("preset", "seed", "definition", "where", "baseline", "loss", "percent"),
+            lambda rows: rows[rows["where"].isin(PLACES)],
+        ),
+        Shown(
+            "amplification", "loss by α (Table 5), 95 % over documents",
+            ("preset", "seed", "alpha", "loss", "percent", "entropy", "unchanged"),
+        ),
+        Shown("claims", "claims of the paper", ("claim", "quantity", "difference", "runs", "direction")),
+    ),
+    columns={
+        "streams": short_columns(STREAMS, "delta"), "amplification": short_columns(CURVE, "delta"), "heads": HEADS,
+        "areas": short_columns(AREAS, "area"),
+    },
+)  # fmt: skip

@@ -42,12 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with at_scale("hdpl", options) as options:
         options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
 
-        from streamscope.papers.comparison.runs import typed
-        from streamscope.papers.hdpl.report import again, open_runs, read, show, write
+        from streamscope.papers.comparison.report import compare
+        from streamscope.papers.hdpl.report import HDPL
 
-        found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
-        show(found)
-        if options.out is not None:
-            if options.tables is None:
-                found.about["argv"] = typed("papers.hdpl", options, found.runs)
-            write(found, options.out)
+        compare(HDPL, options)

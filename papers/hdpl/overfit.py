@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import compare
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -77,30 +76,26 @@ def measured(runs: "Sequence[Run]") -> "pd.DataFrame":
     from streamscope.models.training.run import read_metrics
 
     logs = [(run, read_metrics(run.folder)) for run in runs]
-    found = {(run.arm, run.seed): numbers(rows) for run, rows in logs}
-    rows = [(*key, name, UNIT, value, "") for key, one in found.items() for name, value in one.items()]
+    numbers_of = {(run.arm, run.seed): numbers(rows) for run, rows in logs}
+    rows = [(*key, name, UNIT, value, "") for key, one in numbers_of.items() for name, value in one.items()]
     for run, log in logs:
-        if (hybrid := found.get(("hdpl", run.seed))) is not None:
+        if (hybrid := numbers_of.get(("hdpl", run.seed))) is not None:
             own = hybrid["overfit"] if run.arm == "hdpl" else matched(log, hybrid["train"])
             rows.append((run.arm, run.seed, "matched", UNIT, own, "" if own == own else note({"value": NEVER})))
     return pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
 
 
-def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """That the dense model overfits more, at the end and where it fits the training text as well; one correction."""
     import pandas as pd
 
-    from streamscope.papers.comparison.printed import SMALLEST
-    from streamscope.papers.comparison.seeds import NAN, paired
-    from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
+    from streamscope.papers.comparison.printed import Order
+    from streamscope.papers.comparison.verdicts import order_row, with_verdicts
 
-    if not {"llama", "hdpl"} <= set(found["preset"]):
+    if not {"llama", "hdpl"} <= set(quantities["preset"]):
         return pd.DataFrame()
-    shared = {"claim": "llama > hdpl", "where": WHERE, "paper": NAN, "printed": "", "smallest": SMALLEST[UNIT]}
-    judged = [name for name in ("overfit", "matched") if name in set(found["quantity"])]
-    return with_verdicts(
-        [pairs_row({**shared, "quantity": name}, paired(found, name, "llama", "hdpl")) for name in judged]
-    )
+    judged = [name for name in ("overfit", "matched") if name in set(quantities["quantity"])]
+    return with_verdicts([order_row(Order(name, "llama", "hdpl", WHERE), quantities) for name in judged])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,9 +105,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.cli.errors import InputError
     from streamscope.papers.comparison.lengths import short
+    from streamscope.papers.comparison.report import compare, of_quantities
     from streamscope.papers.hdpl.report import in_arms, open_runs
 
-    def measure() -> "tuple[list[Run], pd.DataFrame]":
+    def measure(options: Options) -> "tuple[list[Run], pd.DataFrame]":
         runs = open_runs(options.runs)
         if short(runs):
             raise InputError(
@@ -121,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
         return runs, measured(runs)
 
-    compare("papers.hdpl.overfit", "overfitting, over seeds", options, measure, claims, in_arms)
+    compare(of_quantities("papers.hdpl.overfit", "overfitting, over seeds", measure, claims, in_arms), options)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,21 @@
-"""The report of `papers.hdpl`: losses of trained runs by seed and step, the paper's order, and what the penalty did."""
+"""The comparison of `papers.hdpl`: losses by seed and step, the paper's order, and what the penalty did."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from streamscope.cli.provenance import provenance
-from streamscope.instruments.command import INTERVAL, progress_bar
-from streamscope.instruments.command import show as print_rows
-from streamscope.instruments.undefined_cells import legend
+from streamscope.instruments.command import progress_bar
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison import lengths
-from streamscope.papers.comparison.curves import GAP_UNITS, POINT_UNITS, curves, gaps
-from streamscope.papers.comparison.curves import UNITS as CURVE_UNITS
+from streamscope.papers.comparison.curves import curves, gaps
 from streamscope.papers.comparison.curves import judged as judged_curves
-from streamscope.papers.comparison.losses import BUNDLED_UNITS, UNITS, Below, Printed, against, bundled, losses, order
+from streamscope.papers.comparison.losses import Below, Printed, against, bundled, losses, order
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.comparison.report import reopen, write_page
+from streamscope.papers.comparison.report import Comparison, Shown, Tables
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
 
@@ -37,32 +31,7 @@ ORDER = (
     *(Below("hdpl", f"hdpl+{more}", None, DENSE) for more in ("o=hdpl", "down=hdpl", "o=hdpl+down=hdpl")),
 )
 WITHDRAWN = "withdrawn: the dense model does not start as the authors' does"
-KL_UNITS = {
-    "kl": "nats, the part of the training loss",
-    "kl_nats": "nats per token and projection",
-    "kl_clamped": "share",
-}
-
-
-@dataclass(frozen=True)
-class Found:
-    """The runs, their tables, and who made them."""
-
-    runs: list[Run]
-    about: dict[str, Any]
-    losses: pd.DataFrame
-    comparison: pd.DataFrame
-    order: pd.DataFrame
-    kl: pd.DataFrame
-    curves: pd.DataFrame
-    """Every evaluation of the runs; of comparisons from before it was kept, empty, as what follows from it."""
-    gaps: pd.DataFrame
-    curve_claims: pd.DataFrame
-    curve_points: pd.DataFrame
-    lengths: pd.DataFrame
-    """Losses in windows of most steps and in longer ones; empty where all had the whole context."""
-    bundled: pd.DataFrame
-    """Loss curves of the bundled models."""
+KL = ("kl", "kl_nats", "kl_clamped")
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
@@ -78,45 +47,36 @@ def in_arms(runs: Sequence[Run]) -> list[Run]:
     return sorted(with_variants(runs, VARIED), key=lambda run: (PRESETS.index(run.preset), run.variant, run.seed))
 
 
-def read(runs: list[Run]) -> Found:
-    """The tables of all runs."""
+def measure(options: Any) -> tuple[list[Run], Tables, dict[str, Any]]:
+    """The tables of all runs: losses and curves, in the windows that most steps had, and the penalty."""
+    runs = open_runs(options.runs)
     tables = {"losses": losses(runs), "kl": kl(runs)}
-    if lengths.short(runs):
-        found = lengths.lengths(runs, progress_bar("lengths"))
-        tables |= {"lengths": found, "curves": lengths.curves(runs, progress_bar("curves"))}
-        tables["losses"] = tables["losses"].assign(loss=found["loss"], tokens=found["tokens"])
-    else:
-        tables["curves"] = curves(runs)
-    return judge(runs, tables, {**provenance("cpu"), "argv": "python -m papers.hdpl"})
+    if not lengths.short(runs):
+        return runs, {**tables, "curves": curves(runs)}, {}
+    in_windows = lengths.lengths(runs, progress_bar("lengths"))
+    tables |= {"lengths": in_windows, "curves": lengths.curves(runs, progress_bar("curves"))}
+    tables["losses"] = tables["losses"].assign(loss=in_windows["loss"], tokens=in_windows["tokens"])
+    return runs, tables, {}
 
 
-def again(folder: Path) -> Found:
-    """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
-    runs, tables, about = reopen(folder, "papers.hdpl")
-    return judge(in_arms(runs), tables, about)
+def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
+    """What follows from measured tables: differences to the dense model, the paper's order, its words on curves.
 
-
-def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any]) -> Found:
-    """What follows from measured tables: differences to the dense model, the paper's order, its words on curves."""
-    rows, none = tables["losses"], pd.DataFrame()
-    steps, withdrawn = tables.get("curves", none), "" if as_theirs(runs) else WITHDRAWN
+    Comparisons from before curves were kept have none.
+    """
+    rows, steps = tables["losses"], tables.get("curves", pd.DataFrame())
+    withdrawn = "" if as_theirs(runs) else WITHDRAWN
     arms = set(steps["preset"]) if len(steps) else set()
-    said = [one._replace(instead=withdrawn) for one in readings(steps, runs)] if arms >= set(PRESETS) else []
+    both = arms >= set(PRESETS)
+    on_curves = [one._replace(instead=withdrawn) for one in readings(steps, runs)] if both else []
     claims = [one._replace(instead=withdrawn * (one.more == "llama")) for one in ORDER]
-    return Found(
-        runs=runs,
-        about=about,
-        losses=rows,
-        comparison=against(rows, "llama", ARCHITECTURES),
-        order=order(rows, claims),
-        kl=tables["kl"],
-        curves=steps,
-        gaps=gaps(steps, [(one.less, one.more) for one in ORDER if {one.less, one.more} <= arms]),
-        curve_claims=judged_curves(said) if said else none,
-        curve_points=printed_points(steps, runs) if said else none,
-        lengths=tables.get("lengths", none),
-        bundled=bundled(PRESETS),
-    )
+    return {
+        **tables, "comparison": against(rows, "llama", ARCHITECTURES), "order": order(rows, claims),
+        "bundled": bundled(PRESETS),
+        "gaps": gaps(steps, [(one.less, one.more) for one in ORDER if {one.less, one.more} <= arms]),
+        "curve-claims": judged_curves(on_curves),
+        "curve-points": printed_points(steps, runs) if both else pd.DataFrame(),
+    }  # fmt: skip
 
 
 def kl(runs: Sequence[Run]) -> pd.DataFrame:
@@ -125,10 +85,10 @@ def kl(runs: Sequence[Run]) -> pd.DataFrame:
     rows = []
     for run in (r for r in runs if r.preset == "hdpl"):
         logged = [row for row in read_metrics(run.folder) if row["kind"] == "train"]
-        ends: dict[str, Any] = {name: logged[-1].get(name, float("nan")) for name in KL_UNITS}
+        ends: dict[str, Any] = {name: logged[-1].get(name, float("nan")) for name in KL}
         first = {f"{name}_first": logged[0].get(name, float("nan")) for name in ("kl_nats", "kl_clamped")}
         rows.append({"preset": run.arm, "seed": run.seed, "step": logged[-1]["step"], **ends, **first})
-    return pd.DataFrame(rows, columns=["preset", "seed", "step", *KL_UNITS, "kl_nats_first", "kl_clamped_first"])
+    return pd.DataFrame(rows, columns=["preset", "seed", "step", *KL, "kl_nats_first", "kl_clamped_first"])
 
 
 def as_theirs(runs: Sequence[Run]) -> bool:
@@ -136,34 +96,20 @@ def as_theirs(runs: Sequence[Run]) -> bool:
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
 
 
-# ---- screen and disk ---------------------------------------------------------------------------
-
-
-def show(found: Found) -> None:
-    """The comparison, the order, and the penalty."""
-    columns = ("preset", "parameters", "n", "loss", "difference", INTERVAL, "all_seeds", "printed_difference")
-    print_rows(found.comparison, "validation loss, difference to llama by seed", columns, 4)
-    print_rows(
-        found.order, "the paper's order: higher − lower loss", ("claim", "by_seed", "difference", "direction"), 4
-    )
-    for rows in (found.comparison, found.order):
-        if lines := legend(rows):
-            print(lines)
-    if len(found.curve_claims):
-        judged = ("claim", "quantity", "at", "difference", INTERVAL, "p_holm", "direction")
-        print_rows(found.curve_claims, "the paper's words on curves, positive as claimed", judged, 4)
-    print_rows(found.kl, "the penalty at the end of training", tuple(found.kl.columns), 4)
-
-
-def write(found: Found, folder: Path) -> None:
-    """Tables, then README.md; each whole or not at all."""
-    tables = {
-        "losses": found.losses, "comparison": found.comparison, "order": found.order, "bundled": found.bundled,
-        "kl": found.kl, "lengths": found.lengths, "curves": found.curves, "gaps": found.gaps,
-        "curve-claims": found.curve_claims, "curve-points": found.curve_points,
-    }  # fmt: skip
-    units = {
-        "losses": UNITS, "comparison": UNITS, "order": UNITS, "bundled": BUNDLED_UNITS, "kl": KL_UNITS,
-        "lengths": lengths.UNITS, "curves": CURVE_UNITS, "gaps": GAP_UNITS, "curve-points": POINT_UNITS,
-    }  # fmt: skip
-    write_page(tables, units, found.about, folder, runs=found.runs)
+HDPL = Comparison(
+    module="papers.hdpl", measure=measure, judge=judged, arms=in_arms,
+    shown=(
+        Shown(
+            "comparison", "validation loss, difference to llama by seed",
+            ("preset", "parameters", "n", "loss", "difference", "all_seeds", "printed_difference"),
+        ),
+        Shown(
+            "order", "the paper's order: higher − lower loss", ("claim", "by_seed", "difference", "direction")
+        ),
+        Shown(
+            "curve-claims", "the paper's words on curves, positive as claimed",
+            ("claim", "quantity", "at", "difference", "p_holm", "direction"),
+        ),
+        Shown("kl", "the penalty at the end of training"),
+    ),
+)  # fmt: skip

@@ -15,11 +15,26 @@ With --tables an earlier comparison's tables are judged and its page is written 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
-from streamscope.papers.krom.options import Options
+from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales import at_scale
+from streamscope.papers.scales.options import ScaleOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(FigureOptions, ScaleOptions):
+    """Arguments of `python -m papers.krom`."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
+    """Run folders of gpt2, canon, kromhc and kromcanon, their streams mixed in any way."""
+    html: bool = True
+    """Write the interactive figure.html (5 MB) as well."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -30,13 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with at_scale("krom", options) as options:
         options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
 
-        from streamscope.papers.comparison.runs import typed
-        from streamscope.papers.krom.output import show, write
-        from streamscope.papers.krom.report import again, open_runs, read
+        from streamscope.papers.comparison.report import compare
+        from streamscope.papers.krom.report import KROM
 
-        found = again(options.tables) if options.tables is not None else read(open_runs(options.runs))
-        show(found)
-        if options.out is not None:
-            if options.tables is None:
-                found.about["argv"] = typed("papers.krom", options, found.runs)
-            write(found, options.out, options.html)
+        compare(KROM, options)

@@ -17,7 +17,7 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, printed
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
-from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS
 
@@ -32,16 +32,6 @@ SHUFFLED = ", shuffled labels"
 EQUAL = "no layer in which the two sets differ in every stream"
 SAME = 1e-12
 """A disagreement 1 − cosine up to this is rounding, and no ratio can be taken of it."""
-UNITS = {
-    "b_res": "logit",
-    "n": "training seeds",
-    "cosine": "cosine of real labels, mean over seeds",
-    "cosine_sd": "cosine, over seeds",
-    "shuffled": "cosine of shuffled labels, mean over seeds",
-    "excess": "cosine, real − shuffled labels",
-    "left": "factor, geometric mean over seeds",
-}
-CLAIM_UNITS = {"difference": "cosine", "ci_low": "cosine", "ci_high": "cosine", "smallest": "cosine", "paper": "cosine"}
 
 
 def quantities(mixing: pd.DataFrame) -> pd.DataFrame:
@@ -59,9 +49,9 @@ def quantities(mixing: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def alike(mixing: pd.DataFrame) -> pd.DataFrame:
+def stream_similarity(mixing: pd.DataFrame) -> pd.DataFrame:
     """One row per arm: both cosines and their difference over seeds, each with its interval, and what is left."""
-    found, rows = quantities(mixing), []
+    numbers, rows = quantities(mixing), []
     for _, runs in mixing.groupby(ARM, sort=False, dropna=False):
         first = next(runs.itertuples())
         arm = label(first)
@@ -69,28 +59,21 @@ def alike(mixing: pd.DataFrame) -> pd.DataFrame:
         row["seeds"] = ", ".join(map(str, sorted(runs["seed"])))
         why = {"b_res": NO_BIAS}
         for name, of in (("cosine", arm), ("shuffled", arm + SHUFFLED)):
-            _put(row, why, name, _over_seeds(found, of))
-        _put(row, why, "cosine_sd", spread(seeds_of(found, "cosine", arm)[0]), "sd")
-        _put(row, why, "excess", paired(found, "cosine", arm, arm + SHUFFLED))
-        _put(row, why, "left", paired(found, "disagreement", arm, arm + SHUFFLED, ratio=True, resolution=SAME))
+            _put(row, why, name, estimate(seeds_of(numbers, "cosine", of)[0], EQUAL))
+        _put(row, why, "cosine_sd", spread(seeds_of(numbers, "cosine", arm)[0]), "sd")
+        _put(row, why, "excess", paired(numbers, "cosine", arm, arm + SHUFFLED))
+        _put(row, why, "left", paired(numbers, "disagreement", arm, arm + SHUFFLED, ratio=True, resolution=SAME))
         for name in ("excess", "left"):
             row[f"{name}_by_seed"] = _by_seed(runs, name)
         rows.append({**row, "undefined": note({k: text for k, text in why.items() if row[k] != row[k]})})
     return pd.DataFrame(rows)
 
 
-def _over_seeds(found: pd.DataFrame, of: str) -> dict[str, Any]:
-    values, _ = seeds_of(found, "cosine", of)
-    if len(values):
-        return estimate(values)
-    return {"mean": NAN, "ci_low": NAN, "ci_high": NAN, "why": dict.fromkeys(("mean", "ci_low", "ci_high"), EQUAL)}
-
-
-def _put(row: dict[str, Any], why: dict[str, str], name: str, found: dict[str, Any], of: str = "mean") -> None:
+def _put(row: dict[str, Any], why: dict[str, str], name: str, numbers: dict[str, Any], of: str = "mean") -> None:
     for own, ending in ((of, ""), ("ci_low", "_low"), ("ci_high", "_high")):
-        row[name + ending] = found[own]
-        if own in found["why"]:
-            why[name + ending] = found["why"][own]
+        row[name + ending] = numbers[own]
+        if own in numbers["why"]:
+            why[name + ending] = numbers["why"][own]
 
 
 def _by_seed(runs: pd.DataFrame, name: str) -> str:
@@ -117,25 +100,18 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
     usual = {"storage": "fp32", "optimizer": t.hc_optimizer, "lr": t.hc_lr, "decay": t.hc_decay}
     plain = ~mixing["preset"].str.contains("+", regex=False)
     own = mixing[plain & (mixing[list(usual)] == list(usual.values())).all(axis=1)]
-    found, rows = quantities(mixing), list[dict[str, Any]]()
+    numbers, rows = quantities(mixing), list[dict[str, Any]]()
+    more, less = printed("krom-sweep-cosine-b2"), printed("krom-sweep-cosine-b8")
     for _, runs in own.groupby(["preset", "steps"], sort=False):
         arms = {r.b_res: label(r) for r in runs.itertuples()}
         rows += [
-            bound_row(Bound(quantity, arms[bias], "above", text, where), found)
+            bound_row(Bound(quantity, arms[bias], "above", text, where), numbers)
             for bias, quantity, text, where in ABOVE if bias in arms
         ]  # fmt: skip
-        if {-8.0, -2.0} <= set(arms):
-            rows += [_jump(found, Order(quantity, arms[-2.0], arms[-8.0], JUMP)) for quantity in ("cosine", "excess")]
-    return with_verdicts(rows, quantities=found) if rows else pd.DataFrame()
-
-
-def _jump(found: pd.DataFrame, claim: Order) -> dict[str, Any]:
-    """The row of a jump between two biases; the blog prints that of the cosine."""
-    more, less = printed("krom-sweep-cosine-b2"), printed("krom-sweep-cosine-b8")
-    is_printed = claim.quantity == "cosine"
-    row = {
-        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
-        "paper": more - less if is_printed else NAN, "printed": f"{more} against {less}" if is_printed else "",
-        "smallest": SMALLEST["cosine"],
-    }  # fmt: skip
-    return pairs_row(row, paired(found, claim.quantity, claim.more, claim.less))
+        if {-8.0, -2.0} <= set(arms):  # the blog prints the jump of the cosine
+            jumps = (("cosine", more - less, f"{more} against {less}"), ("excess", NAN, ""))
+            rows += [
+                order_row(Order(quantity, arms[-2.0], arms[-8.0], JUMP, SMALLEST["cosine"]), numbers, paper, text)
+                for quantity, paper, text in jumps
+            ]
+    return with_verdicts(rows, quantities=numbers)

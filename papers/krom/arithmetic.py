@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from streamscope.cli.bounds import Count
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.instruments.command import check_results, show, write_results
+from streamscope.instruments.command import check_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,16 +39,6 @@ WARMUP = 200
 FLOOR = 0.1
 ARRIVED = 0.01
 """Largest |s − .30| that counts as reaching .30."""
-UNITS = {
-    "bias": "initial b_1",
-    "lr": "peak",
-    "b0": "logit",
-    "b1": "logit",
-    "swap": "probability",
-    "p(1-p)": "d swap / d logit, at the start",
-    "gradient": "d loss / d b_1, at the start",
-    "moved": "steps in which a stored logit changed",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +100,7 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     gone = ~end.isfinite().all(-1)
     end[gone] = math.nan
     swap = end.softmax(-1)[:, 1]
-    found = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "pull": case.pull,
             "optimizer": case.optimizer,
@@ -127,7 +117,7 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
             "reached": ((swap - TARGET).abs() < ARRIVED).tolist(),
         }
     )
-    return mark(found, ["b0", "b1", "swap"], gone.numpy(), "diverged")
+    return mark(table, ["b0", "b1", "swap"], gone.numpy(), "diverged")
 
 
 def table(steps: int = 2000) -> "pd.DataFrame":
@@ -159,12 +149,12 @@ def sinkhorn_slope(bias: float) -> float:
     return float(gradient[0, 1])
 
 
-def conclusions(found: "pd.DataFrame") -> list[tuple[str, str, bool]]:
+def conclusions(table: "pd.DataFrame") -> list[tuple[str, str, bool]]:
     """(what SPEC §1.10 d and KROM say, what came out, whether it holds), from the table alone."""
 
     def one(pull: str, dtype: str, bias: float, decay: float = 0.2, optimizer: str = "adamw", lr: float = 5e-3) -> Any:
         keys = {"pull": pull, "dtype": dtype, "bias": bias, "decay": decay, "optimizer": optimizer, "lr": lr}
-        rows = found
+        rows = table
         for name, value in keys.items():
             rows = rows[rows[name] == value]
         (row,) = rows.itertuples(index=False)
@@ -177,7 +167,7 @@ def conclusions(found: "pd.DataFrame") -> list[tuple[str, str, bool]]:
         return row.gradient / (1 / (1 + math.exp(-row.bias)) - TARGET)
 
     def rates(dtype: str) -> list[float]:
-        rows = found[(found["optimizer"] == "sgd") & (found["pull"] == "swap") & (found["decay"] == 0)]
+        rows = table[(table["optimizer"] == "sgd") & (table["pull"] == "swap") & (table["decay"] == 0)]
         return rows[(rows["dtype"] == dtype) & (rows["bias"] == -8.0) & rows["reached"]]["lr"].tolist()
 
     decayed = {dtype: one("swap", dtype, -8.0) for dtype in ("fp32", "bf16")}
@@ -215,17 +205,16 @@ def conclusions(found: "pd.DataFrame") -> list[tuple[str, str, bool]]:
     ]
 
 
-def _rates(found: list[float]) -> str:
-    return f"at {', '.join(f'{lr:g}' for lr in found)} of {', '.join(f'{lr:g}' for lr in SGD_RATES)}"
+def _rates(rates: list[float]) -> str:
+    return f"at {', '.join(f'{lr:g}' for lr in rates)} of {', '.join(f'{lr:g}' for lr in SGD_RATES)}"
 
 
-def _short(found: "pd.DataFrame") -> "pd.DataFrame":
+def swaps(table: "pd.DataFrame") -> "pd.DataFrame":
     """Final swap, one column per bias."""
     keys = ["pull", "decay", "optimizer", "lr", "dtype"]
-    wide = found[found["pull"] != "unit"].copy()
+    wide = table[table["pull"] != "unit"].copy()
     wide["swap"] = [f"{x:.4f}" if x == x else "diverged" for x in wide["swap"]]
     wide["bias"] = [f"from {bias:g}" for bias in wide["bias"]]
-    wide[["decay", "lr"]] = wide[["decay", "lr"]].map("{:g}".format)
     order = list(dict.fromkeys(wide["bias"]))
     return wide.pivot(index=keys, columns="bias", values="swap")[order].reset_index()
 
@@ -244,13 +233,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse, compute, print, write."""
     options = parse(Options, argv, __doc__)
     check_results(options.out, "papers.krom.arithmetic", ("", "claims"))
+
     import pandas as pd
 
-    found = table(options.steps)
-    show(_short(found), f"swap probability after {options.steps} steps; the pull swap aims at {TARGET}")
-    said = pd.DataFrame(conclusions(found), columns=["claim", "computed", "holds"])
-    show(said, "what holds")
-    write_results(options.out, {"": (found, UNITS), "claims": (said, {})}, steps=options.steps)
+    from streamscope.cli.provenance import provenance
+    from streamscope.instruments.result import Result
+    from streamscope.papers.comparison.tables import table_of
+
+    cases = table(options.steps)
+    verdicts = pd.DataFrame(conclusions(cases), columns=["claim", "computed", "holds"])
+    title = f"swap probability after {options.steps} steps; the pull swap aims at {TARGET}"
+    claims = table_of(verdicts, "krom/arithmetic", "what holds")
+    for shown in (table_of(swaps(cases), "krom/arithmetic", title), claims):
+        shown.print()
+    if options.out is not None:
+        about = {**provenance("cpu"), "steps": options.steps}
+        tables = {"arithmetic": table_of(cases, "krom/arithmetic", title), "claims": claims}
+        print(*(f"written {path}" for path in Result(tables, about=about).save(options.out)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from streamscope.papers.comparison.losses import Below, Printed
 from streamscope.papers.comparison.printed import printed, rows
 
+CONTROL = "gpt2"
 ARCHITECTURES = {
     name: Printed(
         printed(f"krom-loss-{name}"),

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.instruments.command import check_results, show, write_results
+from streamscope.instruments.command import check_results, finish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,6 @@ TOKENS = (2, 128)
 VOCABULARY = 1024
 """Smaller than the blog's: embeddings are random whatever their number."""
 QUANTITIES = {"spread": "share of the streams' size", "rank": "streams", "contracted": "share"}
-UNITS = {"bias": "initial b_1", "swap": "probability", "predicted": "share", "n": "seeds", **QUANTITIES}
 NEAR = 0.01
 """Streams whose spread is a smaller share of their size count as copies; ours, the blog has no limit."""
 MEANS = "Directions survive multi-stream coupling"
@@ -60,9 +59,9 @@ def differences(model: Any, tokens: Any) -> dict[str, float]:
 
     from streamscope.models.hooks import capture
 
-    with torch.no_grad(), capture(model, name := f"blocks.{model.config.n_layers - 1}.hook_streams_post") as found:
+    with torch.no_grad(), capture(model, name := f"blocks.{model.config.n_layers - 1}.hook_streams_post") as cache:
         model(tokens)
-    X = found[name].double()
+    X = cache[name].double()
     apart = (X - X.mean(2, keepdim=True)).square().sum((2, 3)).sqrt()
     p = torch.linalg.svdvals(X).square()
     p = p / p.sum(-1, keepdim=True)
@@ -111,11 +110,11 @@ def measured(seeds: int, scale: str = "paper", biases: Sequence[float] = BIASES)
             for a, b in ((-8.0, -2.0), (-2.0, 0.0)) if {a, b} <= set(biases)
         ]  # fmt: skip
     units = {**QUANTITIES, "gained": "share"}
-    found = pd.DataFrame(rows, columns=["preset", "seed", "quantity", "value"])
-    return found.assign(unit=found["quantity"].map(units), undefined="")
+    quantities = pd.DataFrame(rows, columns=["preset", "seed", "quantity", "value"])
+    return quantities.assign(unit=quantities["quantity"].map(units), undefined="")
 
 
-def table(found: "pd.DataFrame", modules: int, biases: Sequence[float] = BIASES) -> "pd.DataFrame":
+def table(quantities: "pd.DataFrame", modules: int, biases: Sequence[float] = BIASES) -> "pd.DataFrame":
     """One row per bias: swap, predicted, and every quantity with its interval over seeds."""
     import math
 
@@ -130,7 +129,7 @@ def table(found: "pd.DataFrame", modules: int, biases: Sequence[float] = BIASES)
         row: dict[str, Any] = {"bias": bias, "swap": swap, "predicted": 1 - abs(1 - 2 * swap) ** modules}
         why: dict[str, str] = {}
         for name in QUANTITIES:
-            one = estimate(seeds_of(found, name, f"{bias:g}")[0])
+            one = estimate(seeds_of(quantities, name, f"{bias:g}")[0])
             for column, cell in ((name, "mean"), (f"{name}_low", "ci_low"), (f"{name}_high", "ci_high")):
                 row[column] = one[cell]
                 why |= {column: one["why"][cell]} if cell in one["why"] else {}
@@ -138,19 +137,16 @@ def table(found: "pd.DataFrame", modules: int, biases: Sequence[float] = BIASES)
     return pd.DataFrame(rows)
 
 
-def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """What the blog says of the streams, judged over seeds with one correction."""
-    from streamscope.papers.comparison.printed import SMALLEST, Bound
-    from streamscope.papers.comparison.seeds import NAN, paired
-    from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+    from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+    from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
 
     more, less = "-8 to -2", "-2 to 0"
     copies = Bound("spread", "-8", "below", str(NEAR), "One stream, four streams", 0.0)
     saturated = Bound("gained", less, "below", str(SMALLEST["share"]), MEANS, 0.0)
-    row = {"claim": f"{more} > {less}", "quantity": "gained", "where": MEANS, "paper": NAN, "printed": "",
-           "smallest": SMALLEST["share"]}  # fmt: skip
-    diminishing = pairs_row(row, paired(found, "gained", more, less))
-    return with_verdicts([bound_row(copies, found), diminishing, bound_row(saturated, found)])
+    diminishing = order_row(Order("gained", more, less, MEANS, SMALLEST["share"]), quantities)
+    return with_verdicts([bound_row(copies, quantities), diminishing, bound_row(saturated, quantities)])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -158,17 +154,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     check_results(options.out, "papers.krom.contraction", ("", "claims"))
 
+    from streamscope.cli.provenance import provenance
+    from streamscope.instruments.result import Result
     from streamscope.models.config.presets import preset
+    from streamscope.papers.comparison.report import CLAIMS
+    from streamscope.papers.comparison.tables import table_of
 
-    found = measured(options.seeds, options.scale)
+    quantities = measured(options.seeds, options.scale)
     modules = 2 * preset("kromcanon", options.scale).n_layers
-    by_bias, judged = table(found, modules), claims(found)
-    show(by_bias, f"streams after {modules} modules, means over {options.seeds} untrained models", digits=3)
-    columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
-    show(judged, "the blog's claims", columns, 4)
-    units = {"difference": "of the quantity", "ci_low": "of the quantity", "ci_high": "of the quantity"}
-    tables = {"": (by_bias, UNITS), "claims": (judged, units)}
-    write_results(options.out, tables, seeds=options.seeds, scale=options.scale)
+    title = f"streams after {modules} modules, means over {options.seeds} untrained models"
+    tables = {
+        "contraction": table_of(table(quantities, modules), "krom/contraction", title),
+        "claims": table_of(claims(quantities), "claims", "the blog's claims", CLAIMS),
+    }
+    about = {**provenance("cpu"), "seeds": options.seeds, "scale": options.scale}
+    finish(Result(tables), options.out, about)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def at_the_end(runs: Sequence[Run], steps: int) -> pd.DataFrame:
     return online(runs, lambda run: named(run, steps))
 
 
-def compared(found: pd.DataFrame) -> pd.DataFrame:
+def compared(table: pd.DataFrame) -> pd.DataFrame:
     """`comparison.curves.gaps` of the neighbours in the blog's orders that were both trained."""
-    have = set(found["preset"]) if len(found) else set()
-    return gaps(found, [pair for pair in PAIRS if set(pair) <= have])
+    have = set(table["preset"]) if len(table) else set()
+    return gaps(table, [pair for pair in PAIRS if set(pair) <= have])

@@ -1,12 +1,14 @@
 """The picture of KROM's comparison: losses, the swap of every factor, and its way over the steps."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from streamscope.papers.krom.found import CONTROL, Found
+from streamscope.papers.krom.claims import CONTROL
 from streamscope.papers.krom.mixing import ARM
 
 COLOURS = {
@@ -15,15 +17,15 @@ COLOURS = {
 }  # fmt: skip
 
 
-def figure(found: Found) -> Any:
+def figure(found: Mapping[str, pd.DataFrame]) -> Any:
     """Losses against the control, the swap of every factor by arm, and, where it was kept, its way over the steps."""
 
     panels = {}
-    if len(found.comparison):
+    if len(found["comparison"]):
         panels[f"loss − {CONTROL}, nats/token"] = _gaps
-    if len(found.factors):
+    if len(found["factors"]):
         panels["swap at the end, one dot per factor that can act"] = _swaps
-    if len(found.ways):
+    if len(found["ways"]):
         panels["mean swap over training (dotted: no decay)"] = _ways
     canvas = make_subplots(1, max(1, len(panels)), subplot_titles=list(panels), horizontal_spacing=0.12)
     for column, draw in enumerate(panels.values(), 1):
@@ -35,16 +37,16 @@ def figure(found: Found) -> Any:
     return canvas
 
 
-def _gaps(canvas: Any, found: Found, column: int) -> None:
+def _gaps(canvas: Any, found: Mapping[str, pd.DataFrame], column: int) -> None:
 
-    by = {preset: one.set_index("seed")["loss"] for preset, one in found.losses.groupby("preset", sort=False)}
+    by = {preset: one.set_index("seed")["loss"] for preset, one in found["losses"].groupby("preset", sort=False)}
     for i, (preset, one) in enumerate((p, o) for p, o in by.items() if p != CONTROL):
         seeds = [s for s in one.index if s in by[CONTROL].index]
         gap = [one[s] - by[CONTROL][s] for s in seeds]
         dot = {"color": "#3b6ea5", "size": 9, "opacity": 0.7}
         canvas.add_trace(go.Scatter(x=[preset] * len(gap), y=gap, mode="markers", marker=dot, name="training seed",
                                     legendgroup="seed", showlegend=i == 0), row=1, col=column)  # fmt: skip
-        paper = found.comparison.set_index("preset").loc[preset, "printed_difference"]
+        paper = found["comparison"].set_index("preset").loc[preset, "printed_difference"]
         canvas.add_trace(go.Scatter(x=[preset], y=[paper], mode="markers", name="the blog", legendgroup="blog",
                                     marker={"symbol": "diamond-open", "size": 11, "color": "#222"},
                                     showlegend=i == 0), row=1, col=column)  # fmt: skip
@@ -59,10 +61,10 @@ def label(r: Any) -> str:
     return f"{r.preset}{bias}, {r.storage}, {r.optimizer}{rate}{decay}, {r.steps:,} steps"
 
 
-def _swaps(canvas: Any, found: Found, column: int) -> None:
+def _swaps(canvas: Any, found: Mapping[str, pd.DataFrame], column: int) -> None:
 
     shown: set[str] = set()
-    for key, one in found.factors.groupby([*ARM, "seed"], sort=False):
+    for key, one in found["factors"].groupby([*ARM, "seed"], sort=False):
         first = one.iloc[0]
         kind, name = f"{first['storage']} {first['optimizer']}", label(first)
         acts = one[one["acts"]]
@@ -72,20 +74,20 @@ def _swaps(canvas: Any, found: Found, column: int) -> None:
                        showlegend=kind not in shown, hovertext=acts["module"] + f", seed {key[-1]}"), row=1, col=column,
         )  # fmt: skip
         shown.add(kind)
-        rest = found.mixing[(found.mixing[[*ARM, "seed"]] == list(key)).all(axis=1)]["swap_without_gradient"]
+        rest = found["mixing"][(found["mixing"][[*ARM, "seed"]] == list(key)).all(axis=1)]["swap_without_gradient"]
         bar = {"symbol": "line-ew-open", "size": 16, "color": "#222"}
         canvas.add_trace(
             go.Scatter(x=[name], y=rest, mode="markers", name="without gradient", legendgroup="rest", marker=bar,
                        showlegend="rest" not in shown), row=1, col=column,
         )  # fmt: skip
         shown.add("rest")
-    _probabilities(canvas, found.factors[found.factors["acts"]]["swap"], column)
+    _probabilities(canvas, found["factors"][found["factors"]["acts"]]["swap"], column)
     canvas.update_xaxes(tickangle=40, tickfont={"size": 9}, row=1, col=column)
 
 
-def _ways(canvas: Any, found: Found, column: int) -> None:
+def _ways(canvas: Any, found: Mapping[str, pd.DataFrame], column: int) -> None:
 
-    for key, one in found.ways.groupby([*ARM, "seed"], sort=False):
+    for key, one in found["ways"].groupby([*ARM, "seed"], sort=False):
         first = one.iloc[0]
         line = {
             "color": COLOURS[f"{first['storage']} {first['optimizer']}"],
@@ -95,7 +97,7 @@ def _ways(canvas: Any, found: Found, column: int) -> None:
             go.Scatter(x=one["step"], y=one["swap"], mode="lines", showlegend=False,
                        name=f"{label(first)}, seed {key[-1]}", line=line), row=1, col=column,
         )  # fmt: skip
-    _probabilities(canvas, found.ways["swap"], column)
+    _probabilities(canvas, found["ways"]["swap"], column)
     canvas.update_xaxes(title="step", row=1, col=column)
 
 

@@ -37,36 +37,6 @@ OF_THE_BIAS = ("b_res", "hc_dtype")
 ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
 """The columns that tell an arm; `preset` says as well what of its residual topology is another (`topology`)."""
 CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
-FACTOR_UNITS = {
-    "b_keep": "logit",
-    "b_swap": "logit",
-    "gap": "logit, b_swap − b_keep",
-    "gap_without_gradient": "logit",
-    "by_loss": "logit, gap − gap without gradient",
-    "swap": "probability",
-    "swap_best": "probability",
-    "alpha_res": "logit, scale of the dynamic term, one of a module",
-}
-RUN_UNITS = {
-    "b_res": "logit",
-    "loss": "nats per token",
-    "swap": "probability, mean over factors that can act",
-    "swap_low": "probability",
-    "swap_high": "probability",
-    "swap_best": "probability, mean over factors that can act",
-    "swap_without_gradient": "probability",
-    "swap_dynamic": "probability in use, mean over factors that can act and tokens of the monitor",
-    "gap": "logit, mean over factors that can act",
-    "by_loss": "logit, mean over factors that can act",
-    "by_loss_max": "logit, the factor that went furthest towards mixing",
-    "by_loss_controls": "logit, mean over factors that cannot act",
-    "n_mix": "factors that can act whose static swap exceeds that without gradient by .01 or more",
-    "n_decay": "factors that can act, of a static swap of .01 or more, that do not",
-    "n_still": "factors that can act whose static swap is below .01",
-    "gradient": "nats per token per logit: median over modules of ‖∂L/∂b_res‖ at the end; AdamW's ε is 1e-8",
-    "stream_cosine": "cosine, mean over pairs, layers and contrasts",
-    "shuffled_cosine": "as stream_cosine, labels shuffled",
-}
 
 
 def without_gradient(run: Run) -> tuple[float, float]:
@@ -105,11 +75,11 @@ def factors(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def way(run: Run, found: pd.DataFrame) -> pd.DataFrame:
-    """Step and mean static swap over the factors that can act (`found` is the run's `factors`), from its log."""
+def way(run: Run, factor_rows: pd.DataFrame) -> pd.DataFrame:
+    """Step and mean static swap over the factors that can act (`factor_rows` is the run's `factors`), from its log."""
 
     rows = log(run.folder)
-    own = rows[(rows["metric"] == "swap_static") & rows["module"].isin(set(found[found["acts"]]["module"]))]
+    own = rows[(rows["metric"] == "swap_static") & rows["module"].isin(set(factor_rows[factor_rows["acts"]]["module"]))]
     return own.groupby("step")["value"].mean().rename("swap").reset_index()
 
 
@@ -178,10 +148,10 @@ def arm(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def mixing_row(run: Run, found: pd.DataFrame) -> dict[str, Any]:
+def mixing_row(run: Run, factor_rows: pd.DataFrame) -> dict[str, Any]:
     """One row of the mixing table: a run's arm, seed, loss, and its mixing, over the factors that can act."""
 
-    acts, inert = found[found["acts"]], found[~found["acts"]]
+    acts, inert = factor_rows[factor_rows["acts"]], factor_rows[~factor_rows["acts"]]
     rest = without_gradient(run)
     metrics = final(load(run.folder, device="cpu"), log(run.folder), kept_step(run.folder))
     gradient = metrics.loc[metrics["metric"] == "gradient", "value"].dropna()

@@ -1,27 +1,33 @@
-"""The report of `papers.krom`: losses and mixing of trained runs, and what they say of the blog's claims."""
+"""The comparison of `papers.krom`: losses and mixing of trained runs, and what they say of the blog's claims."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.provenance import provenance
 from streamscope.instruments.command import progress_bar
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.losses import against, bundled, losses, order
-from streamscope.papers.comparison.report import reopen
+from streamscope.papers.comparison.report import Comparison, Shown, Tables
 from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
-from streamscope.papers.krom.claims import ARCHITECTURES, ORDER
+from streamscope.papers.comparison.seeds import over_seeds
+from streamscope.papers.krom import alike, signs, sweep, variants
+from streamscope.papers.krom.claims import ARCHITECTURES, CONTROL, ORDER
 from streamscope.papers.krom.curves import at_the_end, of_arms
 from streamscope.papers.krom.curves import compared as compared_curves
-from streamscope.papers.krom.found import BUNDLED, CONTROL, Found
-from streamscope.papers.krom.mixing import arm, by_factors, factors, judged, mixing_row, topology, way
+from streamscope.papers.krom.figure import figure
+from streamscope.papers.krom.mixing import ARM, arm, by_factors, factors, mixing_row, topology, way
+from streamscope.papers.krom.mixing import judged as counted
 from streamscope.papers.krom.variants import topology_row
 
+MEASURED = ("losses", "factors", "ways", "mixing", "topologies", "curves", "online")
+BUNDLED = ("canon", "kromcanon")
+"""Bundled models, trained alike, whose loss curves are shown with the order of losses; gpt2 has another recipe."""
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
 OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "training.rounding", "steps"}
 """What runs of the mixing table may have of their own."""
@@ -65,9 +71,14 @@ def standard(run: Run) -> bool:
     )  # what is in fp32 is rounded by no rule
 
 
-def read(runs: Sequence[Run]) -> Found:
-    """The tables of all runs. The loss comparison is over standard runs of the most common number of steps."""
+def measure(options: Any) -> tuple[list[Run], Tables, dict[str, Any]]:
+    """The tables of all runs, as `read` gives them."""
+    runs = open_runs(options.runs)
+    return runs, read(runs), {}
 
+
+def read(runs: Sequence[Run]) -> Tables:
+    """What is read of all runs. The loss comparison is over standard runs of the most common number of steps."""
     plain = [run for run in runs if standard(run)]
     steps = Counter(run.manifest["steps"] for run in plain).most_common(1)[0][0] if plain else 0
     plain = [run for run in plain if run.manifest["steps"] == steps]
@@ -77,46 +88,84 @@ def read(runs: Sequence[Run]) -> Found:
     for run in progress_bar("mixing")([r for r in runs if by_factors(r)]):
         one = factors(run)
         row = mixing_row(run, one)
-        key = {name: row[name] for name in ("preset", "b_res", "storage", "optimizer", "lr", "decay", "steps", "seed")}
+        key = {name: row[name] for name in (*ARM, "seed")}
         for table, parts in ((one, every), (way(run, one), ways)):
             parts.append(table.assign(**key)[[*key, *table.columns]])
         rows.append(row)
     others = [r for r in runs if "hc_dtype" in r.config["model"]["residual"] and not by_factors(r)]
-    together = [pd.concat(parts, ignore_index=True) if parts else pd.DataFrame() for parts in (every, ways)]
-    tables = {
-        "losses": losses(plain) if plain else pd.DataFrame(), "factors": together[0], "ways": together[1],
+    return {
+        "losses": losses(plain) if plain else pd.DataFrame(), "factors": _stacked(every), "ways": _stacked(ways),
         "mixing": pd.DataFrame(rows), "topologies": pd.DataFrame(topology_row(r) for r in others),
         "curves": of_arms(runs, steps), "online": at_the_end(runs, steps),
     }  # fmt: skip
-    return judge(list(runs), tables, {**provenance("cpu"), "argv": "python -m papers.krom"})
 
 
-def again(folder: Path) -> Found:
-    """An earlier comparison, judged again. Raises `InputError` for a folder without one."""
-
-    runs, tables, about = reopen(folder, "papers.krom")
-    return judge(runs, tables, about)
+def _stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def judge(runs: list[Run], tables: dict[str, pd.DataFrame], about: dict[str, Any]) -> Found:
-    """What follows from measured tables: differences to gpt2, the blog's order, factors that mix."""
+def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
+    """What follows from measured tables: differences to gpt2, the blog's order, factors that mix, all its sentences.
 
-    none = pd.DataFrame()
-    rows, factors, mixing = (tables.get(name, none) for name in ("losses", "factors", "mixing"))
+    Comparisons of before lack some of the tables, and what follows from these is empty.
+    """
+    all_tables = {name: tables.get(name, pd.DataFrame()) for name in MEASURED}
+    rows, factors, mixing = all_tables["losses"], all_tables["factors"], all_tables["mixing"]
     compared = bool(len(rows)) and CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1
-    return Found(
-        runs=runs,
-        about=about,
-        losses=rows,
-        curves=tables.get("curves", none),
-        gaps=compared_curves(tables.get("curves", none)),
-        online=tables.get("online", none),
-        online_gaps=compared_curves(tables.get("online", none)),
-        comparison=against(rows, CONTROL, ARCHITECTURES) if compared else none,
-        order=order(rows, ORDER) if compared else none,
-        factors=factors,
-        mixing=judged(mixing, factors) if len(mixing) else none,
-        ways=tables.get("ways", none),
-        topologies=tables.get("topologies", none),
-        bundled=bundled(BUNDLED) if compared else none,
-    )
+    all_tables |= {name: pd.DataFrame() for name in ("comparison", "order", "bundled")}
+    if compared:
+        all_tables |= {"comparison": against(rows, CONTROL, ARCHITECTURES), "order": order(rows, ORDER)}
+        all_tables["bundled"] = bundled(BUNDLED)
+    all_tables |= {"gaps": compared_curves(all_tables["curves"]), "online-gaps": compared_curves(all_tables["online"])}
+    if len(mixing):
+        mixing = all_tables["mixing"] = counted(mixing, factors)
+        all_tables |= {"arms": arms(mixing), "signs": signs.sign_agreement(factors)}
+        all_tables |= {"signs-modules": signs.by_module(factors), "signs-claims": signs.claims(factors)}
+    if len(numbers := sweep.quantities(mixing, factors, rows)):
+        all_tables |= {"sweep": over_seeds(numbers), "sweep-claims": sweep.claims(mixing, numbers)}
+    if len(streams := variants.streams(mixing, all_tables["topologies"])):
+        all_tables |= {"alike": alike.stream_similarity(streams), "alike-claims": alike.claims(streams)}
+        all_tables |= {"variants": variants.claims(streams), "differences": variants.differences(streams)}
+    return all_tables
+
+
+def arms(mixing: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm: means over seeds of its mixing, `start` swap, `share` of the way that the loss went."""
+
+    rows = mixing.assign(start=1 / (1 + np.exp(-mixing["b_res"])))
+    way = rows["gap"] - rows["b_res"]
+    rows["share"] = np.where(way.abs() > 1e-3, rows["by_loss"] / way, np.nan)
+    values = [
+        "loss", "swap", "swap_dynamic", "start", "swap_without_gradient", "by_loss", "share", "by_loss_controls",
+        "towards", "factors", "gradient", "stream_cosine", "shuffled_cosine",
+    ]  # fmt: skip
+    groups = rows.groupby(ARM, sort=False, dropna=False)
+    means = groups[values].mean().reset_index()
+    means["n"] = groups.size().to_numpy()
+    means["seeds"] = groups["seed"].agg(lambda s: ", ".join(map(str, sorted(s)))).to_numpy()
+    for name in ("n_mix", "n_decay", "n_still"):
+        means[name] = groups[name].agg(lambda s: ", ".join(map(str, s))).to_numpy()
+    return means
+
+
+KROM = Comparison(
+    module="papers.krom", measure=measure, judge=judged, draw=lambda runs, tables: figure(tables),
+    shown=(
+        Shown(
+            "comparison", f"validation loss, difference to {CONTROL} by seed",
+            ("preset", "n", "loss", "difference", "all_seeds", "printed", "printed_difference"),
+        ),
+        Shown(
+            "order", "the blog's order: higher − lower loss as claimed",
+            ("claim", "by_seed", "difference", "p_holm", "direction"),
+        ),
+        Shown(
+            "arms", "mixing at the end, means over seeds and factors that can act",
+            (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "n_mix", "n_decay", "n_still"),
+        ),
+        Shown(
+            "signs", "modules whose α_res has one sign in all seeds, and how many chance gives",
+            (*ARM[:-1], "n", "modules", "positive", "consistent", "share", "coins", "dealt", "p"),
+        ),
+    ),
+)  # fmt: skip

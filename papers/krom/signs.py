@@ -30,23 +30,6 @@ OF = 16
 LARGEST = "blocks.0.mlp_hc"
 """The module of which the blog says that it has the largest amplification in every run."""
 WHERE = "Layer-specific modulation under milder initialization"
-UNITS = {
-    "b_res": "logit",
-    "n": "training seeds",
-    "consistent": "modules that can act",
-    "of_16": "modules of 16, as the blog's models have",
-    "share": "share of modules",
-    "coins": "share of modules",
-    "dealt": "share of modules",
-}
-MODULE_UNITS = {
-    "b_res": "logit",
-    "n": "training seeds",
-    "positive": "training seeds",
-    "largest": "training seeds in which no module that can act has a larger |α_res|",
-    **dict.fromkeys(("alpha_low", "alpha_high"), "α_res, over seeds"),
-}
-CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "paper"), "share of modules, or of seeds")
 
 
 def consistent_when_dealt(positive: Sequence[int], modules: int) -> np.ndarray:
@@ -66,10 +49,10 @@ def consistent_when_dealt(positive: Sequence[int], modules: int) -> np.ndarray:
                     way = comb(plus, i) * comb(minus, j) * comb(rest, a - i - j) / comb(modules, a)
                     then[key] = then.get(key, 0.0) + p * way
         ways = then
-    found = np.zeros(modules + 1)
+    chances = np.zeros(modules + 1)
     for (plus, minus), p in ways.items():
-        found[plus + minus] += p
-    return found
+        chances[plus + minus] += p
+    return chances
 
 
 def _arms(factors: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
@@ -77,28 +60,28 @@ def _arms(factors: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
     if "alpha_res" not in factors:  # of comparisons from before it was kept
         return []
     can = factors[factors["acts"] & factors["alpha_res"].notna()].drop_duplicates([*ARM, "seed", "module"])
-    found = []
+    alphas = []
     for _, one in can.groupby(ARM, sort=False, dropna=False):
         if one["seed"].nunique() > 1:
             wide = one.pivot(index="module", columns="seed", values="alpha_res")
-            found.append((next(one.itertuples()), wide.reindex(dict.fromkeys(one["module"]))))
-    return found
+            alphas.append((next(one.itertuples()), wide.reindex(dict.fromkeys(one["module"]))))
+    return alphas
 
 
-def signs(factors: pd.DataFrame) -> pd.DataFrame:
+def sign_agreement(factors: pd.DataFrame) -> pd.DataFrame:
     """One row per arm of two seeds or more: its consistent modules, with Wilson's interval over modules, and chance."""
     rows = []
     for arm, alpha in _arms(factors):
         plus = alpha > 0
         same = plus.all(axis=1) | ~plus.any(axis=1)
         modules, n = alpha.shape
-        found, chance = proportion(same), consistent_when_dealt(plus.sum().tolist(), modules)
+        agreement, chance = proportion(same), consistent_when_dealt(plus.sum().tolist(), modules)
         rows.append({
             **{name: getattr(arm, name) for name in ARM}, "n": n, "seeds": ", ".join(map(str, alpha.columns)),
             "modules": modules, "positive": ", ".join(map(str, plus.sum())), "consistent": int(same.sum()),
-            "share": found.mean, "share_low": found.ci_low, "share_high": found.ci_high,
-            **{f"of_16{end}": OF * x for end, x in (("", found.mean), ("_low", found.ci_low),
-                                                    ("_high", found.ci_high))},
+            "share": agreement.mean, "share_low": agreement.ci_low, "share_high": agreement.ci_high,
+            **{f"of_16{end}": OF * x for end, x in (("", agreement.mean), ("_low", agreement.ci_low),
+                                                    ("_high", agreement.ci_high))},
             "coins": 2.0 ** (1 - n), "dealt": float(chance @ np.arange(modules + 1)) / modules,
             "p": float(chance[int(same.sum()):].sum()),
         })  # fmt: skip
@@ -128,7 +111,7 @@ def claims(factors: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     instead: dict[int, str] = {}
     modules = by_module(factors)
-    for arm in signs(factors).itertuples():
+    for arm in sign_agreement(factors).itertuples():
         few = "undefined: one pair of seeds" if arm.n < 3 else ""
         of_arm = {"where": WHERE, "paper": NAN, "smallest": NAN}
         most = {
@@ -148,4 +131,4 @@ def claims(factors: pd.DataFrame) -> pd.DataFrame:
             rows.append(measured(row, times / arm.n, NAN, NAN, NAN, str(arm.n), "counted in these seeds, not tested"))
             side = HOLDS if times == arm.n else OPPOSITE
             instead[len(rows) - 1] = few or f"{side}: in {times} of {arm.n} seeds, counted, not tested"
-    return with_verdicts(rows, instead) if rows else pd.DataFrame()
+    return with_verdicts(rows, instead)

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
-from streamscope.papers.comparison.numbers import compare
 from streamscope.papers.comparison.options import RunsOptions
 
 if TYPE_CHECKING:
@@ -87,9 +86,9 @@ def alphas(folder: Any) -> "pd.Series":
     from streamscope.models.mixing import inert_modules, measure
 
     model = load(folder)
-    found = {r["module"]: r["value"] for r in measure(model) if r["metric"] == "alpha_res"}
+    by_module = {r["module"]: r["value"] for r in measure(model) if r["metric"] == "alpha_res"}
     return pd.Series(
-        {name: float(x) for name, x in found.items() if name not in inert_modules(model) and x is not None}
+        {name: float(x) for name, x in by_module.items() if name not in inert_modules(model) and x is not None}
     )
 
 
@@ -109,8 +108,8 @@ def gained(model: Any, opened: Any, progress: Any) -> "pd.Series":
     from streamscope.interventions.mixing import Mixing
     from streamscope.models.mixing import connections
 
-    found = Mixing(change=("res-identity",), where=("all",)).measure(model, opened, progress=progress)
-    frame = found.table("modules").frame
+    result = Mixing(change=("res-identity",), where=("all",)).measure(model, opened, progress=progress)
+    frame = result.table("modules").frame
     names = list(connections(model))
     frame = frame[frame["acts"] == "yes"]
     return frame.set_index(frame["module"].map(lambda number: names[number]))["delta"]
@@ -127,10 +126,10 @@ def measure_run(
     extra, gain = added(run, model), gained(model, opened, progress("H_res → I"))
     by_layer = layer_cosines(model)
     spread = Contraction().measure(model, opened, progress=progress("spread")).table("modules").frame
-    signs = float(((before > 0) == (after.reindex(before.index) > 0)).mean()) if len(before) else float("nan")
+    kept_signs = float(((before > 0) == (after.reindex(before.index) > 0)).mean()) if len(before) else float("nan")
     return {
         "stable": rho(before, after.reindex(before.index)),
-        "kept": (signs, "" if len(before) else FEW),
+        "kept": (kept_signs, "" if len(before) else FEW),
         "helps": rho(extra.reindex(gain.index), gain),
         "slope": slope(by_layer["stream_cosine"]),
         "slope.shuffled": slope(by_layer["shuffled_cosine"]),
@@ -173,15 +172,12 @@ def measured(runs: "Sequence[Run]", steps: Sequence[int], documents: int) -> "pd
     return pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
 
 
-def claims(found: "pd.DataFrame") -> "pd.DataFrame":
+def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """The blog's sentences, of the arms that are there; one correction over all rows."""
-    import pandas as pd
-
     from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
-    from streamscope.papers.comparison.seeds import NAN, paired
-    from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+    from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
 
-    arms = list(dict.fromkeys(found["preset"]))
+    arms = list(dict.fromkeys(quantities["preset"]))
     rho_least = SMALLEST["Spearman's ρ"]
 
     def of(begin: str) -> str:
@@ -198,13 +194,8 @@ def claims(found: "pd.DataFrame") -> "pd.DataFrame":
         Order("slope", mild, deep, SURVIVE, STEEP),
         Order("spread", deep, full, MEANS, SMALLEST["share"]),
     ]
-    rows = [bound_row(one, found) for one in bounds if one.preset]
-    for order in orders:
-        if order.more and order.less:
-            row = {"claim": f"{order.more} > {order.less}", "quantity": order.quantity, "where": order.where,
-                   "paper": NAN, "printed": "", "smallest": order.smallest}  # fmt: skip
-            rows.append(pairs_row(row, paired(found, order.quantity, order.more, order.less)))
-    return with_verdicts(rows) if rows else pd.DataFrame()
+    rows = [bound_row(one, quantities) for one in bounds if one.preset]
+    return with_verdicts(rows + [order_row(one, quantities) for one in orders if one.more and one.less])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -212,11 +203,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     options.check("papers.krom.streams runs/kromcanon-b2-0")
 
-    def measure() -> "tuple[list[Run], pd.DataFrame]":
+    from streamscope.papers.comparison.report import compare, of_quantities
+
+    def measure(options: Options) -> "tuple[list[Run], pd.DataFrame]":
         runs = with_streams(options.runs)
         return runs, measured(runs, options.steps, options.documents)
 
-    compare("papers.krom.streams", "streams and modules, over seeds", options, measure, claims)
+    compare(of_quantities("papers.krom.streams", "streams and modules, over seeds", measure, claims), options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
     gain              the smaller of two, for both are said: what KromHC adds to Canon, and how much more Canon adds
 
 A sentence that two biases do not differ holds where the whole interval lies within ± the smallest effect of interest,
-and is opposite where the whole interval lies beyond it (`_alike`).
+and is opposite where the whole interval lies beyond it (`_without_difference`).
 
 Units are seeds. A bias is compared within one preset, storage and recipe.
 """
@@ -24,8 +24,8 @@ import pandas as pd
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
-from streamscope.papers.comparison.seeds import NAN, paired
-from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.comparison.seeds import NAN
+from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM
 
@@ -60,29 +60,24 @@ ORDERS: tuple[tuple[str, float, float, str, str, float], ...] = (
 """Quantity, the bias that has more of it, the one that has less, both as printed, the place, the smallest effect.
 
 The cosines that the blog calls highest are .001 apart, so theirs is held against 0."""
-ALIKE = ("loss", "alpha")
+SAME = ("loss", "alpha")
 """Quantities of which the blog says that two biases do not differ."""
 RANGE = ((-2.0, -1.0, 0.0), "cosine.range", "below", "0.01", SURVIVE, 0.0)
 BEND = ((-8.0, -2.0, 0.0), "cosine.bend", "above", "0", SURVIVE, SMALLEST["cosine"])
 """Biases, quantity, side, limit (.01 is ours), place, smallest effect; a range below .01 has none, it is one itself."""
 GAIN, GAIN_WHERE = "canon first, KromHC a smaller further gain", "Architecture comparison"
-UNITS = {
-    **dict.fromkeys(("mean", "ci_low", "ci_high"), "unit of the quantity"),
-    "n": "training seeds",
-}
-CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest", "paper"), "unit of the quantity")
 
 
 def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
     """Every quantity of the sweep, one row per arm, seed and number; arms of other topologies are left out."""
     rows = [row for _, one in _groups(mixing) for row in _of_runs(one, factors)]
-    found = pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
-    parts = [found]
+    table = pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
+    parts = [table]
     for name, one in _groups(mixing):
         arms = _arms(one)
         for biases, quantity, *_ in (RANGE, BEND):
             if set(biases) <= set(arms):
-                wide = found[(found["quantity"] == "cosine") & found["preset"].isin([arms[b] for b in biases])]
+                wide = table[(table["quantity"] == "cosine") & table["preset"].isin([arms[b] for b in biases])]
                 by = wide.pivot(index="seed", columns="preset", values="value")[[arms[b] for b in biases]].dropna()
                 x = by.to_numpy(float)
                 values = np.ptp(x, axis=1) if quantity == RANGE[1] else 2 * x[:, 1] - x[:, 0] - x[:, 2]
@@ -93,35 +88,37 @@ def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame
         more = by["canon"] - by["kromcanon"]
         gain = np.minimum(more, by["gpt2"] - by["canon"] - more)
         parts.append(pd.DataFrame([_row(GAIN, seed, "gain", value) for seed, value in gain.items()]))
-    return pd.concat([part for part in parts if len(part)], ignore_index=True) if any(map(len, parts)) else found
+    return pd.concat([part for part in parts if len(part)], ignore_index=True) if any(map(len, parts)) else table
 
 
-def claims(mixing: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def claims(mixing: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     """The blog's sentences, per preset and storage; one correction over all rows."""
     rows: list[dict[str, Any]] = []
-    for name, one in _groups(mixing):
-        arms = _arms(one)
+    for name, group in _groups(mixing):
+        arms = _arms(group)
         rows += [
-            bound_row(Bound(quantity, arms[bias], side, text, where), found)
+            bound_row(Bound(quantity, arms[bias], side, text, where), numbers)
             for bias, quantity, side, text, where in BOUNDS if bias in arms
         ]  # fmt: skip
         rows += [
-            bound_row(Bound(quantity, _of(name, biases), side, text, where, least), found)
+            bound_row(Bound(quantity, _of(name, biases), side, text, where, least), numbers)
             for biases, quantity, side, text, where, least in (RANGE, BEND) if set(biases) <= set(arms)
         ]  # fmt: skip
         for quantity, more, less, printed, where, least in ORDERS:
             if {more, less} <= set(arms):
-                rows.append(_order(Order(quantity, arms[more], arms[less], where, least), printed, found))
-    if (found["quantity"] == "gain").any():
-        rows.append(bound_row(Bound("gain", GAIN, "above", "0", GAIN_WHERE), found))
-    return _alike(with_verdicts(rows, quantities=found)) if rows else pd.DataFrame()
+                one, other = (float(x) for x in printed.split(" against "))
+                claim = Order(quantity, arms[more], arms[less], where, least)
+                rows.append(order_row(claim, numbers, one - other, printed))
+    if (numbers["quantity"] == "gain").any():
+        rows.append(bound_row(Bound("gain", GAIN, "above", "0", GAIN_WHERE), numbers))
+    return _without_difference(with_verdicts(rows, quantities=numbers)) if rows else pd.DataFrame()
 
 
-def _alike(judged: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `ALIKE` with the verdicts of a sentence that says that there is no difference."""
+def _without_difference(judged: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `SAME` with the verdicts of a sentence that says that there is no difference."""
     texts = list(judged["direction"])
     for i, r in enumerate(judged.itertuples()):
-        if r.quantity not in ALIKE or not texts[i].startswith(("negligible", "holds", "opposite")):
+        if r.quantity not in SAME or not texts[i].startswith(("negligible", "holds", "opposite")):
             continue
         beyond = r.difference if r.ci_low != r.ci_low else max(r.ci_low, -r.ci_high)
         if texts[i].startswith("negligible"):
@@ -129,17 +126,8 @@ def _alike(judged: pd.DataFrame) -> pd.DataFrame:
         else:
             texts[i] = "opposite" if abs(beyond) > r.smallest else "not resolved beside the smallest effect of interest"
     return judged.assign(direction=texts, claim=[
-        c.replace(" > ", " = ") if q in ALIKE else c for c, q in zip(judged["claim"], judged["quantity"], strict=True)
+        c.replace(" > ", " = ") if q in SAME else c for c, q in zip(judged["claim"], judged["quantity"], strict=True)
     ])  # fmt: skip
-
-
-def _order(claim: Order, printed: str, found: pd.DataFrame) -> dict[str, Any]:
-    more, less = (float(x) for x in printed.split(" against "))
-    row = {
-        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
-        "paper": more - less, "printed": printed, "smallest": claim.smallest,
-    }  # fmt: skip
-    return pairs_row(row, paired(found, claim.quantity, claim.more, claim.less))
 
 
 def _groups(mixing: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -16,10 +16,10 @@ import pandas as pd
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.checkpoint import load
 from streamscope.papers.comparison.losses import final_loss
-from streamscope.papers.comparison.printed import SMALLEST, Order, printed
+from streamscope.papers.comparison.printed import Order, printed
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.comparison.seeds import NAN, paired
-from streamscope.papers.comparison.verdicts import pairs_row, with_verdicts
+from streamscope.papers.comparison.seeds import NAN
+from streamscope.papers.comparison.verdicts import order_row, with_verdicts
 from streamscope.papers.krom.alike import SURVIVE, quantities
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, stream_cosines
@@ -35,16 +35,6 @@ EIGHT = {
 """What the blog prints of eight streams against four, from bias −2."""
 NO_FACTORS = "H_res is no product of 2 × 2 factors"
 FROZEN = "H_res = I by construction"
-UNITS = {
-    "b_res": "logit",
-    "loss": "nats per token",
-    "distance_static": "‖H_res − I‖_F by the biases alone, mean over modules that can act",
-    "distance_dynamic": "‖H_res − I‖_F in use, mean over modules that can act and tokens of the monitor",
-    "distance_decay": "‖H_res − I‖_F without any gradient, mean over modules that can act",
-    "stream_cosine": "cosine, mean over pairs, layers and contrasts",
-    "shuffled_cosine": "as stream_cosine, labels shuffled",
-}
-CLAIM_UNITS = dict.fromkeys(("difference", "ci_low", "ci_high", "smallest", "paper"), "unit of the quantity")
 WORDS = {"holds": "more", "opposite": "less"}
 DISTANCES = ("distance_static", "distance_dynamic", "distance_decay")
 
@@ -54,8 +44,8 @@ def topology_row(run: Run) -> dict[str, Any]:
 
     `streams` counts modules by the rule of `probes.mixing`; what has no swap and no initial bias says why.
     """
-    (found,) = overview(watch(load(run.folder, device="cpu"))).to_dict("records")
-    why = {name: text for name, text in reasons(found["undefined"]).items() if name in DISTANCES}
+    (seen,) = overview(watch(load(run.folder, device="cpu"))).to_dict("records")
+    why = {name: text for name, text in reasons(seen["undefined"]).items() if name in DISTANCES}
     frozen = run.config["model"]["residual"]["freeze_res"]
     if frozen:
         why = dict.fromkeys(DISTANCES, FROZEN)
@@ -63,8 +53,8 @@ def topology_row(run: Run) -> dict[str, Any]:
     if own["b_res"] != own["b_res"]:
         why["b_res"] = NO_BIAS
     return {
-        **own, "seed": run.seed, **final_loss(run), **{name: found[name] for name in DISTANCES},
-        "streams": found["streams"], **stream_cosines(run),
+        **own, "seed": run.seed, **final_loss(run), **{name: seen[name] for name in DISTANCES},
+        "streams": seen["streams"], **stream_cosines(run),
         "undefined": note({"swap": FROZEN if frozen else NO_FACTORS, **why}),
     }  # fmt: skip
 
@@ -76,9 +66,9 @@ def streams(mixing: pd.DataFrame, topologies: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def pairs(found: pd.DataFrame) -> list[tuple[Any, Any]]:
+def pairs(runs: pd.DataFrame) -> list[tuple[Any, Any]]:
     """(arm with another topology, its counterpart) of every arm in `streams` whose counterpart is there."""
-    firsts = [next(one.itertuples()) for _, one in found.groupby(ARM, sort=False, dropna=False)]
+    firsts = [next(one.itertuples()) for _, one in runs.groupby(ARM, sort=False, dropna=False)]
 
     def recipe(r: Any) -> tuple[Any, ...]:
         bias = -8.0 if r.b_res != r.b_res else r.b_res
@@ -88,48 +78,41 @@ def pairs(found: pd.DataFrame) -> list[tuple[Any, Any]]:
     return [(r, plain[recipe(r)]) for r in firsts if "+" in r.preset and recipe(r) in plain]
 
 
-def claims(found: pd.DataFrame) -> pd.DataFrame:
+def claims(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per quantity of eight streams: does the arm have more than its counterpart? One correction over the rows.
 
     The blog prints of eight streams that the cosine holds "with identical eval loss": a difference that is negligible.
     """
-    rows = _rows(found, claimed=True)
-    return with_verdicts(rows, quantities=_values(found)) if rows else pd.DataFrame()
+    return with_verdicts(_rows(runs, claimed=True), quantities=_values(runs))
 
 
-def differences(found: pd.DataFrame) -> pd.DataFrame:
+def differences(runs: pd.DataFrame) -> pd.DataFrame:
     """The same of every other pair, of which the blog claims nothing: `finding` is more, less, or why neither."""
-    rows = _rows(found, claimed=False)
-    if not rows:
-        return pd.DataFrame()
-    table = with_verdicts(rows)
+    table = with_verdicts(_rows(runs, claimed=False))
+    if table.empty:
+        return table
     finding = [WORDS.get(word, word) for word in table["direction"]]
     return table.assign(finding=finding, alone=[WORDS.get(word, word) for word in table["alone"]]).drop(
         columns=["direction", "paper", "printed", "where", "size"]
     )
 
 
-def _rows(found: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
+def _rows(runs: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
     """Of the arm that the blog speaks of, or of the others."""
-    values, rows = _values(found), []
-    for one, two in pairs(found):
+    values, rows = _values(runs), []
+    for one, two in pairs(runs):
         eight = one.preset.endswith("+n=8") and one.b_res == -2
         if bool(eight) != claimed:
             continue
         for quantity in ("loss", "cosine", "excess"):
-            claim = Order(quantity, label(one), label(two), "")
             of_eight = EIGHT.get(quantity) if eight else None
-            row = {
-                "claim": f"{claim.more} > {claim.less}", "quantity": quantity, "where": SURVIVE if of_eight else "",
-                "paper": of_eight[1] if of_eight else NAN, "printed": of_eight[0] if of_eight else "",
-                "smallest": SMALLEST["nats/token" if quantity == "loss" else "cosine"],
-            }  # fmt: skip
-            rows.append(pairs_row(row, paired(values, quantity, claim.more, claim.less)))
+            where, (text, paper) = (SURVIVE, of_eight) if of_eight else ("", ("", NAN))
+            rows.append(order_row(Order(quantity, label(one), label(two), where), values, paper, text))
     return rows
 
 
-def _values(found: pd.DataFrame) -> pd.DataFrame:
+def _values(runs: pd.DataFrame) -> pd.DataFrame:
     """Cosines, excesses and losses of every run."""
-    rows = found.assign(preset=[label(r) for r in found.itertuples()], quantity="loss", unit="nats/token", undefined="")
+    rows = runs.assign(preset=[label(r) for r in runs.itertuples()], quantity="loss", unit="nats/token", undefined="")
     losses = rows.rename(columns={"loss": "value"})[["preset", "seed", "quantity", "unit", "value", "undefined"]]
-    return pd.concat([quantities(found), losses], ignore_index=True)
+    return pd.concat([quantities(runs), losses], ignore_index=True)

@@ -19,10 +19,9 @@ ChannelLayerNorm. A std-t that differs in the architecture alone is made with --
 
 from collections.abc import Sequence
 
-from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
-from streamscope.papers.lfa.options import MIN_DRAWS, Options
+from streamscope.papers.lfa.options import Options
 from streamscope.papers.scales import at_scale
 
 
@@ -31,25 +30,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.scale is None and drawn("lfa", options):
         return
-    if options.draws < MIN_DRAWS:
-        raise InputError(f"--draws {options.draws}: at least {MIN_DRAWS} random sets make a control")
-    if (
-        not options.k
-        or min(options.k) < 1
-        or options.documents < 2
-        or options.batch_size < 1
-        or options.seed < 0
-        or options.resamples < 100
-    ):
-        raise InputError(
-            "--k, --batch-size: at least 1; --documents: at least 2; --resamples: at least 100; --seed: 0 or more"
-        )
     with at_scale("lfa", options) as options:
         options.check("papers.lfa runs/std-t-0 runs/lfa-0")
 
-        from streamscope.papers.lfa.report import print_report, report_of, write
+        from streamscope.papers.comparison.report import compare
+        from streamscope.papers.lfa.report import LFA
 
-        report, figure = report_of(options)
-        print_report(report)
-        if options.out is not None:
-            write(report, figure, options.out, options.static, options.html)
+        compare(LFA, options)

@@ -10,12 +10,10 @@ A claim about heads of a model that does not copy is no evidence for or against 
 Parameters, losses and what they cost need no competence.
 """
 
-from typing import Any
-
 import pandas as pd
 
 from streamscope.instruments.undefined_cells import note
-from streamscope.papers.comparison.seeds import NAN, estimate, nothing, seeds_of
+from streamscope.papers.comparison.seeds import estimate, nothing, seeds_of
 from streamscope.probes.phenomena import PHENOMENA
 
 COPYING, INDUCTION = "copying", "induction.max"
@@ -23,7 +21,6 @@ READ = {COPYING: "copying", INDUCTION: "not gated, induction"}
 """What is read of a comparison, the first that it has -> its name in a sentence."""
 ALWAYS = ("loss", "cost", "parameters", "copying", "induction", "prompts")
 """First words of the quantities that need no competence."""
-UNITS = {**dict.fromkeys(("mean", "ci_low", "ci_high", "limit"), "the unit of the row"), "n": "training seeds"}
 
 
 def needs_copying(quantity: str) -> bool:
@@ -43,19 +40,17 @@ def competence(quantities: pd.DataFrame) -> pd.DataFrame:
     ends = ("mean", "ci_low", "ci_high")
     for preset in dict.fromkeys(quantities["preset"]):
         values, _ = seeds_of(quantities, read, preset)
-        nobody = {"n": 0, **dict.fromkeys(ends, NAN)}
-        lost = nothing(quantities, read, preset) if not len(values) else ""
-        found: dict[str, Any] = estimate(values) if len(values) else {**nobody, "why": dict.fromkeys(ends, lost)}
-        mean, low, high = (found[name] for name in ends)
+        numbers = estimate(values, "" if len(values) else nothing(quantities, read, preset))
+        mean, low, high = (numbers[name] for name in ends)
         width = "" if low != low else f" ({low:+.3f} … {high:+.3f})"
         cannot = f"{READ[read]} {mean:+.3f}{width} of {preset}, not above {gate.limit:g}"
         if (mean if low != low else low) > gate.limit:
             cannot = ""
         elif mean != mean:
             cannot = f"{READ[read]} of {preset} not measured"
-        row = {"preset": preset, "task": COPYING, "quantity": read, "unit": gate.unit, "n": found["n"]}
+        row = {"preset": preset, "task": COPYING, "quantity": read, "unit": gate.unit, "n": numbers["n"]}
         row |= {"mean": mean, "ci_low": low, "ci_high": high, "limit": gate.limit, "cannot": cannot}
-        rows.append({**row, "undefined": note({k: why for k, why in found["why"].items() if k in ends})})
+        rows.append({**row, "undefined": note({k: why for k, why in numbers["why"].items() if k in ends})})
     return pd.DataFrame(rows)
 
 

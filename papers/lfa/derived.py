@@ -7,7 +7,7 @@
     cost, cost.d-cas         loss over that of the control, or of D-Cas, of the same seed, − 1 (§5.4)
     cost.added               of CFM: loss less that of LFA, over that of the control, of the same seed (§5.4)
 
-and those of `papers.lfa.seeds.with_reference`.
+and those of `with_reference`. Tables of before are given today's names (`renamed`).
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.comparison.seeds import NAN, Rows
 from streamscope.papers.lfa.runs import CONTROL, Arms
-from streamscope.papers.lfa.seeds import NAN, with_reference
+from streamscope.probes.pds.measure import mean_plus_sd
 
 D_CAS, LFA, CFM = "d-cas", "lfa", "cfm"
 DERIVED = (
@@ -33,6 +33,51 @@ def derived(quantities: pd.DataFrame, heads: pd.DataFrame, arms: Arms | None = N
     table = with_reference(quantities, heads)
     parts = [table, *_of_heads(heads), *_costs(quantities, arms or Arms())]
     return pd.concat([part[list(table.columns)] for part in parts], ignore_index=True)
+
+
+def with_reference(quantities: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """`quantities` with `pds.reference` and `pds.over.reference`: heads over μ+σ of Std-T (LFA §3.2, App. C).
+
+    μ+σ (σ with n−1) over the heads of each Std-T run, averaged over its seeds, is one threshold for every run.
+    Undefined without a Std-T run. `pds.reference` of a run is its own μ+σ.
+    """
+    runs = {key: one for key, one in heads.groupby(["preset", "seed"], sort=False)}
+    own = {key: mean_plus_sd(one) for key, one in runs.items()}
+    control = [value for (preset, _), value in own.items() if preset == CONTROL]
+    threshold = float(np.mean(control)) if control else NAN
+    parts = [quantities]
+    for key, one in runs.items():
+        rows = Rows()
+        rows.add("pds.reference", "position", "attention", own[key], detail="μ+σ over its heads")
+        over = float((one["pds"] > threshold).sum()) if control else NAN
+        detail, why = (f"threshold {threshold:.4f}", "") if control else ("", f"no run of {CONTROL}")
+        rows.add("pds.over.reference", "position", "heads", over, detail=detail, why=why)
+        parts.append(rows.of(*key)[list(quantities.columns)])
+    return pd.concat(parts, ignore_index=True)
+
+
+def renamed(quantities: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """Quantities by today's names: before the domain stood in every name, it was the candidates where none stood.
+
+    The layer of the best head over all keys (largest Top-1, then most attention) is taken from the table of heads.
+    """
+
+    if not (quantities["quantity"] == "coreference.best_layer").any():
+        return quantities
+    names = quantities["quantity"].str.replace(
+        r"^stability\.(jaccard|over_total)\.", r"stability.candidates.\1.", regex=True
+    )
+    table = quantities.assign(quantity=names.replace({"coreference.best_layer": "coreference.candidates.best_layer"}))
+    keys = table[table["quantity"] == "coreference.candidates.best_layer"].copy()
+    order = heads.sort_values(["top1_keys", "attention"], ascending=False, kind="stable")
+    best = order.drop_duplicates(["preset", "seed"]).set_index(["preset", "seed"])
+    best_heads = [best.loc[key] for key in zip(keys["preset"], keys["seed"], strict=True)]
+    keys = keys.assign(
+        quantity="coreference.keys.best_layer",
+        value=[float(one["layer"]) for one in best_heads],
+        detail=[one["head"] for one in best_heads],
+    )
+    return pd.concat([table, keys], ignore_index=True)
 
 
 def bimodality(x: np.ndarray) -> float:
@@ -63,10 +108,9 @@ def _of_heads(heads: pd.DataFrame) -> Iterator[pd.DataFrame]:
         b = bimodality(one["pds"].to_numpy(float))
         rows.add("pds.bimodality", "position", "Sarle's coefficient", b, why="" if b == b else FEW)
         top = one.sort_values("attention", ascending=False, kind="stable").head(5)
-        rows.add(
-            "coreference.top5_layers", "coreference", "layers", top["layer"].nunique(), detail=" ".join(top["head"])
-        )
-        yield pd.DataFrame(rows.rows).assign(preset=preset, seed=seed)
+        rows.add("coreference.top5_layers", "coreference", "layers", top["layer"].nunique(),
+                 detail=" ".join(top["head"]))  # fmt: skip
+        yield rows.of(str(preset), int(seed))
 
 
 def _costs(quantities: pd.DataFrame, arms: Arms) -> Iterator[pd.DataFrame]:
@@ -76,8 +120,8 @@ def _costs(quantities: pd.DataFrame, arms: Arms) -> Iterator[pd.DataFrame]:
         if preset.split("+")[0] == CONTROL:
             continue
         rows, control = Rows(), arms.pair(CONTROL, preset)[0]
-        beside = {"cost": control, **({"cost.d-cas": D_CAS} if preset == LFA else {})}
-        for quantity, other in beside.items():
+        compared = {"cost": control, **({"cost.d-cas": D_CAS} if preset == LFA else {})}
+        for quantity, other in compared.items():
             share = value / loss.get((other, seed), NAN) - 1
             rows.add(quantity, "cost", "share of the loss", share, detail=f"beside {other}",
                      why="" if share == share else f"no run of {other}")  # fmt: skip
@@ -86,4 +130,4 @@ def _costs(quantities: pd.DataFrame, arms: Arms) -> Iterator[pd.DataFrame]:
             share = (value - less) / of
             rows.add("cost.added", "cost", "share of the loss", share, detail=f"beside {LFA}, of {control}",
                      why="" if share == share else f"no run of {LFA if less != less else control}")  # fmt: skip
-        yield pd.DataFrame(rows.rows).assign(preset=preset, seed=seed)
+        yield rows.of(preset, seed)

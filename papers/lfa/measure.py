@@ -1,10 +1,10 @@
 """What is measured on one trained run: the numbers of paper LFA, taken with the instruments of the other rooms.
 
     tables = measure_run(model, shards, Settings(), progress)
-    tables["quantities"]     one row per number, with its unit, interval and n
+    tables["runs"]     one row per number, with its unit, interval and n
 
 Quantities are named `loss`, `pds.max.L5`, `sps.L3`, `suppress.top1.loss`, … A number that is one per run has no
-interval here: its spread is that over training seeds (`papers.lfa.seeds`).
+interval here: its spread is that over training seeds (`papers.lfa.claims`).
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.instruments.stats.held_out import held_out
 from streamscope.interventions.observe import document_losses
 from streamscope.models.transformer import StreamTransformer
-from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
-from streamscope.papers.lfa.rows import COMPETING, COREFERENCE, DOMAINS, Settings
+from streamscope.papers.comparison.seeds import NAN, Progress, Rows, why_of
+from streamscope.papers.lfa.options import COMPETING, COREFERENCE, DOMAINS, Settings
 from streamscope.papers.lfa.suppress import curves, suppress
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import mean_stability, pair_stability
@@ -37,7 +37,7 @@ from streamscope.text.shards import TokenShards
 def measure_run(
     model: StreamTransformer, shards: TokenShards, settings: Settings, progress: Progress
 ) -> dict[str, pd.DataFrame]:
-    """Every table of one run: `quantities`, `heads`, `rules`, `suppression`, `controls`, `suppress`.
+    """Every table of one run: `runs` (its quantities), `heads`, `rules`, `suppression`, `controls`, `suppress`.
 
     `shards` are the documents of the loss. Raises `InputError` where a suite cannot be read with this tokenizer, and
     where k leaves no controls.
@@ -56,9 +56,8 @@ def measure_run(
     for name, aligned in suites.items():
         kept = f"{len(aligned.filtered)} left out"
         rows.add(f"prompts.{name}", "suites", "prompts", len(aligned.prompts), detail=kept)
-    quantities = pd.DataFrame(rows.rows)
     tables = {
-        "quantities": quantities, "heads": heads, "rules": rules, "suppression": effects, "controls": controls,
+        "runs": pd.DataFrame(rows.rows), "heads": heads, "rules": rules, "suppression": effects, "controls": controls,
         "suppress": curves(model, suites[COMPETING], shards, settings, progress),
     }  # fmt: skip
     return {name: table.reset_index(drop=True) for name, table in tables.items()}
@@ -68,9 +67,9 @@ def _loss(rows: Rows, model: Any, shards: TokenShards, settings: Settings, progr
     """Parameters, and the loss per token over all documents with its interval over documents."""
 
     rows.add("parameters", "size", "parameters", model.n_params())
-    found = document_losses(model, shards, [], batch_size=settings.batch_size, progress=progress("loss"))
-    loss = ratio_of_sums(found.baseline, found.tokens)
-    tokens = f"{int(found.tokens.sum())} tokens"
+    losses = document_losses(model, shards, [], batch_size=settings.batch_size, progress=progress("loss"))
+    loss = ratio_of_sums(losses.baseline, losses.tokens)
+    tokens = f"{int(losses.tokens.sum())} tokens"
     interval = (loss.ci_low, loss.ci_high)
     rows.add("loss", "loss", "nats/token", loss.mean, sd=loss.sd, interval=interval, n=loss.n, detail=tokens)
 
@@ -217,8 +216,8 @@ def _copying(rows: Rows, model: Any) -> None:
     rows.add("copying", "copying", seen["unit"], seen["value"], sd=seen["value_sd"], interval=interval, n=n,
              why=gate.missing.get((0, "value_low"), ""))  # fmt: skip
     probe = Heads(length=min(Heads().length, (model.config.n_ctx - 1) // 2))
-    found = by_position(measure(model, probe, []))
-    one = found[found["score"] == "induction"]
+    scores = by_position(measure(model, probe, []))
+    one = scores[scores["score"] == "induction"]
     best = one.loc[one["mean"].idxmax()]
     n = int(best["n"])
     rows.add("induction.max", "copying", "attention", best["mean"], n=n, detail=best["head"])

@@ -8,8 +8,8 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import OpenDocuments, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.interventions.suppress import Suppress
-from streamscope.papers.comparison.rows import NAN, Progress, Rows, why_of
-from streamscope.papers.lfa.rows import GATES, HARD, MEASURES, OVER, UNITS, Settings
+from streamscope.papers.comparison.seeds import NAN, Progress, Rows, why_of
+from streamscope.papers.lfa.options import GATES, HARD, MEASURES, OVER, UNITS, Settings
 from streamscope.probes.pds import FIXED
 from streamscope.text.shards import TokenShards
 
@@ -43,10 +43,10 @@ def suppress(
     )  # fmt: skip
     limits = Documents(max_documents=settings.documents, batch_size=settings.batch_size)
     documents = OpenDocuments(limits, shards, model.config.n_ctx, model.tokenizer)
-    found = how.measure(model, given_prompts(aligned, model), documents, progress=progress("suppression"))
+    result = how.measure(model, given_prompts(aligned, model), documents, progress=progress("suppression"))
     selections = [f"top{k}" for k in dict.fromkeys(settings.k)] + [OVER] * able
-    tables = {name: found.table(name).short("delta") for name in ("effects", "parts", "controls")}
-    tables["asymmetry"] = found.table("asymmetry").short()
+    tables = {name: result.table(name).short("delta") for name in ("effects", "parts", "controls")}
+    tables["asymmetry"] = result.table("asymmetry").short()
     for selection in (*selections, *((OVER,) if why else ())):
         for measure in MEASURES:
             if why and selection == OVER:
@@ -63,15 +63,15 @@ def curves(model: Any, aligned: Aligned, shards: TokenShards, settings: Settings
     """
     how = Suppress(k=settings.k, gates=GATES, measures=("sps",), draws=1, seed=settings.seed)
     documents = OpenDocuments(Documents(max_documents=1), shards, model.config.n_ctx, model.tokenizer)
-    found = how.measure(model, given_prompts(aligned, model), documents, progress=progress("gates"))
-    return found.table("effects").frame
+    result = how.measure(model, given_prompts(aligned, model), documents, progress=progress("gates"))
+    return result.table("effects").frame
 
 
-def _effect(rows: Rows, found: dict[str, pd.DataFrame], selection: str, measure: str) -> None:
+def _effect(rows: Rows, tables: dict[str, pd.DataFrame], selection: str, measure: str) -> None:
     """The change, Cohen's d, what exceeds the random sets, and for SPS the paper's other readings."""
 
     def mine(name: str) -> pd.DataFrame:
-        table = found[name]
+        table = tables[name]
         of = (table["selection"] == selection) & (table["measure"] == measure)
         return table[of & (table["group"] == "selected")] if "group" in table else table[of]
 

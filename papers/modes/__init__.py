@@ -24,11 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--tokens, --kmeans-tokens: at least {LEAST}")
     options.check("papers.modes runs/pls-0 runs/c2-0")
 
-    from streamscope.papers.modes.figure import figure
-    from streamscope.papers.modes.report import again, measure, show, write
-    from streamscope.papers.pls.runs import open_runs
+    from streamscope.papers.comparison.report import compare
+    from streamscope.papers.modes.report import MODES
 
-    report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
-    show(report)
-    if options.out is not None:
-        write(report, figure(report.tables), options.out, options.static, options.html)
+    compare(MODES, options)

@@ -16,7 +16,6 @@ The columns that are not 0 at the stable layer only say k* itself, so that σ(k*
 construction: it is what the features hold, beside what the model does.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -35,43 +34,34 @@ from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.open_data import OpenTokens
 from streamscope.instruments.table import Table
 from streamscope.instruments.undefined_cells import reasons
-from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.comparison.seeds import Progress, Rows
+from streamscope.papers.modes.options import Settings
 from streamscope.papers.pls.depth import shares_of_depth
 from streamscope.text.shards import TokenShards
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How much is measured."""
-
-    tokens: int = 50_453
-    kmeans_tokens: int = 10_000
-    resamples: int = 1000
-    seed: int = 0
-
-
 def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> dict[str, pd.DataFrame]:
-    """Tables of one run: quantities, agreement, depth, clusters. Raises `InputError` as `features.extract` does."""
+    """Tables of one run: runs, agreement, depth, clusters. Raises `InputError` as `features.extract` does."""
     rows, tables = Rows(), {}
-    found, raw = _extracted(model, shards, "topk", settings.tokens, progress)
-    tables["depth"] = shares_of_depth(rows, found, model.config.n_layers)
-    labels, theirs, modes = _clustered("hdbscan", found, raw, settings, progress)
-    tables["clusters"] = _shape(rows, found, labels, modes, model.config.n_layers)
-    parts = [_agreement(rows, "hdbscan", found, labels, theirs, settings)]
-    found, raw = _extracted(model, shards, "structural", settings.kmeans_tokens, progress)
-    labels, theirs, _ = _clustered("kmeans", found, raw, settings, progress)
-    parts.append(_agreement(rows, "kmeans", found, labels, theirs, settings))
+    features, raw = _extracted(model, shards, "topk", settings.tokens, progress)
+    tables["depth"] = shares_of_depth(rows, features, model.config.n_layers)
+    labels, theirs, modes = _clustered("hdbscan", features, raw, settings, progress)
+    tables["clusters"] = _shape(rows, features, labels, modes, model.config.n_layers)
+    parts = [_agreement(rows, "hdbscan", features, labels, theirs, settings)]
+    features, raw = _extracted(model, shards, "structural", settings.kmeans_tokens, progress)
+    labels, theirs, _ = _clustered("kmeans", features, raw, settings, progress)
+    parts.append(_agreement(rows, "kmeans", features, labels, theirs, settings))
     tables["agreement"] = pd.concat(parts, ignore_index=True)
-    return {"quantities": pd.DataFrame(rows.rows), **tables}
+    return {"runs": pd.DataFrame(rows.rows), **tables}
 
 
 def modes_of(rows: Rows, model: Any, shards: TokenShards, tokens: int, seed: int, progress: Progress) -> None:
     """The quantities hdbscan.clusters to hdbscan.flat of the first tokens, and none of raw activations."""
-    found, _ = _extracted(model, shards, "topk", tokens, progress)
-    x, _ = varying_features(found)
+    features, _ = _extracted(model, shards, "topk", tokens, progress)
+    x, _ = varying_features(features)
     modes = ComputationalModes("hdbscan", seed=seed)
     labels = modes.fit(x, progress=progress("hdbscan of features")).labels_
-    _shape(rows, found, labels, modes, model.config.n_layers)
+    _shape(rows, features, labels, modes, model.config.n_layers)
 
 
 def _extracted(
@@ -81,26 +71,28 @@ def _extracted(
 
     data = OpenTokens(Tokens(max_tokens=tokens), shards, model.config.n_ctx)
     result = Extract(tier=tier, raw=()).measure(model, data, progress=progress(f"{tier} features"))
-    found = features_of(result)
-    return found, raw_rows(raw_of(result), found)
+    features = features_of(result)
+    return features, raw_rows(raw_of(result), features)
 
 
 def _clustered(
-    method: Literal["hdbscan", "kmeans"], found: Features, raw: np.ndarray, settings: Settings, progress: Progress
+    method: Literal["hdbscan", "kmeans"], features: Features, raw: np.ndarray, settings: Settings, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray, ComputationalModes]:
     """Labels of the tokens by their features and by their raw activations, and the fit of the features."""
 
-    x, _ = varying_features(found)
+    x, _ = varying_features(features)
     modes = ComputationalModes(method, seed=settings.seed)
     labels = modes.fit(x, progress=progress(f"{method} of features")).labels_
     theirs = ComputationalModes(method, seed=settings.seed).fit(raw, progress=progress(f"{method} of raw")).labels_
     return labels, theirs, modes
 
 
-def _shape(rows: Rows, found: Features, labels: np.ndarray, modes: ComputationalModes, n_layers: int) -> pd.DataFrame:
+def _shape(
+    rows: Rows, features: Features, labels: np.ndarray, modes: ComputationalModes, n_layers: int
+) -> pd.DataFrame:
     """Number, size and depth of the clusters; the table of `features.cluster`."""
 
-    one = found.table[["document", "k_star"]].assign(cluster=labels, probability=modes.probabilities_)
+    one = features.table[["document", "k_star"]].assign(cluster=labels, probability=modes.probabilities_)
     one["k_star"] = one["k_star"].astype(int)
     n = len(one)
     clusters = cluster_table(one, np.zeros(n, int), n_layers).drop(columns="distinct")
@@ -121,11 +113,11 @@ def _shape(rows: Rows, found: Features, labels: np.ndarray, modes: Computational
 
 
 def _agreement(
-    rows: Rows, method: str, found: Features, labels: np.ndarray, raw: np.ndarray, settings: Settings
+    rows: Rows, method: str, features: Features, labels: np.ndarray, raw: np.ndarray, settings: Settings
 ) -> pd.DataFrame:
     """ARI and AMI with the raw clusters, and AMI of both with the token ids."""
 
-    documents = found.table["document"].to_numpy()
+    documents = features.table["document"].to_numpy()
     table = agreement_table(labels, raw, documents, resamples=settings.resamples, seed=settings.seed)
     table = Table.noted(table, AGREEMENT, "agreement").short("value")
     if method == "kmeans":
@@ -136,7 +128,7 @@ def _agreement(
         interval = (r["ci_low"], r["ci_high"])
         rows.add(name, "agreement", r["measure"], r["value"], interval=interval, n=r["n"], why=why)
     both = (labels >= 0) & (raw >= 0)
-    ids = found.table["token_id"].to_numpy()[both]
+    ids = features.table["token_id"].to_numpy()[both]
     values, why = [np.nan] * 2, "fewer than two tokens in clusters of both"
     if both.sum() > 1:
         values, why = [adjusted_mutual_information(one[both], ids) for one in (labels, raw)], ""

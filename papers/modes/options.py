@@ -1,4 +1,4 @@
-"""Options of `python -m papers.modes`."""
+"""Options of `python -m papers.modes`. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,8 +11,8 @@ LEAST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(PageOptions):
-    """Arguments of `python -m papers.modes`."""
+class Settings:
+    """How much is measured."""
 
     tokens: Count = 50_453
     """Validation tokens for HDBSCAN, as many as in the paper."""
@@ -22,3 +22,8 @@ class Options(PageOptions):
     """Of the bootstrap over documents."""
     seed: Seed = 0
     """Of k-means and the resamples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Settings, PageOptions):
+    """Arguments of `python -m papers.modes`."""

@@ -15,12 +15,7 @@ from pathlib import Path
 from streamscope.cli.bounds import Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-from streamscope.instruments.command import check_results, show, write_results
-
-UNITS = {
-    "difference": "share of the largest output of theirs",
-    "roundings": "the same, in machine epsilons of the dtype that both computed in",
-}
+from streamscope.instruments.command import check_results, finish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +47,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     import pandas as pd
     import torch
 
+    from streamscope.cli.provenance import provenance
+    from streamscope.instruments.result import Result
+    from streamscope.papers.comparison.tables import table_of
     from streamscope.papers.peers.measure import PEERS
 
     torch.manual_seed(options.seed)  # what theirs starts from
     rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
-    found = pd.DataFrame(rows)
-    shown = found.assign(difference=[f"{one:.1e}" for one in found["difference"]])
-    show(shown, "largest difference between our outputs and theirs, with their weights", digits=1)
-    write_results(options.out, {"": (found, UNITS)})
+    title = "largest difference between our outputs and theirs, with their weights"
+    finish(Result({"peers": table_of(pd.DataFrame(rows), "peers", title)}), options.out, provenance("cpu"))

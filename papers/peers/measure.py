@@ -46,10 +46,10 @@ def their_code(folder: Path, *names: str, absent: Sequence[str] = ()) -> Iterato
                 del sys.modules[name]
             sys.modules.update({name: MagicMock() for name in absent})
             try:
-                found = [importlib.import_module(name) for name in names]
+                modules = [importlib.import_module(name) for name in names]
             except ImportError as error:
                 raise InputError(f"the code in {folder} cannot be imported: {error}") from None
-            yield found
+            yield modules
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] in roots]:
                 del sys.modules[name]
@@ -86,16 +86,16 @@ def _branch(h: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _layer(peer: str, kind: str, what: str, made: Any, n: int, seed: int, **options: Any) -> Row:
+def _layer(peer: str, kind: str, what: str, module: Any, n: int, seed: int, **options: Any) -> Row:
     """One connection in the dtype it has; theirs keeps streams in the batch."""
-    shaken(made, seed)
-    dtype = next(made.parameters()).dtype
+    shaken(module, seed)
+    dtype = next(module.parameters()).dtype
     X = torch.randn(B, T, n, D, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64).to(dtype)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "module.pt"
-        torch.save(made.state_dict(), file)
+        torch.save(module.state_dict(), file)
         ours = hyper_connection(read(file), kind, **options)
-    theirs = made.decorate_branch(_branch)(X.transpose(1, 2).flatten(0, 1)).unflatten(0, (B, n)).transpose(1, 2)
+    theirs = module.decorate_branch(_branch)(X.transpose(1, 2).flatten(0, 1)).unflatten(0, (B, n)).transpose(1, 2)
     return row(peer, what, name_of(dtype), ours(X, _branch), theirs)
 
 
@@ -104,10 +104,10 @@ def hyper_connections(folder: Path, seed: int) -> Iterator[Row]:
     with their_code(folder, "hyper_connections.hyper_connections") as (theirs,):
         for tanh in (True, False):
             for dtype in DTYPES:
-                made = theirs.HyperConnections(4, dim=D, layer_index=1, tanh=tanh).to(dtype)
+                module = theirs.HyperConnections(4, dim=D, layer_index=1, tanh=tanh).to(dtype)
                 options = {"dyn_act": "tanh" if tanh else "none"}
                 what = "HyperConnections" + ("" if tanh else ", tanh=False")
-                yield _layer("hyper-connections", "hyper-connections", what, made, 4, seed, **options)
+                yield _layer("hyper-connections", "hyper-connections", what, module, 4, seed, **options)
 
 
 def kromhc(folder: Path, seed: int) -> Iterator[Row]:
@@ -115,11 +115,11 @@ def kromhc(folder: Path, seed: int) -> Iterator[Row]:
     with their_code(folder, "hyper_conn.Kromhc", "hyper_conn.mhc_lite") as (krom, lite):
         for dtype in DTYPES:
             for n in (4, 8):
-                made = krom.KromHC(n, dim=D, layer_index=1).to(dtype)
-                yield _layer("KromHC", "kromhc", f"KromHC, {n} streams", made, n, seed)
-            made = lite.MHCLite(4, dim=D, layer_index=1).to(dtype)
+                module = krom.KromHC(n, dim=D, layer_index=1).to(dtype)
+                yield _layer("KromHC", "kromhc", f"KromHC, {n} streams", module, n, seed)
+            module = lite.MHCLite(4, dim=D, layer_index=1).to(dtype)
             lite.perm_mats.update({key: P.to(dtype) for key, P in lite.perm_mats.items()})  # kept in fp32 there
-            yield _layer("KromHC", "kromhc", "MHCLite, 4 streams", made, 4, seed)
+            yield _layer("KromHC", "kromhc", "MHCLite, 4 streams", module, 4, seed)
 
 
 # ---- models ------------------------------------------------------------------------------------
@@ -140,21 +140,21 @@ def hdpl(folder: Path, seed: int) -> Iterator[Row]:
         dense = {name: False for name in vars(theirs.Config) if name.startswith("hybrid_")}
         for what, flags in (("hybrid", {}), ("baseline", dense)):
             for dtype in DTYPES:
-                made = theirs.GenModel(type("Small", (theirs.Config,), sizes | flags)).to(dtype).eval()
-                shaken(made, seed)
+                net = theirs.GenModel(type("Small", (theirs.Config,), sizes | flags)).to(dtype).eval()
+                shaken(net, seed)
                 file, run = Path(scratch) / f"{what}.pt", Path(scratch) / f"{what}-{name_of(dtype)}"
-                torch.save(made.state_dict(), file)
-                found = convert(file, "hdpl", run, {"n_heads": SIZES["n_heads"]})
+                torch.save(net.state_dict(), file)
+                converted = convert(file, "hdpl", run, {"n_heads": SIZES["n_heads"]})
                 ours = load(run).to(dtype)
-                ours.load_state_dict(found.tensors)
+                ours.load_state_dict(converted.tensors)
                 if dtype == torch.float32:
                     tokens = torch.tensor(_tokens(seed))
-                    yield row("HDPL", f"logits, {what}", name_of(dtype), ours(tokens), made(tokens)[0])
+                    yield row("HDPL", f"logits, {what}", name_of(dtype), ours(tokens), net(tokens)[0])
                 elif what == "hybrid":
                     x = torch.randn(B, T, D, generator=torch.Generator().manual_seed(seed), dtype=dtype)
                     for part, name in (("attn", "q"), ("mlp", "gate")):
                         one = getattr(getattr(ours.blocks[1], part), name)(x)
-                        other = getattr(made.layers[1][part], f"{name}_proj")(x)[0]
+                        other = getattr(net.layers[1][part], f"{name}_proj")(x)[0]
                         yield row("HDPL", f"HybridDualPathLinear, {name}", name_of(dtype), one, other)
 
 
@@ -165,20 +165,20 @@ def kromcanon(folder: Path, seed: int) -> Iterator[Row]:
         mx.set_default_device(mx.cpu)
         mx.random.seed(seed)
         for arch in ("vanilla", "canon", "kromhc", "kromcanon"):
-            made = model.GPT2(config.ModelConfig(arch=arch, d_model=D, d_ff=2 * D, max_seq_len=T, **SIZES))
-            weights = utils.tree_flatten(made.trainable_parameters())
+            net = model.GPT2(config.ModelConfig(arch=arch, d_model=D, d_ff=2 * D, max_seq_len=T, **SIZES))
+            weights = utils.tree_flatten(net.trainable_parameters())
             moved = [(n, w + mx.random.normal(w.shape) / math.prod(w.shape[-1:]) ** 0.5) for n, w in weights]
-            made.update(utils.tree_unflatten(moved))
+            net.update(utils.tree_unflatten(moved))
             for dtype in (mx.float32, mx.bfloat16):
-                made.set_dtype(dtype)
+                net.set_dtype(dtype)
                 file, run = Path(scratch) / f"{arch}.npz", Path(scratch) / f"{arch}-{name_of(dtype)}"
-                mx.savez(str(file), **dict(utils.tree_flatten(made.trainable_parameters())))
-                made.set_dtype(mx.float32)
+                mx.savez(str(file), **dict(utils.tree_flatten(net.trainable_parameters())))
+                net.set_dtype(mx.float32)
                 convert(file, "kromcanon", run, {"n_heads": SIZES["n_heads"]})
                 tokens = _tokens(seed)
                 with torch.no_grad():
                     ours = load(run)(torch.tensor(tokens))
-                theirs = torch.tensor(np.array(made(mx.array(tokens))))
+                theirs = torch.tensor(np.array(net(mx.array(tokens))))
                 yield row("kromcanon", f"logits, {arch}", name_of(dtype), ours, theirs)
 
 

@@ -17,7 +17,6 @@ page, from its tables alone.
 
 from collections.abc import Sequence
 
-from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.pls.options import Options
@@ -29,16 +28,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.scale is None and drawn("pls", options):
         return
-    if options.draws < 0 or options.seed < 0 or options.tokens < 1:
-        raise InputError("--draws and --seed: 0 or more; --tokens: at least 1")
     with at_scale("pls", options) as options:
         options.check("papers.pls runs/pls-0 runs/c2-0")
 
-        from streamscope.papers.pls.figure import figure
-        from streamscope.papers.pls.report import again, measure, show, write
-        from streamscope.papers.pls.runs import open_runs
+        from streamscope.papers.comparison.report import compare
+        from streamscope.papers.pls.report import PLS
 
-        report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
-        show(report)
-        if options.out is not None:
-            write(report, figure(report.tables), options.out, options.static, options.html)
+        compare(PLS, options)

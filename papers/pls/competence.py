@@ -24,19 +24,13 @@ from streamscope.interventions.ablation_effects.diagonality import OWN
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, Ratio
 from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
-from streamscope.papers.pls.derived import LARGEST
 from streamscope.papers.pls.runs import PRESETS
+from streamscope.papers.pls.verdicts import LARGEST
 
 LEAST = 0.01
 """The smallest P(answer) of a model that does a task."""
 NO_HEAD = "no such head"
 UNSHUFFLED = "withdrawn: these found heads were not held against shuffled roles"
-UNITS = {
-    **dict.fromkeys(("probability", "probability_low", "probability_high"), "probability of the answer"),
-    **dict.fromkeys(("log_odds", "log_odds_low", "log_odds_high"), "nats, answer against foil"),
-    **dict.fromkeys(("right", "right_low", "right_high"), "share of cases with log-odds above 0"),
-    "n": "cases, in `competence` training seeds",
-}
 MEASURED = ("probability", "log_odds", "right")
 Claim = Ratio | Order | Bound
 
@@ -65,13 +59,10 @@ def competence(baselines: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = {"preset": preset, "task": task, "n": len(one)}
         why: dict[str, str] = {}
         for name in MEASURED:
-            values = one[name].dropna().to_numpy(float)
-            lost = {"mean": NAN, "ci_low": NAN, "ci_high": NAN}
-            nothing = {**lost, "why": dict.fromkeys(lost, "not measured")}
-            found: dict[str, Any] = estimate(values) if len(values) else nothing
-            row |= {name: found["mean"], f"{name}_low": found["ci_low"], f"{name}_high": found["ci_high"]}
+            numbers = estimate(one[name].dropna().to_numpy(float), "not measured")
+            row |= {name: numbers["mean"], f"{name}_low": numbers["ci_low"], f"{name}_high": numbers["ci_high"]}
             ends = {"mean": name, "ci_low": f"{name}_low", "ci_high": f"{name}_high"}
-            why |= {ends[k]: text for k, text in found["why"].items() if k in ends}
+            why |= {ends[k]: text for k, text in numbers["why"].items() if k in ends}
         low, p = row["log_odds_low"], row["probability"]
         chance = not (row["log_odds"] if low != low else low) > 0  # also where nothing was measured
         width = "" if low != low else f" ({low:+.3f} … {row['log_odds_high']:+.3f})"

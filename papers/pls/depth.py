@@ -20,11 +20,9 @@ from streamscope.features.store import Features, features_of
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.open_data import OpenTokens
 from streamscope.instruments.stats.means import hits
-from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.comparison.seeds import Progress, Rows
 from streamscope.papers.pls.claims import SECOND_PEAK
 from streamscope.text.shards import TokenShards
-
-UNITS = {"depth": "layers", "share": "share of tokens", "ci_low": "share", "ci_high": "share", "n": "tokens"}
 
 
 def ranges(n_layers: int) -> dict[str, list[int]]:
@@ -41,13 +39,13 @@ def measure_depth(rows: Rows, model: Any, shards: TokenShards, tokens: int, prog
     """
 
     data = OpenTokens(Tokens(max_tokens=tokens), shards, model.config.n_ctx)
-    found = features_of(Extract(tier="structural").measure(model, data, progress=progress("depth")))
-    return shares_of_depth(rows, found, model.config.n_layers)
+    features = features_of(Extract(tier="structural").measure(model, data, progress=progress("depth")))
+    return shares_of_depth(rows, features, model.config.n_layers)
 
 
-def shares_of_depth(rows: Rows, found: Features, n_layers: int) -> pd.DataFrame:
+def shares_of_depth(rows: Rows, features: Features, n_layers: int) -> pd.DataFrame:
     """`measure_depth` of features that were extracted."""
-    depth, documents = found.table["k_star"].to_numpy(int), found.table["document"].to_numpy()
+    depth, documents = features.table["k_star"].to_numpy(int), features.table["document"].to_numpy()
     for name, layers in ranges(n_layers).items():
         share, low, high, why = _share(np.isin(depth, layers), documents)
         rows.add(f"depth.{name}", "depth", "share of tokens", share, interval=(low, high), n=len(depth), why=why)
@@ -82,12 +80,12 @@ def with_second_peak(quantities: pd.DataFrame, depth: pd.DataFrame) -> pd.DataFr
         rows = Rows()
         value, why = second_peak(one.set_index("depth")["share"].to_dict(), int(one["depth"].max()))
         rows.add(SECOND_PEAK, "depth", "share of tokens", value, n=int(one["n"].iloc[0]), why=why)
-        parts.append(pd.DataFrame(rows.rows).assign(preset=preset, seed=seed))
+        parts.append(rows.of(preset, seed))
     return pd.concat(parts, ignore_index=True)
 
 
 def _share(hit: np.ndarray, documents: np.ndarray) -> tuple[float, float, float, str]:
     """Share, ends of its 95 % interval over documents, and why there is none."""
 
-    found = hits(hit, documents)
-    return float(found["share"]), float(found["ci_low"]), float(found["ci_high"]), str(found["why"])
+    numbers = hits(hit, documents)
+    return float(numbers["share"]), float(numbers["ci_low"]), float(numbers["ci_high"]), str(numbers["why"])

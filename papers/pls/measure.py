@@ -13,7 +13,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,31 +38,18 @@ from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
 from streamscope.models.head_spec import every_head
-from streamscope.papers.comparison.rows import Progress, Rows
+from streamscope.papers.comparison.seeds import Progress, Rows
 from streamscope.papers.pls.depth import measure_depth
+from streamscope.papers.pls.options import Settings
 from streamscope.text.shards import TokenShards
 
 SUFFIX = {"probability": "", "log_odds": "_odds"}
 UNIT = {"probability": "probability", "log_odds": "nats"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What is measured, and how much of it."""
-
-    tasks: tuple[str, ...] = ("capitalization", "gender", "winograd")
-    groups: tuple[str, ...] = ("entity", "anchor", "semantic", "found")
-    layers: Literal["last", "all"] = "all"
-    steered: tuple[str, ...] = ("capitalization",)
-    scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-    tokens: int = 10_000
-    draws: int = 19
-    seed: int = 0
-
-    @property
-    def within(self) -> tuple[float, float]:
-        """The scales that ranges are taken over: all."""
-        return min(self.scales), max(self.scales)
+STEERED, SCALES = ("capitalization",), (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+"""Tasks whose control curves are measured, and at which scales; ranges are taken over all of them."""
+WITHIN = (min(SCALES), max(SCALES))
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class Measured:
     """One run: its quantities, the tables behind them, and what pairs of runs are compared by."""
 
     tables: dict[str, pd.DataFrame]
-    """quantities, baselines, effects, cases, curves, hydra, diagonality, depth, heads, roles"""
+    """runs (quantities), baselines, effects, cases, curves, hydra, diagonality, depth, heads, roles"""
     effects: Result
     """Of `interventions.ablation_effects`."""
     curves: dict[str, Observations]
@@ -88,21 +75,21 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     tasks = _kinds(load_tasks(settings.tasks, tokenizer, model.config.n_ctx))
     finder = HeadFinder(model, tokenizer, layers=settings.layers)
     groups = finder.groups(settings.groups)
-    found = Rows()
+    rows = Rows()
     specs = tuple(g.spec for g in groups)
     how = AblationEffects(groups=specs, draws=settings.draws, seed=settings.seed)
     effects = how.measure(model, OpenTasks(tasks, tokenizer), progress=progress("ablation"))
     table = pd.concat([effects.table(name).short("delta").assign(measure=name) for name in SUFFIX], ignore_index=True)
-    _ablation(found, table)
+    _ablation(rows, table)
     deltas = {(name, *key): x for name, block in effects.blocks.items() for key, x in changes(block).items()}
     clusters = {task.name: cases(effects.blocks["log_odds"], task.name)["cluster"].to_numpy() for task in tasks}
-    matrix = _routing(found, deltas, clusters, [g.name for g in groups], settings.seed)
-    curves = _steering(found, model, [t for t in tasks if t.name in settings.steered], groups, settings, progress)
-    hydra = _hydra(found, model, tasks, specs, tokenizer, progress)
+    matrix = _routing(rows, deltas, clusters, [g.name for g in groups], settings.seed)
+    curves = _steering(rows, model, [t for t in tasks if t.name in STEERED], groups, progress)
+    hydra = _hydra(rows, model, tasks, specs, tokenizer, progress)
     roles = any(g.name.startswith("found-") for g in groups)
-    depth = measure_depth(found, model, shards, settings.tokens, progress)
+    depth = measure_depth(rows, model, shards, settings.tokens, progress)
     tables = {
-        "quantities": pd.DataFrame(found.rows), "baselines": _unedited(model, tasks, progress),
+        "runs": pd.DataFrame(rows.rows), "baselines": _unedited(model, tasks, progress),
         "effects": table, "cases": of_cases(effects.blocks), "hydra": hydra, "curves": _levels(curves, groups),
         "diagonality": matrix, "depth": depth, "roles": finder.roles if roles else pd.DataFrame(),
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
@@ -190,14 +177,14 @@ def _routing(
 
 
 def _steering(
-    rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], settings: Settings, progress: Progress
+    rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], progress: Progress
 ) -> dict[str, Observations]:
     """Control range and monotonicity of every group on the steered tasks."""
     if not tasks:
         return {}
-    sweep = plan([g.heads for g in groups], settings.scales, every_head(model), scale_heads, draws=0)
-    found = task_blocks(model, tasks, groups, sweep, progress("steering"))
-    for r in ranges(found, settings.within, {g.name: g.label for g in groups}).short().itertuples():
+    sweep = plan([g.heads for g in groups], SCALES, every_head(model), scale_heads, draws=0)
+    blocks = task_blocks(model, tasks, groups, sweep, progress("steering"))
+    for r in ranges(blocks, WITHIN, {g.name: g.label for g in groups}).short().itertuples():
         name, end, why = f"{r.task}.{r.group}", SUFFIX[str(r.measure)], reasons(r.undefined)
         rows.add(f"range{end}.{name}", "steering", UNIT[str(r.measure)], r.range, interval=(r.range_low, r.range_high),
                  n=r.n + r.flat, detail=r.heads, why=why.get("range_low", ""))  # fmt: skip
@@ -206,7 +193,7 @@ def _steering(
         rows.add(f"rising{end}.{name}", "steering", "Spearman's ρ", r.spearman, n=r.n,
                  interval=(r.spearman_low, r.spearman_high), detail=f"{r.flat} cases do not move",
                  why=why.get("spearman", why.get("spearman_low", "")))  # fmt: skip
-    return found
+    return blocks
 
 
 def _levels(curves: dict[str, Observations], groups: Sequence[Group]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
@@ -26,9 +27,9 @@ NO_MATTER = {
 def key(options: ScaleOptions) -> str:
     """sha256 of all that the tables depend on: the runs' files, options of measuring, data, code, prompts."""
     digest = hashlib.sha256()
-    told = {name: value for name, value in asdict(options).items() if name not in NO_MATTER}
-    digest.update(json.dumps(told, sort_keys=True, default=str).encode())
-    digest.update(" ".join(contents(told)).encode())
+    counting = {name: value for name, value in asdict(options).items() if name not in NO_MATTER}
+    digest.update(json.dumps(counting, sort_keys=True, default=str).encode())
+    digest.update(" ".join(contents(counting)).encode())
     for run in map(Path, options.runs):
         for name in ("config.json", "manifest.json", "tokenizer.json", "model.safetensors", "metrics.jsonl"):
             digest.update(hashlib.sha256((run / name).read_bytes()).digest())
@@ -36,12 +37,12 @@ def key(options: ScaleOptions) -> str:
     return digest.hexdigest()
 
 
-def sources() -> str:
-    """sha256 of the code, the claims and the prompts: a change of any measures again."""
+def sources(rooms: Sequence[str] = ROOMS, files: Sequence[str] = ()) -> str:
+    """sha256 of the code, the claims and the prompts of rooms, and of more files: a change of any measures again."""
     digest = hashlib.sha256()
-    for room in ROOMS:
-        for path in sorted(p for p in (ROOT / room).rglob("*") if p.suffix in KINDS and p.is_file()):
-            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*") if path.suffix in KINDS and path.is_file()]
+    for path in sorted([*paths, *(ROOT / name for name in files)]):
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -19,8 +19,8 @@ MODEL = re.compile(r"\{(?P<preset>[\w-]+)(?P<all>\*)?(?:\+(?P<field>[\w.]+)=(?P<
 
 def singles(paper: str) -> dict[str, list[str]]:
     """The commands behind every such figure of a paper, by its number, with models as singles.toml writes them."""
-    found: dict[str, list[str]] = tomllib.loads(COMMANDS.read_text(encoding="utf-8")).get(paper, {})
-    return found
+    commands: dict[str, list[str]] = tomllib.loads(COMMANDS.read_text(encoding="utf-8")).get(paper, {})
+    return commands
 
 
 def measure(paper: str, figures: Sequence[PaperFigure], runs: Sequence[str], out: Path, device: str = "auto") -> None:
@@ -33,9 +33,9 @@ def measure(paper: str, figures: Sequence[PaperFigure], runs: Sequence[str], out
     known, folder = singles(paper), out / SINGLE
     wanted = [f for f in figures if f.number in known and not all(path.is_file() for path in tables_of(f, out))]
     commands = dict.fromkeys(command for figure in wanted for command in known[figure.number])
-    found = [opened(run, list(PRESETS)) for run in runs] if commands else []
+    all_runs = [opened(run, list(PRESETS)) for run in runs] if commands else []
     for command in commands:
-        words, lost = filled(command, found)
+        words, lost = filled(command, all_runs)
         if lost:
             print(f"{paper}, figures of single models: no run of {', '.join(lost)} for python -m {command.split()[0]}")
         if not words:
@@ -59,8 +59,8 @@ def tables_of(figure: PaperFigure, out: Path) -> list[Path]:
 
 def main_of(module: str) -> Callable[[Sequence[str]], None]:
     """The command of a module."""
-    found: Callable[[Sequence[str]], None] = import_module(f"streamscope.{module}").main
-    return found
+    command: Callable[[Sequence[str]], None] = import_module(f"streamscope.{module}").main
+    return command
 
 
 def filled(command: str, runs: Sequence[Run]) -> tuple[list[str], list[str]]:
@@ -72,17 +72,17 @@ def filled(command: str, runs: Sequence[Run]) -> tuple[list[str], list[str]]:
     """
     words, lost, given = list[str](), list[str](), 0
     for word in command.split():
-        found = MODEL.fullmatch(word)
-        if not found:
+        model = MODEL.fullmatch(word)
+        if not model:
             words.append(word)
             continue
-        mine = [run for run in runs if run.preset == found["preset"]]
-        if found["field"]:
-            mine = [run for run in mine if str(overrides(run).get(found["field"])) == found["value"]]
+        mine = [run for run in runs if run.preset == model["preset"]]
+        if model["field"]:
+            mine = [run for run in mine if str(overrides(run).get(model["field"])) == model["value"]]
         else:
             fewest = min((len(overrides(run)) for run in mine), default=0)
             mine = [run for run in mine if len(overrides(run)) == fewest]
-        mine = sorted(mine, key=lambda run: run.seed)[: None if found["all"] else 1]
+        mine = sorted(mine, key=lambda run: run.seed)[: None if model["all"] else 1]
         lost, given = lost + [word.strip("{*}")] * (not mine), given + len(mine)
         words += [str(run.folder) for run in mine]
     return [] if lost and not given else words, lost

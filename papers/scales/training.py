@@ -36,9 +36,9 @@ def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str]
     mine = [arm for arm in arms if scale in arm.pop("scales", (scale,))]
     most = seeds or grid["seeds"]
     parts = [{**arm, "seeds": [s]} for s in range(most) for arm in mine if s < arm.get("seeds", most)]
-    found = cells_of({"train": train, "parts": parts})
-    names = [c.name if c.name.startswith(f"{paper}-") else f"{paper}-{c.name}" for c in found]
-    return [replace(with_options(cell, given), name=name) for name, cell in zip(names, found, strict=True)]
+    grid_cells = cells_of({"train": train, "parts": parts})
+    names = [c.name if c.name.startswith(f"{paper}-") else f"{paper}-{c.name}" for c in grid_cells]
+    return [replace(with_options(cell, given), name=name) for name, cell in zip(names, grid_cells, strict=True)]
 
 
 def _recipe(shared: dict[str, Any], own: dict[str, Any], scale: str) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def _recipe(shared: dict[str, Any], own: dict[str, Any], scale: str) -> dict[str
 
     A scale that is `like` another has its recipe, and its size of models, but for what it says itself.
     """
-    told = dict(shared[scale])
-    size = told.pop("like", scale)
-    return {"scale": size, **shared[size], **own.get(size, {}), **told, **own.get(scale, {})}
+    recipe = dict(shared[scale])
+    size = recipe.pop("like", scale)
+    return {"scale": size, **shared[size], **own.get(size, {}), **recipe, **own.get(scale, {})}
 
 
 def all_cells(papers: Sequence[str], scale: str, seeds: int | None = None, given: Sequence[str] = ()) -> list[Cell]:
@@ -69,12 +69,12 @@ def runs_of(paper: str, options: Told) -> Told:
     folder = options.folder if options.folder is not None else Path("runs") / scale
     now = replace(options, out=options.out if options.out is not None else folder / f"page-{paper}")
     now.writable()
-    found = begin(cells(paper, scale, options.seeds, options.train), folder)
-    reopen(found, folder, retry=options.retry)
-    work(found, folder)
+    wanted = begin(cells(paper, scale, options.seeds, options.train), folder)
+    reopen(wanted, folder, retry=options.retry)
+    work(wanted, folder)
     ledger = Ledger(folder / ".ledger")
-    for cell in found:
+    for cell in wanted:
         state = ledger.state(cell.name)
         if state.kind == "failed":
             raise InputError(f"{folder / cell.name} failed: {state.detail}; --retry tries it again")
-    return replace(now, runs=tuple(str(folder / cell.name) for cell in found))
+    return replace(now, runs=tuple(str(folder / cell.name) for cell in wanted))

@@ -4,7 +4,7 @@
     python -m papers.scorecard --scale zoo --seeds 3                       every preset, and combinations no paper tried
     python -m papers.scorecard --tables scorecard --out scorecard          judge and write again, without a model
 
-Takes finished runs of any presets that saw the same text for as many tokens; where recipes differ the page says so.
+Takes finished runs of any presets that saw the same text for as many tokens; trained.json has the recipe of every run.
 Per run, with the instruments of the other rooms: parameters, FLOPs and speed; the competence gate (loss, copying,
 induction, position heads, tasks, depth, mixing); Top-1 over all keys and stability (LFA); what suppressing the position
 head does beside random heads; what single heads and pairs of them are worth; compensation (Hydra); specialization and
@@ -26,10 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with at_scale("scorecard", options) as options:
         options.check("papers.scorecard runs/lfa-0 runs/std-t-0")
 
-        from streamscope.papers.scorecard.figure import figure
-        from streamscope.papers.scorecard.report import again, measure, open_runs, show, write
+        from streamscope.papers.comparison.report import compare
+        from streamscope.papers.scorecard.report import SCORECARD
 
-        report = again(options.tables) if options.tables is not None else measure(options, open_runs(options.runs))
-        show(report)
-        if options.out is not None:
-            write(report, figure(report.tables), options.out, options.static, options.html)
+        compare(SCORECARD, options)

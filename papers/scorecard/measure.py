@@ -20,7 +20,6 @@ streams.spread                       share of the streams' squared length that i
                                      layer (KROM)
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,9 @@ from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.flops import flops_per_token
 from streamscope.models.hooks import capture
-from streamscope.papers.comparison.rows import NAN, Progress, Rows
+from streamscope.papers.comparison.seeds import NAN, Progress, Rows
 from streamscope.papers.modes.measure import modes_of
+from streamscope.papers.scorecard.options import Settings
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.phenomena import Phenomena
 from streamscope.probes.specialization import Specialization
@@ -49,16 +49,6 @@ TASK = "capitalization"
 ALPHA = 16.0
 PAIRS = 300
 """Of the gate's stories."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How much is measured."""
-
-    documents: int = 60
-    pairs: int = 40
-    modes: int = 3000
-    seed: int = 0
 
 
 def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> pd.DataFrame:
@@ -82,8 +72,8 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
 
 
 def _gate(rows: Rows, model: Any, data: Any, progress: Progress) -> None:
-    found = Phenomena(n=PAIRS).measure(model, data, progress=progress("gate"))
-    for r in found.table().short("value").to_dict("records"):
+    gate = Phenomena(n=PAIRS).measure(model, data, progress=progress("gate"))
+    for r in gate.table().short("value").to_dict("records"):
         why = reasons(r["undefined"]).get("value", "")
         interval = (r["ci_low"], r["ci_high"])
         rows.add(r["phenomenon"], "gate", r["unit"], r["value"], sd=r["sd"], interval=interval, n=int(r["n"]),
@@ -124,15 +114,15 @@ def _suppression(rows: Rows, model: Any, settings: Settings, progress: Progress)
 def _heads(rows: Rows, model: Any, data: Any, settings: Settings, progress: Progress) -> None:
     alone = Ablate(draws=0).measure(model, data, progress=progress("heads")).table().frame
     delta = alone["delta"].to_numpy(float)
-    found = mean(delta)
-    rows.add("heads.mean", "ablation", "nats per token", found.mean, n=len(delta))
+    numbers = mean(delta)
+    rows.add("heads.mean", "ablation", "nats per token", numbers.mean, n=len(delta))
     most = alone.loc[alone["delta"].idxmax()]
     rows.add("heads.spread", "ablation", "nats per token", delta.std(ddof=1), n=len(delta), detail=str(most["head"]))
     how = Ablate(draws=0, size=2, sets=settings.pairs, seed=settings.seed)
     pairs = how.measure(model, data, progress=progress("pairs of heads")).table().frame
-    found = mean(np.abs(pairs["interaction"].to_numpy(float)))
-    rows.add("heads.interaction", "ablation", "nats per token", found.mean, sd=found.sd,
-             interval=(found.ci_low, found.ci_high), n=len(pairs))  # fmt: skip
+    numbers = mean(np.abs(pairs["interaction"].to_numpy(float)))
+    rows.add("heads.interaction", "ablation", "nats per token", numbers.mean, sd=numbers.sd,
+             interval=(numbers.ci_low, numbers.ci_high), n=len(pairs))  # fmt: skip
 
 
 def _hydra(rows: Rows, model: Any, progress: Progress) -> None:
@@ -179,9 +169,9 @@ def _streams(rows: Rows, model: Any, data: Any) -> None:
         return
     shares = []
     for ids in data.rows():
-        with torch.no_grad(), capture(model, [hook]) as found:
+        with torch.no_grad(), capture(model, [hook]) as cache:
             model(torch.tensor([ids[: model.config.n_ctx]], device=model.cfg.device))
-        streams = found[hook][0].double()
+        streams = cache[hook][0].double()
         apart = (streams - streams.mean(1, keepdim=True)).square().sum((1, 2))
         shares.append(float((apart / streams.square().sum((1, 2))).mean()))
     m = mean(np.array(shares))

@@ -1,4 +1,4 @@
-"""Options of `python -m papers.scorecard`."""
+"""Options of `python -m papers.scorecard`. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,11 +9,9 @@ from streamscope.papers.scales.options import ScaleOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ScaleOptions, PageOptions):
-    """Arguments of `python -m papers.scorecard`."""
+class Settings:
+    """How much is measured."""
 
-    control: str = "std-t+positions=rope"
-    """Arm that the others are held against: a preset, with what was changed of it behind a +."""
     documents: Annotated[int, Bounds(low=2)] = 60
     """Validation documents to measure on."""
     pairs: Count = 40
@@ -22,3 +20,11 @@ class Options(ScaleOptions, PageOptions):
     """Validation tokens whose features are clustered."""
     seed: Seed = 0
     """Of the pairs, of controls and of permutations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Settings, ScaleOptions, PageOptions):
+    """Arguments of `python -m papers.scorecard`."""
+
+    control: str = "std-t+positions=rope"
+    """Arm that the others are held against: a preset, with what was changed of it behind a +."""

@@ -7,9 +7,9 @@ over their seeds.
 
 import pandas as pd
 
-from streamscope.papers.comparison.printed import Order, smallest
-from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of
-from streamscope.papers.comparison.verdicts import CANNOT, pairs_row, with_verdicts
+from streamscope.papers.comparison.printed import Order
+from streamscope.papers.comparison.seeds import estimate, seeds_of
+from streamscope.papers.comparison.verdicts import CANNOT, order_row, with_verdicts
 
 GATED = "attention.gate=gate"
 
@@ -63,12 +63,8 @@ def judged(quantities: pd.DataFrame) -> pd.DataFrame:
             continue
         if one.task and (lack := [arm for arm in (one.more, one.less) if not _does(quantities, one.task, arm)]):
             instead[len(rows)] = f"{CANNOT}: {one.task} of {' and of '.join(lack)} is not shown above 0"
-        row = {
-            "claim": f"{one.more} > {one.less}", "quantity": one.quantity, "where": one.where, "paper": NAN,
-            "printed": one.quote, "smallest": smallest(one, quantities),
-        }  # fmt: skip
-        rows.append(pairs_row(row, paired(quantities, one.quantity, one.more, one.less)))
-    return with_verdicts(rows, instead) if rows else pd.DataFrame()
+        rows.append(order_row(one, quantities, printed=one.quote))
+    return with_verdicts(rows, instead)
 
 
 def _does(quantities: pd.DataFrame, task: str, arm: str) -> bool:

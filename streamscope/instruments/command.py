@@ -262,7 +262,7 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         if options.edit:
             raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
         about = provenance("cpu")
-        finish(how.run(how.open(None, *data), progress_bar(how.name)), options, about)
+        finish(how.run(how.open(None, *data), progress_bar(how.name)), options.out, about, options.figure)
         return
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
@@ -287,7 +287,7 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         return
     kept = None if how.shared or (len(jobs) == 1 and options.launch == "serial") else parts
     results = [_result(job, kept, f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "") for i, job in enumerate(jobs)]
-    finish(pool_results(results) if len(results) > 1 else results[0], options, about)
+    finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
 
 
 def check_read(how: "Instrument", data: Sequence[Any]) -> None:
@@ -315,21 +315,21 @@ def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[
     return found
 
 
-def finish(result: "Result", options: Arguments, about: Mapping[str, Any]) -> None:
+def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure: Path | None = None) -> None:
     """Write a result, with what is also known `about` it, then print it: what was measured is safe first."""
     from streamscope.instruments.figures import write_figure
 
-    written = [] if options.out is None else replace(result, about={**result.about, **about}).save(options.out)
+    written = [] if out is None else replace(result, about={**result.about, **about}).save(out)
     result.print()
     print("Columns:\n" + visible(next(iter(result.tables.values())).column_legend(), keep="\n"))
     if result.about.get("no_mean"):
         print(visible(result.about["no_mean"]))
     for path in written:
         print(visible(f"written {path}"))
-    if options.figure is not None:
-        write_figure(result.figure(), options.figure)
-        size = f" ({options.figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
-        print(visible(f"figure {options.figure}") + f"{size if options.figure.suffix == '.html' else ''}")
+    if figure is not None:
+        write_figure(result.figure(), figure)
+        size = f" ({figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
+        print(visible(f"figure {figure}") + f"{size if figure.suffix == '.html' else ''}")
 
 
 def contents(options: Any) -> Iterator[str]:

@@ -139,10 +139,15 @@ def descending(frame: pd.DataFrame, missing: Reasons, by: Sequence[str]) -> tupl
 SHORT = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
 
 
+def short_columns(columns: Sequence[Column], name: str = "") -> tuple[Column, ...]:
+    """The columns of `Table.short`."""
+    names = {f"{name}_{long}": short for long, short in SHORT.items()}
+    return tuple(replace(one, name=names.get(one.name, one.name)) for one in columns)
+
+
 def short_units(columns: Sequence[Column], name: str = "") -> dict[str, str]:
     """The units of `Table.short`."""
-    names = {f"{name}_{long}": short for long, short in SHORT.items()}
-    return {names.get(column.name, column.name): column.unit for column in columns}
+    return {one.name: one.unit for one in short_columns(columns, name)}
 
 
 def counts(n: str, clusters: str) -> tuple[Column, Column]:
@@ -205,7 +210,7 @@ class Table:
         names = {f"{name}_{long}": short for long, short in SHORT.items()}
         told = Table(
             self.frame.rename(columns=names),
-            tuple(replace(c, name=names.get(c.name, c.name)) for c in self.columns),
+            short_columns(self.columns, name),
             {(row, names.get(column, column)): why for (row, column), why in self.missing.items()},
         )
         return with_reasons(told)

@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.command import finish, progress_bar
 from streamscope.instruments.contract import Instrument, InstrumentData, instrument
 from streamscope.instruments.data import Documents, Prompts
@@ -375,7 +374,7 @@ def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[st
 def test_a_legend_of_the_columns_stands_below_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each column of the main table that is shown, in order, with what it means and counts, and no other."""
     result = Steps().measure(Nobody())
-    finish(result, Arguments(), {})
+    finish(result, None, {})
     above, _, below = capsys.readouterr().out.partition("Columns:\n")
     assert "L0H1" in above
     shown = [one for one in result.table().columns if one.shown]
@@ -383,7 +382,7 @@ def test_a_legend_of_the_columns_stands_below_the_tables(capsys: pytest.CaptureF
     assert below.splitlines() == [f"  {one.title}: {one.doc} ({one.unit})" for one in shown]
     assert below.splitlines()[0] == "  head: its name (name)"
     tables = {"main": gains(), "other": Table(pd.DataFrame({"k": ["b"]}), (key("k", "k", "of the other"),))}
-    finish(Result(tables), Arguments(), {})
+    finish(Result(tables), None, {})
     assert capsys.readouterr().out.partition("Columns:\n")[2] == gains().column_legend() + "\n"
 
 
@@ -566,10 +565,10 @@ def test_a_figure_says_how_large_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.html"
-    finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=path), {})
+    finish(Steps().measure(Nobody(), Prompts()), None, {}, path)
     assert f"figure {path} ({path.stat().st_size / 1e6:.1f} MB, with plotly inside)" in capsys.readouterr().out
     monkeypatch.setattr("streamscope.instruments.figures.write_figure", lambda figure, path: path.touch())
-    finish(Steps().measure(Nobody(), Prompts()), Arguments(figure=tmp_path / "x.svg"), {})
+    finish(Steps().measure(Nobody(), Prompts()), None, {}, tmp_path / "x.svg")
     assert f"figure {tmp_path / 'x.svg'}\n" in capsys.readouterr().out  # of a few kB nobody asks the size
 
 

@@ -42,9 +42,10 @@ from streamscope.papers.dst.claims import (
     straightness,
 )
 from streamscope.papers.dst.factors import MODES, Cells, with_doses
-from streamscope.papers.dst.measure import Settings, amplified, costs, dual, initialization, measure_run, straight
+from streamscope.papers.dst.measure import amplified, costs, dual, initialization, measure_run, straight
+from streamscope.papers.dst.options import Settings
 from streamscope.papers.dst.report import in_arms, open_runs
-from streamscope.papers.dst.seeds import judged
+from streamscope.papers.dst.verdicts import judged
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, short_page, unexplained
 from tests.tiny import arguments
@@ -422,9 +423,9 @@ def test_streams_known_on_paper_and_attention_scored_another_way(runs: dict[str,
                 part.weight.mul_(factor)  # attention that α can sharpen, and that matters
             for parameter in block.mlp.down.parameters():
                 parameter.zero_()
-    settings = Settings(documents=6, alphas=(1.0, 4.0), draws=2)
+    settings = Settings(documents=6, alpha=(1.0, 4.0), draws=2)
     tables = measure_run(net, shards, settings, lambda label: iter)
-    found = tables["quantities"].set_index("quantity")["value"]
+    found = tables["runs"].set_index("quantity")["value"]
     texts = [torch.tensor(shards.document(d)[: net.config.n_ctx + 1].tolist()) for d in range(6)]
 
     def loss(logits_of) -> float:
@@ -459,12 +460,12 @@ def test_at_a_scale_what_began_in_two_ways_is_measured_at_half_of_its_training_t
     def trained(paper: str, options: Any) -> Iterator[Any]:
         yield replace(options, runs=folders)
 
-    def measured(options: Any, alphas: Any, given: list[Run]) -> None:
+    def measured(given: list[Run], device: str) -> None:
         found.extend(run.arm for run in given)
         raise InputError("enough")
 
     monkeypatch.setattr("streamscope.papers.dst.at_scale", trained)
-    monkeypatch.setattr("streamscope.papers.dst.report.measure", measured)
+    monkeypatch.setattr("streamscope.papers.dst.report.each_model", measured)
     for argv, doses in ((["--scale", "tiny"], ["dst-kron+fan_in_normal@1", "dst-kron@1"]), ([], [])):
         found.clear()
         with pytest.raises(InputError, match="enough"):
@@ -574,9 +575,9 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
         ([one, one], "are both dst-kron, seed 0"),
         ([one, str(other)], "validation data is"),
         ([str(tmp_path / "none")], "is not a run folder"),
-        ([one, "--alpha", "0.5"], "areas go upwards from 1"),
-        ([one, "--alpha", "0"], "must be positive"),
-        ([one, "--documents", "1"], "--documents: at least 2"),
+        ([one, "--alpha", "0.5"], "--alpha must be at least 1"),
+        ([one, "--alpha", "0"], "--alpha must be at least 1"),
+        ([one, "--documents", "1"], "--documents must be at least 2"),
         ([one, "--out", str(other / "manifest.json")], "is a file"),
         ([one, "--tables", str(tmp_path)], "not both"),
         (["--tables", str(tmp_path)], "is no folder of a comparison"),

@@ -21,11 +21,12 @@ from streamscope.papers.comparison.losses import (
     against,
     order,
 )
+from streamscope.papers.comparison.report import rejudge
 from streamscope.papers.krom import main
 from streamscope.papers.krom.claims import ARCHITECTURES, ORDER
-from streamscope.papers.krom.found import BUNDLED
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
-from streamscope.papers.krom.report import again, open_runs, read
+from streamscope.papers.krom.report import BUNDLED, KROM, open_runs, read
+from streamscope.papers.krom.report import judged as all_tables
 from tests.papers.pages import as_bundled, assert_same_tables, short_page
 from tests.tiny import arguments
 
@@ -198,9 +199,9 @@ def test_factors_that_can_act_are_counted_by_what_they_do() -> None:
 
 @pytest.mark.parametrize("name", ["krom_textbooks", "krom_sgd_search"])
 def test_the_published_verdicts_are_those_of_the_published_tables(name: str) -> None:
-    found = again(RESULTS / name)
+    _, found, _ = rejudge(KROM, RESULTS / name)
     for table in ("mixing", "order", "comparison", "bundled"):
-        own = getattr(found, table)
+        own = found[table]
         if len(own):
             pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / name / f"{table}.parquet"), own, check_dtype=False)
 
@@ -215,9 +216,9 @@ def test_the_published_curves_are_those_of_todays_bundle(tmp_path: Path, monkeyp
     write_table(table.assign(commit="gone"), old / "bundled.parquet", units={}, about=about)
     with pytest.raises(AssertionError, match="has an older canon"):
         as_bundled(old, BUNDLED)
-    pd.testing.assert_frame_equal(again(old).bundled, table)
+    pd.testing.assert_frame_equal(rejudge(KROM, old)[1]["bundled"], table)
     monkeypatch.setattr(checkpoint, "ZOO", tmp_path)
-    assert again(old).bundled.empty, "an installation without these models has no curves"
+    assert rejudge(KROM, old)[1]["bundled"].empty, "an installation without these models has no curves"
 
 
 @pytest.mark.slow
@@ -299,8 +300,9 @@ def test_doubles_and_other_recipes_are_refused(runs: dict, corpus, tmp_path: Pat
 
 
 def test_without_the_control_there_is_only_the_mixing(runs: dict) -> None:
-    found = read(open_runs([str(runs["kromhc-0"])]))
-    assert found.comparison.empty and len(found.mixing) == 1 and len(found.factors) == 8
+    one = open_runs([str(runs["kromhc-0"])])
+    found = all_tables(one, read(one), {})
+    assert found["comparison"].empty and len(found["mixing"]) == 1 and len(found["factors"]) == 8
 
 
 def _arms(**columns: list) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from streamscope.papers.comparison.seeds import spread
-from streamscope.papers.krom.alike import SHUFFLED, alike, claims, quantities
+from streamscope.papers.krom.alike import SHUFFLED, claims, quantities, stream_similarity
 from streamscope.probes.directions.measure import find
 from streamscope.probes.stream_states import States
 
@@ -54,7 +54,7 @@ def test_streams_that_carry_the_label_exceed_shuffled_labels_and_streams_that_ar
     assert found.loc["excess", "direction"] == "not resolved at n=4 seeds"
     assert found.loc["excess", "difference"] == pytest.approx(0, abs=1e-9)
     assert found.loc["cosine", "direction"].startswith("holds"), "the blog's control does not see the difference"
-    (same,) = alike(one).itertuples()
+    (same,) = stream_similarity(one).itertuples()
     assert same.cosine == pytest.approx(1) and same.shuffled == pytest.approx(1) and math.isnan(same.left)
     assert "left: no seed in which both are defined" in same.undefined.replace("left, left_low, left_high", "left")
 
@@ -84,7 +84,7 @@ def test_the_cosines_are_those_of_a_plain_implementation() -> None:
 
 
 def test_an_arm_has_the_interval_of_its_seeds() -> None:
-    (found,) = alike(runs((0.96, 0.95), (0.98, 0.96))).itertuples()
+    (found,) = stream_similarity(runs((0.96, 0.95), (0.98, 0.96))).itertuples()
     t = 12.7062047364
     assert (found.cosine, found.shuffled) == (pytest.approx(0.97), pytest.approx(0.955))
     assert found.cosine_high - found.cosine == pytest.approx(t * 0.01)
@@ -96,7 +96,7 @@ def test_an_arm_has_the_interval_of_its_seeds() -> None:
     sd = math.sqrt(0.0002)
     low, high = (sd / math.sqrt(stats.chi2.ppf(q, 1)) for q in (0.975, 0.025))
     assert (found.cosine_sd, found.cosine_sd_low, found.cosine_sd_high) == pytest.approx((sd, low, high))
-    (alone,) = alike(runs((0.96, 0.95))).itertuples()
+    (alone,) = stream_similarity(runs((0.96, 0.95))).itertuples()
     assert alone.excess == pytest.approx(0.01) and math.isnan(alone.excess_low) and "one seed" in alone.undefined
 
 
@@ -124,14 +124,14 @@ def test_a_jump_that_shuffled_labels_make_as_well_is_no_jump_of_the_contrast() -
 
 def test_only_the_blogs_recipe_in_fp32_is_judged() -> None:
     others = pd.concat([runs((0.9, 0.8), storage="bf16"), runs((0.9, 0.8), decay=0.0), runs((0.9, 0.8), b_res=-1.0)])
-    assert claims(others).empty and len(alike(others)) == 3
+    assert claims(others).empty and len(stream_similarity(others)) == 3
     one = claims(runs((0.9, 0.8)))
     assert set(one["direction"]) == {"undefined: one seed of kromcanon -8, fp32, adamw, 1,000 steps"}
 
 
 def test_sets_that_do_not_differ_have_a_reason() -> None:
     nothing = runs((float("nan"), float("nan")), (float("nan"), float("nan")))
-    (found,) = alike(nothing).itertuples()
+    (found,) = stream_similarity(nothing).itertuples()
     assert math.isnan(found.cosine) and "no layer in which the two sets differ" in found.undefined
     assert found.excess_by_seed == found.left_by_seed == "0: undefined, 1: undefined"
     rows = quantities(nothing)

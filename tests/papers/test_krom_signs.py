@@ -9,7 +9,7 @@ import torch
 
 from streamscope.models.make import build
 from streamscope.models.mixing import connections
-from streamscope.papers.krom.signs import LARGEST, by_module, claims, consistent_when_dealt, signs
+from streamscope.papers.krom.signs import LARGEST, by_module, claims, consistent_when_dealt, sign_agreement
 
 ARM = {
     "preset": "kromcanon", "b_res": -2.0, "storage": "bf16", "optimizer": "adamw", "lr": 0.005, "decay": 0.2,
@@ -33,7 +33,7 @@ def planted(*seeds: list[float], **arm: object) -> pd.DataFrame:
 def test_planted_signs_are_counted() -> None:
     """Of four modules that can act the first two agree over three seeds; L0 mlp is the largest in all."""
     found = planted([0.9, -0.1, 0.1, 0.1], [0.8, -0.2, -0.1, 0.1], [0.7, -0.3, -0.1, -0.1])
-    (row,) = signs(found).itertuples()
+    (row,) = sign_agreement(found).itertuples()
     assert (row.n, row.seeds, row.modules, row.consistent, row.positive) == (3, "0, 1, 2", 4, 2, "3, 2, 1")
     assert (row.share, row.coins, row.of_16) == (0.5, 0.25, 8.0)
     each = by_module(found).set_index("module")
@@ -55,14 +55,14 @@ def test_the_chance_of_dealt_signs_is_that_of_all_deals() -> None:
         plus = [[m in one for one in deal] for m in range(modules)]
         found[sum(all(row) or not any(row) for row in plus)] += 1 / len(deals)
     np.testing.assert_allclose(consistent_when_dealt(positive, modules), found, atol=1e-12)
-    row = signs(planted([1, 1, 1, -1], [1, 1, -1, -1], [1, -1, 1, -1])).iloc[0]
+    row = sign_agreement(planted([1, 1, 1, -1], [1, 1, -1, -1], [1, -1, 1, -1])).iloc[0]
     assert row["consistent"] == 2 and row["p"] == pytest.approx(found[2:].sum())
     assert row["dealt"] == pytest.approx((found @ range(5)) / 4)
 
 
 def test_signs_that_are_all_still_positive_agree_by_chance() -> None:
     """15 of 15 with every sign positive is twice what coins allow and no pattern at all."""
-    (row,) = signs(planted(*[[0.1] * 15] * 3)).itertuples()
+    (row,) = sign_agreement(planted(*[[0.1] * 15] * 3)).itertuples()
     assert (row.consistent, row.modules, row.coins, row.dealt, row.p) == (15, 15, 0.25, 1.0, 1.0)
     held = claims(planted(*[[0.1] * 15] * 3)).set_index("quantity")
     assert held.loc["consistent", "direction"] == "holds"
@@ -71,7 +71,7 @@ def test_signs_that_are_all_still_positive_agree_by_chance() -> None:
 def test_coins_are_not_called_a_pattern() -> None:
     """Fair coins: p is at most .05 in no more than a twentieth of 400 draws, and half the modules are not reached."""
     rng = np.random.default_rng(0)
-    rows = [signs(planted(*rng.choice([-1.0, 1.0], (3, 15)).tolist())).iloc[0] for _ in range(400)]
+    rows = [sign_agreement(planted(*rng.choice([-1.0, 1.0], (3, 15)).tolist())).iloc[0] for _ in range(400)]
     assert np.mean([row["p"] <= 0.05 for row in rows]) <= 0.06
     assert np.mean([row["share"] for row in rows]) == pytest.approx(0.25, abs=0.02)
     few = [[1.0 if (i + seed) % 3 else -1.0 for i in range(15)] for seed in range(3)]
@@ -80,12 +80,12 @@ def test_coins_are_not_called_a_pattern() -> None:
 
 def test_one_pair_of_runs_gives_counts_and_no_verdict() -> None:
     found = planted([0.9, -0.1, 0.1], [0.8, -0.2, -0.1])
-    assert signs(found).iloc[0]["consistent"] == 2
+    assert sign_agreement(found).iloc[0]["consistent"] == 2
     assert set(claims(found)["direction"]) == {"undefined: one pair of seeds"} and claims(found)["p"].isna().all()
-    assert signs(planted([0.9, -0.1, 0.1])).empty
+    assert sign_agreement(planted([0.9, -0.1, 0.1])).empty
     both = pd.concat([found, planted([0.1, 0.2, 0.3], b_res=-8.0)])
-    assert signs(both)["b_res"].tolist() == [-2.0], "seeds of other arms are not taken together"
-    assert signs(found.drop(columns="alpha_res")).empty, "a comparison from before α was kept"
+    assert sign_agreement(both)["b_res"].tolist() == [-2.0], "seeds of other arms are not taken together"
+    assert sign_agreement(found.drop(columns="alpha_res")).empty, "a comparison from before α was kept"
 
 
 def test_the_sign_alone_says_nothing_of_the_way() -> None:

@@ -14,10 +14,12 @@ from streamscope.instruments.prompts.sets import contrast, encode
 from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
+from streamscope.papers.comparison.report import Tables
+from streamscope.papers.comparison.runs import Run
 from streamscope.papers.krom import main
 from streamscope.papers.krom.alike import claims as claims_of_directions
 from streamscope.papers.krom.mixing import CONTRASTS
-from streamscope.papers.krom.report import Found, open_runs, read, standard
+from streamscope.papers.krom.report import judged, open_runs, read, standard
 from streamscope.papers.krom.variants import FROZEN, NO_FACTORS, claims, differences, pairs, streams
 from streamscope.probes.stream_states import stream_states
 from tests.papers.pages import assert_same_tables, unexplained
@@ -41,37 +43,42 @@ def runs(corpus, tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def found(runs: dict[str, Path]) -> Found:
-    return read(open_runs([str(path) for path in runs.values()]))
+def opened(runs: dict[str, Path]) -> list[Run]:
+    return open_runs([str(path) for path in runs.values()])
 
 
-def test_every_topology_is_an_arm_whose_loss_is_compared(found: Found) -> None:
-    assert [run.arm for run in found.runs] == ARMS and all(map(standard, found.runs))
-    assert found.losses["preset"].tolist() == found.comparison["preset"].tolist() == ARMS
-    gaps = found.losses.set_index("preset")["loss"]
-    for r in found.comparison.itertuples():
+@pytest.fixture(scope="module")
+def found(opened: list[Run]) -> Tables:
+    return judged(opened, read(opened), {})
+
+
+def test_every_topology_is_an_arm_whose_loss_is_compared(found: Tables, opened: list[Run]) -> None:
+    assert [run.arm for run in opened] == ARMS and all(map(standard, opened))
+    assert found["losses"]["preset"].tolist() == found["comparison"]["preset"].tolist() == ARMS
+    gaps = found["losses"].set_index("preset")["loss"]
+    for r in found["comparison"].itertuples():
         assert r.preset == "gpt2" or r.difference == pytest.approx(gaps[r.preset] - gaps["gpt2"])
-    sizes = found.losses.set_index("preset")["parameters"]
+    sizes = found["losses"].set_index("preset")["parameters"]
     assert sizes["kromhc+freeze_res"] < sizes["kromhc"] < sizes["kromhc+mhc_lite"]
 
 
-def test_the_training_text_at_the_end_is_read_from_the_logs(found: Found) -> None:
-    rows = found.online.set_index("preset")
+def test_the_training_text_at_the_end_is_read_from_the_logs(found: Tables, opened: list[Run]) -> None:
+    rows = found["online"].set_index("preset")
     assert rows.index.tolist() == ARMS
-    for run in found.runs:
+    for run in opened:
         steps = run.manifest["steps"]
         log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
         last = [row["loss"] for row in log if row["kind"] == "train" and row["step"] > 0.95 * steps]
         assert rows.loc[run.arm, "loss"] == pytest.approx(np.mean(last))
-    gap = found.online_gaps.set_index("claim").loc["kromhc < gpt2", "difference"]
+    gap = found["online-gaps"].set_index("claim").loc["kromhc < gpt2", "difference"]
     assert gap == pytest.approx(rows.loc["gpt2", "loss"] - rows.loc["kromhc", "loss"])
 
 
-def test_swaps_are_of_kronecker_factors_and_the_others_say_why_they_have_none(found: Found) -> None:
-    assert found.mixing["preset"].tolist() == ["kromhc", "kromhc+n=8"]
-    per = found.factors.groupby(["preset", "module"]).size()
+def test_swaps_are_of_kronecker_factors_and_the_others_say_why_they_have_none(found: Tables) -> None:
+    assert found["mixing"]["preset"].tolist() == ["kromhc", "kromhc+n=8"]
+    per = found["factors"].groupby(["preset", "module"]).size()
     assert set(per["kromhc"]) == {2} and set(per["kromhc+n=8"]) == {3}, "log2 of the number of streams"
-    table = found.topologies.set_index("preset")
+    table = found["topologies"].set_index("preset")
     assert table.index.tolist() == ["kromhc+freeze_res", "kromhc+hc", "kromhc+mhc", "kromhc+mhc_lite"]
     why = {name: reasons(text) for name, text in table["undefined"].items()}
     assert {name: one["swap"] for name, one in why.items()} == {
@@ -82,7 +89,7 @@ def test_swaps_are_of_kronecker_factors_and_the_others_say_why_they_have_none(fo
     assert table["streams"].tolist()[0] == "none to mix" and table[["loss", "stream_cosine"]].notna().all(axis=None)
 
 
-def test_the_distance_of_mhc_is_that_of_its_weights(found: Found, runs: dict[str, Path]) -> None:
+def test_the_distance_of_mhc_is_that_of_its_weights(found: Tables, runs: dict[str, Path]) -> None:
     """Sinkhorn by a plain loop over rows and columns, of every module but the first, whose streams are equal."""
     model = load(runs["mhc"], device="cpu")
     distances = []
@@ -93,11 +100,11 @@ def test_the_distance_of_mhc_is_that_of_its_weights(found: Found, runs: dict[str
                 M = M / M.sum(0, keepdims=True)
                 M = M / M.sum(1, keepdims=True)
             distances.append(math.sqrt(((M - np.eye(4)) ** 2).sum()))
-    table = found.topologies.set_index("preset")
+    table = found["topologies"].set_index("preset")
     assert table.loc["kromhc+mhc", "distance_static"] == pytest.approx(np.mean(distances[1:]), rel=1e-4)
 
 
-def test_the_cosine_of_eight_streams_is_the_mean_over_28_pairs(found: Found, runs: dict[str, Path]) -> None:
+def test_the_cosine_of_eight_streams_is_the_mean_over_28_pairs(found: Tables, runs: dict[str, Path]) -> None:
     model = load(runs["n8"], device="cpu")
     assert model.tokenizer is not None
     cosines = []
@@ -108,7 +115,7 @@ def test_the_cosine_of_eight_streams_is_the_mean_over_28_pairs(found: Found, run
         for layer in x - y:
             r = [layer[s] / np.linalg.norm(layer[s]) for s in range(8)]
             cosines.append(np.mean([p @ q for p, q in combinations(r, 2)]))
-    row = found.mixing.set_index("preset").loc["kromhc+n=8"]
+    row = found["mixing"].set_index("preset").loc["kromhc+n=8"]
     assert row["stream_cosine"] == pytest.approx(np.mean(cosines), abs=1e-6)
 
 

@@ -28,22 +28,20 @@ from streamscope.models.config.serialization import parse_set, to_dict
 from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.comparison.figures import write_figures
 from streamscope.papers.comparison.printed import numbers
-from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.comparison.report import write_figures
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.seeds import Rows
 from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.lfa import main
-from streamscope.papers.lfa.claims import BOUNDS, ORDERS, claims
+from streamscope.papers.lfa.claims import BOUNDS, ORDERS, architectures, claims, comparisons, contrast
 from streamscope.papers.lfa.competence import competence, unable
-from streamscope.papers.lfa.derived import DERIVED, bimodality, derived
+from streamscope.papers.lfa.derived import DERIVED, bimodality, derived, renamed, with_reference
 from streamscope.papers.lfa.figure import figure
-from streamscope.papers.lfa.options import Options
-from streamscope.papers.lfa.rows import Settings
+from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import Arms, in_arms, open_runs, sources
-from streamscope.papers.lfa.seeds import architectures, comparisons, contrast, renamed, with_reference
 from streamscope.papers.scales.training import cells
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary
@@ -401,7 +399,7 @@ def test_printed_numbers_come_from_the_ledger() -> None:
 def _same_code() -> Iterator[None]:
     """Someone who edits the measuring code while the tests run would have everything measured again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamscope.papers.lfa.runs, "sources", lambda: "the code")
+        patch.setattr(streamscope.papers.lfa.report, "sources", lambda: "the code")
         yield
 
 
@@ -479,14 +477,14 @@ def test_what_was_measured_is_not_measured_again(
     def never(*_: Any) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(streamscope.papers.lfa.runs, "measure_run", never)
+    monkeypatch.setattr(streamscope.papers.lfa.report, "measure_run", never)
     main([str(runs["lfa-0"]), str(runs["std-t-0"]), "--out", str(tmp_path / "two"), *FAST])
     before, now = (pd.read_parquet(folder / "heads.parquet") for folder in (out, tmp_path / "two"))
     same = before[(before["seed"] == 0) & before["preset"].isin(["lfa", "std-t"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(same, now)
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST, "--seed", "1"])
-    monkeypatch.setattr(streamscope.papers.lfa.runs, "sources", lambda: "other code")
+    monkeypatch.setattr(streamscope.papers.lfa.report, "sources", lambda: "other code")
     with pytest.raises(AssertionError, match="measured again"):
         main([str(runs["lfa-0"]), *FAST])
 
@@ -511,7 +509,7 @@ def test_the_committed_tables_judged_again_are_the_same(tmp_path: Path) -> None:
 def test_tables_are_judged_again_without_a_model(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(streamscope.papers.lfa.report, "measure_all", None)
+    monkeypatch.setattr(streamscope.papers.lfa.report, "each_model", None)
     again = tmp_path / "again"
     shutil.copytree(out, again)
     main(["--tables", str(again), "--out", str(again), "--static", "none"])  # onto itself
@@ -519,7 +517,7 @@ def test_tables_are_judged_again_without_a_model(
     for argv, message in (
         (["--tables", str(again), "--seed", "3"], "--seed is for measuring"),
         (["--tables", str(again), "--data", "stories"], "--data is for measuring"),
-        (["--tables", str(tmp_path)], "is no folder of a comparison"),
+        (["--tables", str(tmp_path / "none")], "is no folder of a comparison"),
         ([str(again), "--tables", str(again)], "not both"),
     ):
         with pytest.raises(InputError, match=message):
@@ -616,8 +614,8 @@ def test_bad_arguments_are_told_in_one_line(tmp_path: Path) -> None:
     for argv, message in (
         ([], "give run folders"),
         ([str(tmp_path / "none")], "is not a run folder"),
-        ([str(tmp_path), "--draws", "5"], "at least 20 random sets"),
-        ([str(tmp_path), "--k", "0"], "--k, --batch-size: at least 1"),
+        ([str(tmp_path), "--draws", "5"], "--draws must be at least 20"),
+        ([str(tmp_path), "--k", "0"], "--k must be at least 1"),
     ):
         with pytest.raises(InputError, match=message) as caught:
             main(argv)
@@ -643,7 +641,7 @@ def test_code_words_and_prompts_that_measure_are_found(monkeypatch: pytest.Monke
     measuring = (
         "lfa/measure.py",
         "lfa/suppress.py",
-        "comparison/rows.py",
+        "comparison/seeds.py",
         "stories/text.toml",
         "probes/pds/measure.py",
     )

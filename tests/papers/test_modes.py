@@ -15,7 +15,7 @@ from streamscope.models.train import main as train
 from streamscope.papers.modes import main
 from streamscope.papers.modes.report import CLAIMS, unfit
 from streamscope.papers.pls.claims import printed
-from streamscope.papers.pls.seeds import claims, comparisons, presets
+from streamscope.papers.pls.verdicts import claims, comparisons, presets
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, short_page, unexplained
 from tests.tiny import arguments

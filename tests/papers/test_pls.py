@@ -12,6 +12,7 @@ import pytest
 from plotly.subplots import make_subplots
 from scipy import stats
 
+import streamscope.papers.pls.measure
 from streamscope.cli.errors import InputError
 from streamscope.instruments.parquet import read_about
 from streamscope.instruments.prompts.tasks import token_task
@@ -20,18 +21,16 @@ from streamscope.interventions.selection import Group
 from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.printed import Bound, Order, Ratio
-from streamscope.papers.comparison.rows import Rows
-from streamscope.papers.comparison.seeds import paired
+from streamscope.papers.comparison.seeds import Rows, paired
 from streamscope.papers.pls import main
 from streamscope.papers.pls.claims import CLAIMS, FOUND, NAMED, factor, of_found_heads, printed
 from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
-from streamscope.papers.pls.derived import with_derived
 from streamscope.papers.pls.figure import _cases
-from streamscope.papers.pls.measure import Measured, Settings, _routing, measure_run
-from streamscope.papers.pls.report import again
+from streamscope.papers.pls.measure import Measured, _routing, measure_run
+from streamscope.papers.pls.options import Settings
 from streamscope.papers.pls.runs import open_runs
-from streamscope.papers.pls.seeds import claims, comparisons, pairs, presets
+from streamscope.papers.pls.verdicts import claims, comparisons, pairs, presets, with_derived
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
@@ -355,17 +354,17 @@ def hand_made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int],
     for preset, delta in (("pls", 2.0), ("c2", 0.5)):
         net = copiers.model(delta=delta)
         shards = pack(open_corpus(str(text)), net.tokenizer)
-        settings = Settings(
-            tasks=(str(suite),), groups=("copier=L0.H1", "idle=L0.H3"), steered=("copies",), tokens=50, draws=3
-        )
-        found[preset, 0] = measure_run(net, shards, settings, lambda label: iter)
+        settings = Settings(tasks=(str(suite),), groups=("copier=L0.H1", "idle=L0.H3"), tokens=50, draws=3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(streamscope.papers.pls.measure, "STEERED", ("copies",))
+            found[preset, 0] = measure_run(net, shards, settings, lambda label: iter)
     return found
 
 
 @pytest.mark.slow
 def test_the_numbers_of_a_run_are_those_on_paper(hand_made: dict[tuple[str, int], Measured]) -> None:
     for preset, delta in (("pls", 2.0), ("c2", 0.5)):
-        table = hand_made[preset, 0].tables["quantities"].set_index("quantity")["value"]
+        table = hand_made[preset, 0].tables["runs"].set_index("quantity")["value"]
         for end, formula in (("", copiers.probability), ("_odds", copiers.log_odds)):
             at = {g: np.repeat([formula(c * g * delta, c) for c in (1, -1)], 10) for g in Settings().scales}
             changes = at[0.0] - at[1.0]
@@ -380,8 +379,8 @@ def test_the_numbers_of_a_run_are_those_on_paper(hand_made: dict[tuple[str, int]
 
 
 def test_a_pair_is_compared_on_its_cases(hand_made: dict[tuple[str, int], Measured]) -> None:
-    of = {preset: one.tables["quantities"].set_index("quantity")["value"] for (preset, _), one in hand_made.items()}
-    tables = pairs(hand_made, Settings().within)
+    of = {preset: one.tables["runs"].set_index("quantity")["value"] for (preset, _), one in hand_made.items()}
+    tables = pairs(hand_made)
     row = tables["ratios"].set_index(["measure", "group"]).loc[("probability", "copier")]
     for name, kind in (("sd_ratio", "spread"), ("mean_ratio", "effect")):
         quantity = f"{kind}.copies.copier"
@@ -389,7 +388,7 @@ def test_a_pair_is_compared_on_its_cases(hand_made: dict[tuple[str, int], Measur
     lever = tables["leverage"].set_index(["measure", "group"]).loc[("probability", "copier")]
     quantity = "range.copies.copier"
     assert lever["leverage"] == pytest.approx(of["pls"][quantity] / of["c2"][quantity]) and lever["leverage"] > 1.5
-    both = pd.concat([m.tables["quantities"].assign(preset=p, seed=s) for (p, s), m in hand_made.items()])
+    both = pd.concat([m.tables["runs"].assign(preset=p, seed=s) for (p, s), m in hand_made.items()])
     compared = comparisons(both).set_index("quantity")
     assert compared.loc[quantity, "value"] == pytest.approx(lever["leverage"])
     assert compared.loc["kept.copies.copier", "kind"] == "difference"
@@ -507,7 +506,6 @@ def test_found_heads_are_looked_for_in_all_layers(out: Path, runs: dict[str, Pat
         assert any(not head.startswith("L5") for head in heads) and len(heads) == 6
         assert set(roles.loc[roles["preset"] == preset, "head"]) == set(heads)
     assert read_about(out / "heads.parquet")["about"]["settings"]["layers"] == "all"
-    assert again(ROOT / "results" / "pls_tinystories").settings.layers == "last", "of before there was a choice"
 
 
 @pytest.mark.slow
@@ -571,7 +569,7 @@ def test_bad_arguments_are_told_in_one_line_and_exit_2(
         ([control], "no run of pls"),
         ([pls, str(runs["pls-1"]), control], "seed 1 of pls has no partner"),
         ([pls, pls, control], "are both pls, seed 0"),
-        ([pls, control, "--tokens", "0"], "--tokens: at least 1"),
+        ([pls, control, "--tokens", "0"], "--tokens must be at least 1"),
         ([pls, "--tables", str(tmp_path)], "not both"),
         (["--tables", str(tmp_path)], "is no folder of a comparison"),
         ([pls, control, "--tasks", "spelling"], "spelling"),

@@ -183,7 +183,7 @@ def test_trained_once_measured_once_judged_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr("streamscope.models.grid.train", never)
-    monkeypatch.setattr("streamscope.papers.hdpl.report.read", never)
+    monkeypatch.setattr("streamscope.papers.hdpl.report.losses", never)
     hdpl.main(argv)
     metrics = tmp_path / "hdpl-s0" / "metrics.jsonl"
     metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[-1] + "\n")

@@ -21,14 +21,15 @@ from streamscope.models.checkpoint import ZOO, run_folder
 from streamscope.models.hooks import capture, edit
 from streamscope.models.tensors import config_digest
 from streamscope.papers import scorecard
-from streamscope.papers.comparison.rows import Rows
+from streamscope.papers.comparison.report import rejudge, write_page
+from streamscope.papers.comparison.seeds import Rows
 from streamscope.papers.scales.training import cells
 from streamscope.papers.scorecard import orders
 from streamscope.papers.scorecard.figure import figure
-from streamscope.papers.scorecard.measure import Settings, _streams, given_back
+from streamscope.papers.scorecard.measure import _streams, given_back
+from streamscope.papers.scorecard.options import Settings
 from streamscope.papers.scorecard.report import (
-    Scorecard,
-    again,
+    SCORECARD,
     between,
     contrasts,
     control,
@@ -37,8 +38,6 @@ from streamscope.papers.scorecard.report import (
     logged,
     measure,
     open_runs,
-    recipes,
-    write,
 )
 from tests.conftest import ROOT
 
@@ -141,18 +140,15 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
     quantities = planted(seeds=3).query("preset != 'cfm'").reset_index(drop=True)
     about = {
         "argv": "python -m papers.scorecard a b", "started": "2026-01-01T00:00:00Z", "commit": "c", "device": "cpu",
-        "versions": {},
+        "versions": {}, "settings": asdict(Settings()), "control": ARMS[0],
     }  # fmt: skip
-    report = Scorecard(
-        runs=runs, tables=judged(quantities, ARMS[0]), settings=Settings(), control=ARMS[0], recipes=recipes(runs),
-        about=about,
-    )  # fmt: skip
-    write(report, figure(report.tables), tmp_path, "none", False)
+    tables = judged(quantities, ARMS[0])
+    write_page(SCORECARD, runs, tables, about, scorecard.Options(out=tmp_path, static="none", html=False))
     assert "python -m papers.scorecard" in (tmp_path / "README.md").read_text()
-    assert "training.optimizer" in report.recipes
-    read = again(tmp_path)
-    for name, table in report.tables.items():
-        pd.testing.assert_frame_equal(read.tables[name].reset_index(drop=True), table.reset_index(drop=True))
+    read, found, _ = rejudge(SCORECARD, tmp_path)
+    assert [run.arm for run in read] == [run.arm for run in runs]
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(found[name].reset_index(drop=True), table.reset_index(drop=True))
 
 
 def test_a_panel_of_one_value_has_an_axis_around_it() -> None:
@@ -253,7 +249,6 @@ def test_a_run_with_another_configuration_is_measured_again(tmp_path: Path, monk
 
     monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("streamscope.papers.scorecard.report.measure_run", stub)
-    monkeypatch.setattr("streamscope.papers.scorecard.report.judged", lambda *rest: {})
     config, manifest = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "manifest"))
     for eps in (1e-5, 1e-5, 1e-2):
         config["model"]["norm"]["eps"] = eps
@@ -261,7 +256,7 @@ def test_a_run_with_another_configuration_is_measured_again(tmp_path: Path, monk
         manifest["config_sha256"] = config_digest(config["model"])
         (run / "manifest.json").write_text(json.dumps(manifest))
         runs = open_runs([str(run)])
-        measure(scorecard.Options(control=runs[0].arm, device="cpu"), runs)
+        measure(scorecard.Options(runs=(str(run),), control=runs[0].arm, device="cpu"))
     assert seen == [1e-5, 1e-2]
 
 

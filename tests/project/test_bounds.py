@@ -18,8 +18,6 @@ from streamscope.models.training.config import Training
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "benchmarks")
-TOLD_BY_HAND = {"papers.lfa", "papers.dst", "papers.pls"}
-"""Their mains refuse what their numbers exclude."""
 
 
 def options_of(module: str) -> type:
@@ -32,7 +30,7 @@ COMMANDS = [
     for path in sorted((ROOT / room).rglob("*.py"))
     if "    options = parse(Options, argv" in path.read_text(encoding="utf-8")
     and path.name != "parse.py"
-    and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")) not in TOLD_BY_HAND
+    and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
 ]
 
 

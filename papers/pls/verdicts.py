@@ -2,7 +2,7 @@
 
 Effects, spreads and control ranges are compared as the paper does, by the factor |PLS| / |C2| of a pair, averaged
 geometrically over pairs; all else by the difference. A factor of sizes near 0 is noise over noise: it has the interval
-over seeds for that, the bootstrap interval over cases of every pair (`pairs`), and `alike`, the pairs of one sign.
+over seeds for that, the bootstrap interval over cases of every pair (`pairs`), and the pairs of one sign (`alike`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.ratios import table as ratios_of
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.steer_heads.measure import leverage
-from streamscope.papers.comparison.printed import Bound, Order, Printed, Ratio, smallest
-from streamscope.papers.comparison.seeds import NAN, estimate, nothing, paired, seeds_of
-from streamscope.papers.comparison.verdicts import bound_row, pairs_row, with_verdicts
+from streamscope.papers.comparison.printed import Bound, Order, Printed, Ratio
+from streamscope.papers.comparison.seeds import NAN, Rows, means, paired
+from streamscope.papers.comparison.verdicts import bound_row, order_row, seeds_row, with_verdicts
 from streamscope.papers.pls.claims import CLAIMS, SECOND_PEAK, factor, printed
-from streamscope.papers.pls.measure import Measured
+from streamscope.papers.pls.measure import WITHIN, Measured
 from streamscope.papers.pls.runs import CONTROL, PRESETS, RUN
 
 FACTORS = ("effect", "spread", "range")
@@ -28,6 +28,33 @@ FACTOR = "factor"
 """The unit of a ratio."""
 Lookup = Callable[[str, str], Printed | None]
 """(preset, quantity) -> what the paper prints of it."""
+
+
+LOSS, LARGEST = "loss", "largest.capitalization"
+OWN_EFFECT, OTHERS = "effect.capitalization.entity", ("effect.gender.anchor", "effect.winograd.entity")
+NOT_ALL = "not all three tasks were measured"
+
+
+def with_derived(quantities: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
+    """The quantities of all runs with those that follow from effects and losses, whenever these were measured.
+
+    `loss` is the validation loss, of the last layer alone in either model (§3.3); `largest.capitalization` the |effect|
+    of the entity heads on capitalization less the larger of |effect| of the anchor heads on gender and of the entity
+    heads on Winograd (§5.2).
+    """
+    own = quantities[~quantities["quantity"].isin([LOSS, LARGEST])]
+    parts = [own]
+    effects = own.pivot_table(index=["preset", "seed"], columns="quantity", values="value", sort=False)
+    whole = losses.set_index(["preset", "seed"])["loss"].to_dict()
+    for (preset, seed), one in effects.iterrows():
+        rows = Rows()
+        if (loss := whole.get((preset, seed))) is not None:
+            rows.add(LOSS, "loss", "nats/token", loss)
+        sizes = one.reindex([OWN_EFFECT, *OTHERS]).abs()
+        gap = float(sizes[OWN_EFFECT] - sizes[list(OTHERS)].max(skipna=False))
+        rows.add(LARGEST, "effect", "probability", gap, why="" if gap == gap else NOT_ALL)
+        parts.append(rows.of(preset, seed)[list(own.columns)])
+    return pd.concat(parts, ignore_index=True)
 
 
 def of_sizes(quantities: pd.DataFrame, quantity: str) -> dict[str, Any]:
@@ -42,72 +69,48 @@ def is_factor(quantity: str) -> bool:
 
 
 def presets(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
-    """One row per quantity and preset: n seeds, mean, sd, 95 % t interval over seeds, beside what the paper prints.
+    """`seeds.means` of both presets beside what the paper prints.
 
-    Intervals of shares, spreads and ranges end where these do (NaN stays NaN).
+    Intervals of shares, spreads and ranges end where these do.
     """
-    rows = []
-    for quantity, family, unit in _quantities(quantities):
-        for preset in PRESETS:
-            values, left_out = seeds_of(quantities, quantity, preset)
-            if len(values):
-                row = estimate(values)
-                why = row.pop("why")
-                low, high = _possible(quantity, unit)
-                row |= {"ci_low": np.maximum(row["ci_low"], low), "ci_high": np.minimum(row["ci_high"], high)}
-            else:
-                row = {"n": 0, **dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), NAN)}
-                why = dict.fromkeys(("mean", "sd", "ci_low", "ci_high"), nothing(quantities, quantity, preset))
-            paper = printed(preset, quantity)
-            beside = {"paper": paper.value, "printed": paper.text, "where": paper.where} if paper else _UNPRINTED
-            why |= {} if paper else {"paper": "the paper prints none"}
-            key = {"quantity": quantity, "family": family, "unit": unit, "preset": preset}
-            rows.append({**key, **row, **beside, "left_out": ", ".join(left_out), "undefined": note(why)})
-    return pd.DataFrame(rows)
+    return means(quantities, PRESETS, printed, _possible)
 
 
-def _possible(quantity: str, unit: str) -> tuple[float, float]:
+def _possible(quantity: str, family: str, unit: str) -> tuple[float, float]:
     """What a quantity can be at all, where intervals end: a share from 0 to 1, a spread or a range from 0."""
     if unit.startswith("share of") and quantity != SECOND_PEAK:
         return 0.0, 1.0
     return 0.0 if quantity.startswith(("spread", "range")) else -np.inf, np.inf
 
 
-_UNPRINTED: dict[str, Any] = {"paper": NAN, "printed": "", "where": ""}
-
-
 def comparisons(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
     """One row per quantity: PLS against C2 over the pairs, `kind` factor or difference, p, Holm in its family."""
 
     rows = []
-    for quantity, family, unit in _quantities(quantities):
+    every = quantities.drop_duplicates("quantity")[["quantity", "family", "unit"]]
+    for quantity, family, unit in every.itertuples(index=False):
         ratio = is_factor(quantity)
-        found = of_sizes(quantities, quantity) if ratio else paired(quantities, quantity, RUN, CONTROL)
+        numbers = of_sizes(quantities, quantity) if ratio else paired(quantities, quantity, RUN, CONTROL)
         paper = factor(quantity)
         if not ratio:
             two = [printed(preset, quantity) for preset in PRESETS]
             paper = two[0].value - two[1].value if two[0] and two[1] else NAN
-        why = {{"mean": "value"}.get(name, name): text for name, text in found["why"].items()}
+        why = {{"mean": "value"}.get(name, name): text for name, text in numbers["why"].items()}
         why |= {"paper": "the paper prints none"} if paper != paper else {}
         rows.append(
             {
                 "quantity": quantity, "family": family, "kind": "factor" if ratio else "difference",
-                "unit": FACTOR if ratio else unit, "value": found["mean"], "ci_low": found["ci_low"],
-                "ci_high": found["ci_high"], "p": found["p"], "n": found["n"],
-                "alike": f"{found['alike']} of {found['n']}" if ratio else "", "paper": paper,
-                "left_out": found["left_out"], "undefined": note(why),
+                "unit": FACTOR if ratio else unit, "value": numbers["mean"], "ci_low": numbers["ci_low"],
+                "ci_high": numbers["ci_high"], "p": numbers["p"], "n": numbers["n"],
+                "alike": f"{numbers['same_sign']} of {numbers['n']}" if ratio else "", "paper": paper,
+                "left_out": numbers["left_out"], "undefined": note(why),
             }
         )  # fmt: skip
     parts = [with_holm(one) for _, one in pd.DataFrame(rows).groupby("family", sort=False)]
     return pd.concat(parts, ignore_index=True)
 
 
-def _quantities(table: pd.DataFrame) -> Any:
-    """(quantity, family, unit), each once, in order of appearance."""
-    return table.drop_duplicates("quantity")[["quantity", "family", "unit"]].itertuples(index=False)
-
-
-def pairs(measured: Mapping[tuple[str, int], Measured], within: tuple[float, float]) -> dict[str, pd.DataFrame]:
+def pairs(measured: Mapping[tuple[str, int], Measured]) -> dict[str, pd.DataFrame]:
     """`ratios` (sds and means of Δ) and `leverage` of every pair, with bootstrap intervals over cases.
 
     `measured` is by (preset, seed). Heads of found groups are each model's own.
@@ -116,9 +119,9 @@ def pairs(measured: Mapping[tuple[str, int], Measured], within: tuple[float, flo
     ratios, levers = [], []
     for seed in sorted({seed for _, seed in measured}):
         run, control = measured[RUN, seed], measured[CONTROL, seed]
-        found = ratios_of(run.effects.blocks, control.effects.blocks, resamples=2000)
-        ratios.append(found.short().assign(seed=seed))
-        levers.append(leverage(run.curves, control.curves, within).short().assign(seed=seed))
+        ratio_table = ratios_of(run.effects.blocks, control.effects.blocks, resamples=2000)
+        ratios.append(ratio_table.short().assign(seed=seed))
+        levers.append(leverage(run.curves, control.curves, WITHIN).short().assign(seed=seed))
     return {"ratios": pd.concat(ratios, ignore_index=True), "leverage": pd.concat(levers, ignore_index=True)}
 
 
@@ -146,13 +149,8 @@ def claims(
         else:
             assert isinstance(claim, Bound)
             row = {**bound_row(claim, quantities), "kind": "limit"}
-        heads = (
-            "found"
-            if ".found" in claim.quantity
-            else "all"
-            if claim.quantity.startswith(("depth", "loss"))
-            else "named"
-        )
+        whole = claim.quantity.startswith(("depth", "loss"))
+        heads = "found" if ".found" in claim.quantity else "all" if whole else "named"
         unit = FACTOR if row["kind"] == "factor" else units.get(claim.quantity, "")
         rows.append({"heads": heads, "alike": "", **row, "unit": unit})
     table = with_verdicts(rows, {i: why for i, claim in enumerate(of) if (why := unfit(claim))})
@@ -168,15 +166,9 @@ SMALLEST_FACTOR = 1.1
 
 
 def _order(claim: Order, quantities: pd.DataFrame, printed: Lookup) -> dict[str, Any]:
-    two = [printed(preset, claim.quantity) for preset in (claim.more, claim.less)]
-    row = {
-        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
-        "paper": two[0].value - two[1].value if two[0] and two[1] else NAN,
-        "printed": f"{two[0].text} against {two[1].text}" if two[0] and two[1] else "",
-        "smallest": smallest(claim, quantities),
-    }  # fmt: skip
-    found = paired(quantities, claim.quantity, claim.more, claim.less)
-    return {**pairs_row(row, found), "kind": "difference"}
+    more, less = (printed(preset, claim.quantity) for preset in (claim.more, claim.less))
+    paper, text = (more.value - less.value, f"{more.text} against {less.text}") if more and less else (NAN, "")
+    return {**order_row(claim, quantities, paper, text), "kind": "difference"}
 
 
 def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
@@ -185,7 +177,7 @@ def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:
         "claim": f"|{RUN}| > |{CONTROL}|", "quantity": claim.quantity, "where": claim.where,
         "paper": np.log(factor(claim.quantity)), "printed": f"{claim.text} ×", "smallest": np.log(SMALLEST_FACTOR),
     }  # fmt: skip
-    found = of_sizes(quantities, claim.quantity)
-    logs = {name: float(np.log(found[name])) for name in ("mean", "ci_low", "ci_high")}
-    alike = f"{found['alike']} of {found['n']}"
-    return {**pairs_row(row, {**found, **logs}), "kind": "factor", "alike": alike}
+    numbers = of_sizes(quantities, claim.quantity)
+    logs = {name: float(np.log(numbers[name])) for name in ("mean", "ci_low", "ci_high")}
+    same = f"{numbers['same_sign']} of {numbers['n']}"
+    return {**seeds_row(row, {**numbers, **logs}), "kind": "factor", "alike": same}

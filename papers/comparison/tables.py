@@ -1,0 +1,69 @@
+"""Tables of the papers: every column is described once, in columns.csv, for the screen and for the files."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from streamscope.instruments.table import Column, Table
+from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
+from streamscope.instruments.undefined_cells import reasons
+
+NOT_DESCRIBED = "not described"
+
+
+@cache
+def described() -> Mapping[tuple[str, str], Column]:
+    """(table, column) -> its description; of the table "" those that mean the same wherever they stand."""
+    with (Path(__file__).with_name("columns.csv")).open(encoding="utf-8", newline="") as file:
+        return {
+            (row["table"], row["name"]): Column(**{k: v for k, v in row.items() if k != "table"})
+            for row in csv.DictReader(file)
+        }
+
+
+def column(name: str, table: str, own: Sequence[Column] = ()) -> Column:
+    """The description of a column of a table, PAPER/NAME or NAME; an end of an interval has that of its number.
+
+    Older tables may have more columns, which nothing describes.
+    """
+    known = {(table, one.name): one for one in own} | described()
+    places = (table, table.rpartition("/")[2], "")
+    for end, words in (("", ""), ("_low", ", lower end"), ("_high", ", upper end")):
+        number = name.removesuffix(end) if name.endswith(end) else ""
+        if description := next((known[place, number] for place in places if (place, number) in known), None):
+            return replace(description, name=name, title=f"{description.title}{words}")
+    return Column(name=name, title=name.replace("_", " "), unit=NOT_DESCRIBED, doc="of the row")
+
+
+def units(frame: pd.DataFrame, table: str, own: Sequence[Column] = ()) -> dict[str, str]:
+    """The unit of every column that is described."""
+    unit_of = {str(name): column(str(name), table, own).unit for name in frame if name != UNDEFINED}
+    return {name: unit for name, unit in unit_of.items() if unit != NOT_DESCRIBED}
+
+
+def table_of(
+    frame: pd.DataFrame, table: str, title: str = "", names: Sequence[str] = (), own: Sequence[Column] = ()
+) -> Table:
+    """A table of the framework: `names` are the columns that are shown, in this order, by default all.
+
+    A number stands with its interval. The text column `undefined` gives the reasons of missing values.
+    """
+    owner = next((name for name in ("difference", "mean", "value") if name in frame), "")
+    columns, ends = [], set()
+    for name in frame.columns.drop(UNDEFINED, errors="ignore"):
+        one, low = column(name, table, own), "ci_low" if name == owner else f"{name}_low"
+        interval = (low, f"{low.removesuffix('low')}high") if low in frame else None
+        ends |= set(interval or ())
+        digits = one.format or (".4f" if pd.api.types.is_float_dtype(frame[name]) else "")
+        columns.append(replace(one, format=digits, interval=interval))
+    shown = names or [one.name for one in columns if one.name not in ends]
+    columns = [replace(one, shown=one.name in shown) for one in columns]
+    columns.sort(key=lambda one: shown.index(one.name) if one.shown else len(shown))
+    texts = frame.get(UNDEFINED, [])
+    missing = {(i, name): why for i, text in enumerate(texts) for name, why in reasons(text).items() if name in frame}
+    frame = frame.drop(columns=UNDEFINED, errors="ignore").reset_index(drop=True)
+    return Table(frame, tuple(columns), missing, title)
