@@ -1,7 +1,7 @@
 """Tables of the papers: every column is described once, in columns.csv, for the screen and for the files."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,13 +16,11 @@ NOT_DESCRIBED = "not described"
 
 
 @cache
-def described() -> Mapping[tuple[str, str], Column]:
+def described() -> dict[tuple[str, str], Column]:
     """(table, column) -> its description; of the table "" those that mean the same wherever they stand."""
-    with (Path(__file__).with_name("columns.csv")).open(encoding="utf-8", newline="") as file:
-        return {
-            (row["table"], row["name"]): Column(**{k: v for k, v in row.items() if k != "table"})
-            for row in csv.DictReader(file)
-        }
+    with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(row.pop("table"), row) for row in csv.DictReader(file)]
+    return {(table, row["name"]): Column(interval=None, shown=True, **row) for table, row in rows}
 
 
 def column(name: str, table: str, own: Sequence[Column] = ()) -> Column:
