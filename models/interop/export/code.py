@@ -13,7 +13,7 @@ ROOTS = {
     "streamscope.models.interop.export.configuration_streamscope": "configuration_streamscope",
     "streamscope.models.interop.export.modeling_streamscope": "modeling_streamscope",
 }
-OURS, HOOK_POINT = "streamscope.", "transformer_lens.hook_points"
+OURS, HOOK_POINT = "streamscope.", "streamscope.models.interop.transformer_lens_core"
 STAND_INS = {
     HOOK_POINT: '''"""A hook point: an identity."""
 
