@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORE = -100
-"""Target of a position without one, such as padding."""
+"""The target that stands for “none”: padding, for example."""
 
 
 def chunk_rows(d_vocab: int, budget: int = 2**22, least: int = 160) -> int:

@@ -74,7 +74,7 @@ class Work:
             "options": {name: value for name, value in asdict(how).items() if name != "raw"},
             "schema": [asdict(feature) for feature in self.reader.columns], "data": {**opened.about(), **self.counts},
         }  # fmt: skip
-        self.about = json.loads(json.dumps(about))  # as it is on disk
+        self.about = json.loads(json.dumps(about))  # the form in which files hold it
         same = {**self.about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": torch.device(model.cfg.device).type}
         digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = folder / digest  # what is left of something else is not taken for this

@@ -91,7 +91,7 @@ class Projection(Part):
 
     short: ClassVar[str]
     mix: ClassVar[str | None] = None
-    """Shape of the mixing matrix that gets a hook; None for kinds without one."""
+    """Shape of the mixing matrix that gets a hook; None where a kind has no such matrix."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         """Raise `InputError` if this kind cannot map d_in to d_out."""

@@ -49,70 +49,66 @@ def options(module: str) -> Options:
 Typed = Mapping[str, tuple[str, Options]]
 
 
+def _cases(typed: Typed, values: str, options: str) -> tuple[str, str]:
+    """Lines of a shell's `case`: one per option with listed values, and one per command with its options.
+
+    `values` and `options` are their formats; {words} are the words, quoted one by one, {line} all of them as one.
+    """
+
+    def line(form: str, at: str, words: Sequence[str]) -> str:
+        return form.format(at=quote(at), words=" ".join(map(quote, words)), line=quote(" ".join(words)))
+
+    listed = [line(values, f"{name} {option}", some) for name, (_, known) in typed.items()
+              for option, some in known.items() if some]  # fmt: skip
+    return "\n".join(listed), "\n".join(line(options, name, list(known)) for name, (_, known) in typed.items())
+
+
 def bash(typed: Typed, models: Sequence[str]) -> str:
     """For bash: words that begin with - are options, others bundled models, and files where none fits."""
-    cases = [
-        f"    {quote(f'{name} {option}')}) words={quote(' '.join(values))} ;;"
-        for name, (_, known) in typed.items()
-        for option, values in known.items()
-        if values
-    ]
-    lines = [f"    {quote(name)}) words={quote(' '.join(known))} ;;" for name, (_, known) in typed.items()]
-    return "\n".join(
-        [
-            "_streamscope() {",
-            '  local cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} words=""',
-            "  if [ $COMP_CWORD -eq 1 ]; then",
-            f'    COMPREPLY=($(compgen -W {quote(" ".join(typed))} -- "$cur")); return',
-            "  fi",
-            '  case "$command ${COMP_WORDS[COMP_CWORD-1]}" in',
-            *cases,
-            "  esac",
-            '  if [ -z "$words" ]; then case "$cur" in',
-            '  -*) case "$command" in',
-            *lines,
-            "  esac ;;",
-            f"  *) words={quote(' '.join(models))} ;;",
-            "  esac; fi",
-            '  COMPREPLY=($(compgen -W "$words" -- "$cur"))',
-            "}",
-            "complete -o default -F _streamscope streamscope",
-            "",
-        ]
-    )
+    cases, lines = _cases(typed, *["    {at}) words={line} ;;"] * 2)
+    return f"""\
+_streamscope() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}} words=""
+  if [ $COMP_CWORD -eq 1 ]; then
+    COMPREPLY=($(compgen -W {quote(" ".join(typed))} -- "$cur")); return
+  fi
+  case "$command ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{cases}
+  esac
+  if [ -z "$words" ]; then case "$cur" in
+  -*) case "$command" in
+{lines}
+  esac ;;
+  *) words={quote(" ".join(models))} ;;
+  esac; fi
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}}
+complete -o default -F _streamscope streamscope
+"""
 
 
 def zsh(typed: Typed, models: Sequence[str]) -> str:
     """For zsh, a file `_streamscope` in a folder of $fpath."""
-    cases = [
-        f"  {quote(f'{name} {option}')}) compadd -- {' '.join(map(quote, values))}; return ;;"
-        for name, (_, known) in typed.items()
-        for option, values in known.items()
-        if values
-    ]
-    lines = [f"  {quote(name)}) compadd -- {' '.join(known)} ;;" for name, (_, known) in typed.items()]
-    named = [quote(f"{name}:{said}") for name, (said, _) in typed.items()]
-    return "\n".join(
-        [
-            "#compdef streamscope",
-            "if (( CURRENT == 2 )); then",
-            f"  local -a named; named=({' '.join(named)})",
-            "  _describe command named; return",
-            "fi",
-            'case "${words[2]} ${words[CURRENT-1]}" in',
-            *cases,
-            "esac",
-            "if [[ ${words[CURRENT]} == -* ]]; then",
-            '  case "${words[2]}" in',
-            *lines,
-            "  esac",
-            "else",
-            f"  compadd -- {' '.join(models)}",
-            "  _files",
-            "fi",
-            "",
-        ]
-    )
+    cases, lines = _cases(typed, "  {at}) compadd -- {words}; return ;;", "  {at}) compadd -- {words} ;;")
+    named = " ".join(quote(f"{name}:{about}") for name, (about, _) in typed.items())
+    return f"""\
+#compdef streamscope
+if (( CURRENT == 2 )); then
+  local -a named; named=({named})
+  _describe command named; return
+fi
+case "${{words[2]}} ${{words[CURRENT-1]}}" in
+{cases}
+esac
+if [[ ${{words[CURRENT]}} == -* ]]; then
+  case "${{words[2]}}" in
+{lines}
+  esac
+else
+  compadd -- {" ".join(models)}
+  _files
+fi
+"""
 
 
 def fish(typed: Typed, models: Sequence[str]) -> str:

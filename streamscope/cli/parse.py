@@ -174,7 +174,7 @@ def _one_line(told: str) -> str:
 
 
 def _constructors() -> Any:
-    """tyro's, but for paths: "" would be the working folder; and what may be None is called by what else it is."""
+    """tyro's, but for paths: "" would be the working folder; and the metavar of an optional value leaves out None."""
     from dataclasses import replace
 
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo

@@ -44,7 +44,7 @@ def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digit
 
 
 def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
-    """A wrapper of iterables that shows a bar on stderr: the share that is done, how long it took, what is left."""
+    """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left."""
 
     from rich.markup import escape
 
@@ -300,7 +300,7 @@ def check_read(how: "Instrument", data: Sequence[Any]) -> None:
 
 
 def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
-    """The files and folders that options name, whatever they say besides: FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
+    """The files and folders that options name, also inside FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
     found: list[Path] = []
     values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (how, *data))]
     while values:
@@ -333,7 +333,7 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
 
 
 def contents(options: Any) -> Iterator[str]:
-    """A sha256 of every corpus and file that options name, be it as `data`, as a path or as FORMAT:PATH."""
+    """A sha256 of every corpus and file that options name, as `data`, as a path or as FORMAT:PATH."""
     from streamscope.models.tensors import sha256
     from streamscope.text.corpus import open_corpus
 

@@ -87,8 +87,8 @@ class Documents(Data):
     text_field: str = "text"
     """The field (JSON lines) or column (parquet) that holds the text."""
     split_at: SplitAt = "separator"
-    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
-    or nothing: every file is one."""
+    """What separates the documents of a text file: lines <|endoftext|> (a file that has none is one document), blank
+    lines, or nothing: every file is one."""
     stride: Whole | None = None
     """Step N in tokens between the windows in which a long document is read. Every token is scored once, with at least
     context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least
@@ -113,8 +113,8 @@ class Tokens(Data):
     max_tokens: Count | None = None
     """At most this many tokens, a row each; None for all."""
     split_at: SplitAt = "separator"
-    """What separates the documents of a text file: lines <|endoftext|> (without one it is one document), blank lines,
-    or nothing: every file is one."""
+    """What separates the documents of a text file: lines <|endoftext|> (a file that has none is one document), blank
+    lines, or nothing: every file is one."""
     stride: Whole | None = None
     """Step N in tokens between the windows in which a long document is read. Every token has one row, with at least
     context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least 100
@@ -157,7 +157,7 @@ class Tasks(Data):
 
 @dataclass(frozen=True)
 class Text(Data):
-    """Texts to read, as they are given."""
+    """Texts to read, unchanged."""
 
     text: Names = ()
     """Texts to read; default: the beginning of a story that the built-in corpus keeps for validation."""
@@ -212,7 +212,7 @@ def kind_of(spec: Any) -> type[Data]:
 
 
 def about_of(opened: Any) -> dict[str, Any]:
-    """What opened data are, and which half of what."""
+    """Description of opened data, with the half that was taken."""
     half = getattr(opened, "part", "")
     return {**opened.about(), **({"half": half} if half else {})}
 

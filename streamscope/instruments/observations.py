@@ -60,7 +60,7 @@ class Measure:
     factor: float = 1.0
     """100, with a `shift` of −100, makes a percentage of change of a ratio to a baseline."""
     shift: float = 0.0
-    """Added to every value; it leaves differences as they are."""
+    """Added to every value; differences do not change."""
     kind: Literal["ratio", "share"] = "ratio"
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
     (`proportions.proportion`), and there also where all or none hit; its p is the score test's."""
@@ -134,7 +134,7 @@ class Observations:
 
     @property
     def values(self) -> np.ndarray:
-        """[cells] the value of each over the units that are in it, NaN where none is."""
+        """[cells] the value of each cell over its units; NaN for a cell without units."""
         with np.errstate(invalid="ignore"):
             ratio = np.nansum(self.total, axis=1) / self.sizes.sum(1)
         return np.asarray(self.measure.factor * ratio + self.measure.shift)
@@ -167,9 +167,9 @@ class Contrast:
 
     `labels` name the row it belongs to (head, scale), `quantity` what is estimated there (delta, above, interaction).
     `null` is the value it is tested against, None where it is described only. What is not `tested` has an interval and
-    no p (a share of attention, which no one expects to be 0); beside a control its difference is tested. The p of one
-    `family`, in whichever blocks, are corrected together; without one, those of a quantity in its block. With `missing`
-    there is no value, and that is why; with `fixed` the value is known without measuring (the change of a scale of 1 is
+    no p (a share of attention, which no one expects to be 0); its difference from a control is tested. The p of one
+    `family` are corrected together, also across blocks; by default those of a quantity in its block. `missing` is the
+    reason why there is no value; with `fixed` the value is known without measuring (the change of a scale of 1 is
     0), the reason says why it has no test.
     """
 
@@ -448,7 +448,7 @@ def bootstrap(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """value, low, high, n and clusters of what is no contrast (a ratio of ranges, Cohen's d), and why some are missing.
+    """value, low, high, n and clusters of a statistic that is no contrast (Cohen's d), and why some are missing.
 
     `columns(total [cells, units], size [cells, units])` gives what is summed over units, each [units] or [cells,
     units]; by default totals and sizes. `statistic(*columns, axis)` reduces the last axis of the columns,
@@ -486,6 +486,5 @@ def bootstrap(
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
     """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.p_values`)."""
-
     found = rank_among(value, np.asarray(drawn, float))
     return {"p_rank": found.p, "p_rank_min": found.p_min}

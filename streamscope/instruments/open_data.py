@@ -44,7 +44,7 @@ def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Splittable:
-    """Base of opened data: cases with clusters, so that there are halves of them."""
+    """Base of opened data: cases with clusters, which can be split into halves."""
 
     whole: Any = field(default=None, repr=False, compare=False)
     """What this is a half of."""
@@ -351,7 +351,6 @@ class OpenPrompts(Splittable):
 
     def title(self) -> str:
         """Which prompts, what was left out, and for what an interval over them holds."""
-
         kept = len(self.aligned.prompts)
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
         holds = population(self.aligned.prompts)
@@ -396,14 +395,12 @@ class OpenPrompts(Splittable):
 
 def open_prompts(spec: Prompts, model: Any) -> OpenPrompts:
     """The suite aligned with the model's tokenizer and context; `InputError` where no prompt is left."""
-
     suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
     return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)
 
 
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
     """A `Suite`, or what is `Aligned` already, opened for a model of ours or a bridge with this tokenizer."""
-
     tokenizer = check_tokenizer(model, tokenizer)
     return OpenPrompts(align_once(prompts, tokenizer), tokenizer, prompts if isinstance(prompts, Suite) else None)
 
@@ -498,7 +495,7 @@ def open_text(spec: Text, model: Any) -> OpenText:
 
 
 def cut_text(i: int, tokens: int, most: int, n_ctx: int) -> str:
-    """That text `i` (from 0) of so many tokens is cut, where and by what; "" where it is whole."""
+    """A note that text `i` (from 0) is cut, where and by which limit; "" if it is not cut."""
     least = min(most, n_ctx)
     by = "--max-tokens" if most <= n_ctx else "the context"
     return f"text {i + 1} cut at {least} of {tokens} tokens ({by})" if tokens > least else ""

@@ -22,7 +22,7 @@ class _Signature:
 class ValidatedOptions:
     """Base of options: every field has the declared type and lies in its declared bounds, else `InputError` says so.
 
-    A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; apart from that nothing is
+    A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; otherwise nothing is
     converted: True is no number, and "1" neither.
     """
 

@@ -29,7 +29,7 @@ LEAST_P = 1e-4
 
 
 def probability(p: float) -> str:
-    """A p as it is shown, in every table: four decimals, and below them that it is less. Files keep the number."""
+    """The text of a p in every table: four decimals, or < 1e-4. Files keep the number."""
     return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
 
 
@@ -73,7 +73,6 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
 
     Raises `InputError` for a unit of a column that does not exist and for a path that cannot be written.
     """
-
     strange = sorted(set(units) - set(table.columns))
     if strange:
         raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
@@ -85,7 +84,6 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
 
 def read_about(path: Path) -> dict[str, Any]:
     """The `about` and `units` of a table written here; `InputError` for a file that is no parquet or is damaged."""
-
     try:
         meta = read_meta(path)
     except FileNotFoundError:
@@ -127,7 +125,6 @@ def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
 
     Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
     """
-
     texts = {visible(name): [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
     right = [bool(pd.api.types.is_numeric_dtype(table[name])) for name in table.columns]
     whole = [
@@ -170,7 +167,7 @@ def _wide(text: str) -> int:
 
 
 def _text(value: Any, name: str, digits: int) -> str:
-    """A cell as it is shown."""
+    """The text of a cell."""
     if not isinstance(value, float):
         return visible(value, keep="\n")
     return probability(value) if _is_p(name) and value == value else f"{value:.{digits}f}"

@@ -70,7 +70,7 @@ def compare(run: Result, control: Result) -> Result:
     """The run's tables, and for each block of observations a table of run, control and run − control.
 
     Differences are paired unit by unit, with a 95 % interval, p and Holm's p within the contrast's family
-    (`observations.compare`); what else a control says, the instrument adds (`Instrument.beside`).
+    (`observations.compare`); the instrument may add further tables (`Instrument.control_tables`).
 
     Raises `InputError` for results of other instruments or options, and where no two units are the same in both.
     """
@@ -111,7 +111,7 @@ def pool_results(results: Sequence[Result]) -> Result:
     curve over steps; means over runs are then taken at every step. Blocks and arrays are called run0-<name>,
     run1-<name> …, in the order of the runs (`about["runs"]`). Long tables stay one for each, <name>-run0 …
 
-    Raises `InputError` for results of other instruments or options, and for a snapshot that is there twice.
+    Raises `InputError` for results of other instruments or options, and for a snapshot that is given twice.
     """
     if len(results) == 1:
         return results[0]

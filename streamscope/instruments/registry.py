@@ -22,7 +22,7 @@ def discover() -> dict[str, type[Any]]:
 
 
 def named(name: str) -> type[Any]:
-    """An instrument by its name; `InputError` for one that there is not."""
+    """An instrument by its name; `InputError` for an unknown name."""
     known = discover()
     if name not in known:
         raise unknown("instrument", name, list(known))

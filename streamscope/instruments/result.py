@@ -131,7 +131,6 @@ class Result:
         as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be loaded again. Raises
         `InputError` for another suffix, for files of another instrument, and for what cannot be written.
         """
-
         maker, path = str(self.about.get("instrument", "")), check_out(Path(path))
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
@@ -299,7 +298,6 @@ def _units(table: Table) -> dict[str, str]:
 
 def _json(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
     """As schema metadata; numbers of numpy are plain ones."""
-
     return with_checksum({n.encode(): json.dumps(value, default=_plain_number).encode() for n, value in meta.items()})
 
 
@@ -314,7 +312,6 @@ def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
 
 def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, bytes]) -> None:
     """Parquet with schema metadata, under its name when it is complete."""
-
     if isinstance(frame, LongTable):
         write_batches(path, frame.batches(), told)
     else:
@@ -356,7 +353,6 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[s
 
 def _meta(path: Path) -> dict[str, Any]:
     """The JSON of a parquet file's schema metadata. Raises `InputError` for a missing, foreign or damaged file."""
-
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:

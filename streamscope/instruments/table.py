@@ -61,7 +61,7 @@ class Column:
                 raise InputError(f"column {self.name!r} has no {what}; say what it is, and what it is counted in")
 
     def text(self, value: Any, low: Any = None, high: Any = None) -> str:
-        """The value as it is shown, with its interval."""
+        """The text of a cell: the value with its interval."""
         if value is None or (isinstance(value, float) and np.isnan(value)):
             return "undefined"
         if self.format == "p":
@@ -116,7 +116,7 @@ def described(
     name: str, title: str, unit: str, doc: str, *, format: str = ".4f", sd: str = "", source: str = "",
     shown: bool = True,
 ) -> tuple[Column, ...]:  # fmt: skip
-    """The columns of an estimate with an interval and no test; sd is there where it says between what it is."""
+    """The columns of an estimate with an interval and no test, and of a standard deviation between `sd`, if given."""
     ends = (f"{name}_low", f"{name}_high")
     value = Column(name=name, title=title, unit=unit, doc=doc, format=format, interval=ends, source=source, shown=shown)
     spread = Column(name=f"{name}_sd", title=f"sd of {title}", unit=f"{unit}, between {sd}", format=format, shown=False,
@@ -271,7 +271,7 @@ class Table:
         ]
 
     def print(self, console: Any = None) -> None:
-        """On the terminal. Names fold where it is narrow; numbers are never cut."""
+        """Print to the terminal. Names fold where it is narrow; numbers are never cut."""
         columns, rows = self.cells()
         rows = [[visible(text, keep="\n") for text in row] for row in rows]
         terminal, grid = console or Console(), Grid()
@@ -359,7 +359,6 @@ class LongTable(Table):
 
         Raises `InputError` as `Table`.
         """
-
         self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, keep=keep, missing={})
         Table(pq.read_schema(self.files[0]).empty_table().to_pandas(), columns, title=title)
 
@@ -375,7 +374,6 @@ class LongTable(Table):
 
         Raises `InputError` without a batch, and as `Table`.
         """
-
         scratch = Scratch()
         path = scratch.folder / "rows.parquet"
         frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
@@ -388,7 +386,6 @@ class LongTable(Table):
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows, a row group of a file at a time; all columns without `columns`."""
-
         for path in self.files:
             with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 for i in range(file.num_row_groups):

@@ -12,7 +12,7 @@ the cache, `<key>/` holds
 - `starts.npy`: int64, D+1 offsets; document i is tokens[starts[i]:starts[i+1]];
 - `meta.json`: a description, with the sha256 of the other two, which is checked on opening.
 
-B batch, T position, D documents. Targets are the inputs' next tokens, or -100 without one.
+B batch, T position, D documents. Targets are the inputs' next tokens, or -100 where there is none.
 """
 
 import array

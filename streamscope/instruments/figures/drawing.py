@@ -74,7 +74,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
 
 
 def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int) -> dict[str, Any]:
-    """Title and margin: what is shown of which model, in bold, and below it the table's title.
+    """Title and margin: the figure's title and the model in bold, the table's title below.
 
     Lines end where the tools of the figure begin, which show when the pointer is over it.
     """
@@ -123,9 +123,9 @@ def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
 def scale(values: np.ndarray, *, signed: bool, unit: str = "") -> tuple[list[str], float, float, bool]:
     """(colours, value of the first, value of the last, whether values lie beyond them) for the cells of a map.
 
-    Signed values are white at 0, and as red above it as they are blue below it; no colour stands for values that there
-    are none of. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as large as all others, the colours
-    end at 1.25 times the largest of these, so that the others differ by eye.
+    Signed values are white at 0, and as red above it as they are blue below it; the colours span only the values that
+    occur. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as large as all others, the colours end at
+    1.25 times the largest of these others, so that they differ by eye.
     """
     sizes = np.sort(np.abs(values[np.isfinite(values)]))[::-1]
     few = max(1, len(sizes) // 50)
@@ -284,6 +284,17 @@ def axis(column: Column) -> str:
     return f"{column.title} [{column.unit}]"
 
 
+def _titled(drawn: go.Figure, figure: Curve | Points | Scatter, table: Table, **layout: Any) -> go.Figure:
+    """The figure with title and unit of x and y at its axes, and other parts of its layout."""
+    x, y = (axis(table.column(name)) for name in (figure.x, figure.y))
+    return drawn.update_layout(xaxis_title=x, yaxis_title=y, **layout)
+
+
+def _smallest(figure: HeadMap | Intervals, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the smallest value of the column `by`."""
+    return frame if figure.by is None or not len(frame) else frame[frame[figure.by] == frame[figure.by].min()]
+
+
 def _bar(column: Column, height: float) -> dict[str, Any]:
     """The bar of a map's colours: title, and the unit up to its first comma, in lines as long as the bar."""
     short = replace(column, unit=column.unit.split(",")[0])
@@ -301,9 +312,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     column, frame = table.column(figure.y), table.frame
     axes = [figure.rows, figure.columns]
     numbers = [name for name in axes if pd.api.types.is_numeric_dtype(frame[name])]
-    frame = frame[(frame[numbers] >= 0).all(axis=1) & frame[figure.text or figure.y].notna()]
-    if figure.by is not None and len(frame):
-        frame = frame[frame[figure.by] == frame[figure.by].min()]
+    frame = _smallest(figure, frame[(frame[numbers] >= 0).all(axis=1) & frame[figure.text or figure.y].notna()])
     if not len(frame) or frame.duplicated(axes).any():
         return None
     names = [column.name, *(column.interval or ())]
@@ -343,7 +352,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
 
 
 def _names(column: Column, values: Any) -> list[str]:
-    """L5 of layers, H5 of heads; positions and clusters are numbers, names as they are."""
+    """L5 of layers, H5 of heads; positions and clusters are numbers, names are unchanged."""
     plain = {"position", "cluster"} & {column.name, column.unit.split()[0]}
     letter = "L" if column.name == "layer" else "" if plain else "H"
     return [value if isinstance(value, str) else f"{letter}{value}" for value in values]
@@ -351,9 +360,7 @@ def _names(column: Column, values: Any) -> list[str]:
 
 @_draw.register
 def _(figure: Intervals, table: Table) -> go.Figure:
-    frame = table.frame[table.frame[figure.y].notna()]
-    if figure.by is not None and len(frame):
-        frame = frame[frame[figure.by] == frame[figure.by].min()]
+    frame = _smallest(figure, table.frame[table.frame[figure.y].notna()])
     order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
     frame = frame.loc[order if figure.ranked else sorted(order)].iloc[::-1]
     drawn = go.Figure()
@@ -409,7 +416,7 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
                 x=one[figure.x], y=one[figure.beside], mode="lines", line={"color": colour, "width": 1, "dash": "dot"},
                 name=f"{name} {table.column(figure.beside).title}".strip(), legendgroup=str(name),
             )  # fmt: skip
-    drawn.update_layout(xaxis_title=axis(table.column(figure.x)), yaxis_title=axis(column), height=480)
+    _titled(drawn, figure, table, height=480)
     if log:
         drawn.update_xaxes(type="log")
     if steps and log:
@@ -432,9 +439,7 @@ def _(figure: Scatter, table: Table) -> go.Figure | None:
         x=frame[figure.x], y=frame[figure.y], text=[str(v) for v in frame[figure.label]], mode="markers",
         showlegend=False, marker={"color": PALETTE[0]}, hovertemplate="%{text}: %{x:.4f}, %{y:.4f}<extra></extra>",
     )  # fmt: skip
-    titles = (axis(table.column(name)) for name in (figure.x, figure.y))
-    drawn.update_layout(**dict(zip(("xaxis_title", "yaxis_title"), titles, strict=True)), height=560)
-    return drawn
+    return _titled(drawn, figure, table, height=560)
 
 
 @_draw.register
@@ -499,10 +504,7 @@ def _(figure: Points, table: Table) -> go.Figure | None:
             x=rows[figure.x], y=rows[figure.y], mode="markers", name=name, customdata=texts, hovertemplate=template,
             marker={"size": 4, "opacity": 0.7, **marker}, showlegend=bool(name),
         )  # fmt: skip
-    titles = (axis(table.column(name)) for name in (figure.x, figure.y))
-    drawn.update_layout(**dict(zip(("xaxis_title", "yaxis_title"), titles, strict=True)), height=720)
-    drawn.update_layout(legend={"itemsizing": "constant"}, dragmode="pan")
-    return drawn
+    return _titled(drawn, figure, table, height=720, legend={"itemsizing": "constant"}, dragmode="pan")
 
 
 def _typical(texts: pd.Series, most: int = 3) -> str:

@@ -179,5 +179,5 @@ def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.toke
 
 
 def align_once(prompts: Suite | Aligned, tokenizer: Any) -> Aligned:
-    """`prompts` in tokens; what is aligned already (with the model's context as limit, say) stays as it is."""
+    """`prompts` in tokens; prompts that are `Aligned` already are returned unchanged."""
     return prompts if isinstance(prompts, Aligned) else align(prompts, tokenizer)

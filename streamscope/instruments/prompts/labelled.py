@@ -12,7 +12,7 @@ from streamscope.text.stories import labelled, story
 PARTS = 8
 """Parts of a context that a probe tells apart."""
 PER_TEXT = 4
-"""Words of one text whose position is asked."""
+"""Words per text whose position is a case."""
 OF_STORIES = tuple(task for task in get_args(LabelTask) if task != "position")
 
 
@@ -65,8 +65,8 @@ def position_examples(
     """Words of the built-in corpus and the part of the context, 0 to 7 of `PARTS`, in which their last token stands.
 
     A text begins at a random word of its story and runs on into the stories behind it until the context is full. So
-    what is told says nothing of the position: any word may stand anywhere. Of each text `PER_TEXT` words are drawn, and
-    each text has stories of its own. Groups are texts, or word types; the word type is the word in lower case.
+    the content says nothing about the position: any word may stand anywhere. Of each text `PER_TEXT` words are drawn,
+    and each text has stories of its own. Groups are texts, or word types; the word type is the word in lower case.
     """
     rng, found, index = Random(f"positions {seed}"), list[Example](), 0
     for i in range(stories):

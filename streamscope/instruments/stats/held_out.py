@@ -26,7 +26,6 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
 
     Raises `InputError` for fewer than four independent cases.
     """
-
     side, apart = halves(table, seed)
     chosen, parts = [], []
     for name, (train, test) in {"A→B": (0, 1), "B→A": (1, 0)}.items():
@@ -100,7 +99,6 @@ def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _by_group(group: pd.Series, relation: pd.Series, rng: np.random.Generator) -> np.ndarray:
     """Half of every row, whole groups, evenly within the commonest relation of each group."""
-
     sizes = group.value_counts().sort_index()
     of = relation.groupby(group).agg(lambda names: names.mode()[0])
     taken: dict[str, list[int]] = {}

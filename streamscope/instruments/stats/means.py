@@ -42,7 +42,7 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
 
 
 def with_holm(summary: pd.DataFrame, p: str = "p") -> pd.DataFrame:
-    """`<p>_holm` beside the column `p`: Holm's correction over the rows with a p; undefined where p is."""
+    """Add the column `<p>_holm`: Holm's correction over the rows with a p; undefined where p is undefined."""
     new, corrected = summary.copy(), f"{p}_holm"
     new.insert(new.columns.get_loc(p) + 1, corrected, correct(new[p]).p if new[p].notna().any() else NAN)
     why = [reasons(text) for text in new["undefined"]]

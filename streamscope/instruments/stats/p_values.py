@@ -156,7 +156,6 @@ def correct(p: ArrayLike, method: Literal["holm", "bh"] = "holm") -> Corrected:
     Raises `InputError` for p outside [0, 1] and for a family without a defined cell. The tests hold it against
     statsmodels' `multipletests`, which collects garbage at every call and took a fifth of a command's time.
     """
-
     if method not in METHODS:
         raise InputError(f"correction {method!r}: choose one of {', '.join(METHODS)}")
     values = np.asarray(p, float)

@@ -61,7 +61,6 @@ def wilson(
 
     With `inflation` n or n* is divided by it (`observations.Measure`).
     """
-
     n = _worth(hits, within, confidence) / inflation
     p, z2 = float(hits.mean()), float(ndtri(0.5 + confidence / 2)) ** 2
     centre, half = p + z2 / (2 * n), float(np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))))
