@@ -174,9 +174,9 @@ def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit)
     changed, *rows = tokenizer.encode_batch([prompt.corrupt, *(prompt.text + one for side in sides for one in side)])
     if len(changed) != len(ids):
         return "its corrupted text has another number of tokens"
-    first = [row[len(ids)] if row[: len(ids)] == ids and len(row) > len(ids) else None for row in rows]
-    if None in first:
+    if not all(row[: len(ids)] == ids and len(row) > len(ids) for row in rows):
         return "a continuation does not start a new token"
+    first = [row[len(ids)] for row in rows]
     answers, foils = dict.fromkeys(first[: len(sides[0])]), dict.fromkeys(first[len(sides[0]) :])
     both = answers.keys() & foils.keys()
     answers, foils = ({one: None for one in side if one not in both} for side in (answers, foils))
@@ -184,8 +184,8 @@ def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit)
         return "answers and foils start with the same tokens"
     nouns = tuple(role for role in ("target", "distractor") if role in at)
     return PatchPair(
-        id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=tuple(map(int, answers)),
-        foils=tuple(map(int, foils)), places=_places(at, len(ids), nouns),
+        id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=tuple(answers),
+        foils=tuple(foils), places=_places(at, len(ids), nouns),
     )  # fmt: skip
 
 

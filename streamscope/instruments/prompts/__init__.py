@@ -163,9 +163,15 @@ def _counterfactual(row: dict[str, Any], i: int) -> dict[str, Any]:
             raise InputError(f"a prompt with 'clean' needs {side!r}, a list of continuations")
     if not isinstance(text := row["clean"], str) or not isinstance(row.get("corrupt"), str):
         raise InputError("'clean' and 'corrupt' must be text")
-    first = {"id": f"prompt-{i + 1}", "category": "own", "text": text, "roles": {"query": list(last_word(text))}}
+    first: dict[str, Any] = {
+        "id": f"prompt-{i + 1}",
+        "category": "own",
+        "text": text,
+        "roles": {"query": list(last_word(text))},
+    }
     rest = {key: value for key, value in row.items() if key != "clean"}
-    return {**first, "coherent": row["answers"][0], "incoherent": row["foils"][0], **rest}
+    first |= {"coherent": row["answers"][0], "incoherent": row["foils"][0]}
+    return first | rest
 
 
 def _prompt(row: dict[str, Any]) -> Prompt:
