@@ -64,7 +64,7 @@ test-slow: $(STAMP)
 
 test-real: $(STAMP) runs/smollm2 # a real model against plain code on the transformers library
 	$(INSTALL) -e '.[gguf]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real tests/project/test_notebooks.py
 
 docs: $(STAMP) # docs/_build/html/index.html; warnings are errors, the notebooks are executed
 	$(INSTALL) -e '.[docs]'

@@ -47,7 +47,9 @@ def write(folder: Path) -> None:
         (folder / f"{name}.md").write_text(GENERATED + text, encoding="utf-8")
     notebooks = folder.parent / "notebooks"
     shutil.rmtree(notebooks, ignore_errors=True)
-    shutil.copytree(folder.parents[1] / "notebooks", notebooks, ignore=shutil.ignore_patterns(".*"))
+    shutil.copytree(
+        folder.parents[1] / "notebooks", notebooks, ignore=shutil.ignore_patterns(".*", "08_*")
+    )  # needs a model of 93 MB
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -8,7 +8,10 @@ import pytest
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+REAL = FOLDER / "08_a_real_model.ipynb"
+"""Needs the model of `make smollm2`; `make test-real` runs it."""
+EVERY = sorted(FOLDER.glob("*.ipynb"))
+NOTEBOOKS = [path for path in EVERY if path != REAL]
 
 
 PAPERS = ("dst", "lfa", "hdpl", "pls", "krom")
@@ -19,12 +22,16 @@ spent: dict[str, float] = {}
 
 
 def test_there_is_a_tour_a_notebook_of_every_paper_and_two_about_methods() -> None:
-    names = ["tour", *PAPERS, "training_dynamics", "your_model"]
-    assert [path.stem for path in NOTEBOOKS] == [f"{i:02}_{name}" for i, name in enumerate(names)]
+    names = ["tour", *PAPERS, "training_dynamics", "your_model", "a_real_model"]
+    assert [path.stem for path in EVERY] == [f"{i:02}_{name}" for i, name in enumerate(names)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+REALLY = pytest.param(REAL, marks=pytest.mark.real)
+
+
+@pytest.mark.parametrize(
+    "path", [*(pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS), REALLY], ids=lambda path: path.stem
+)
 def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PYTHONPATH", str(FOLDER.parent))
     notebook = nbformat.read(path, as_version=4)
@@ -45,7 +52,7 @@ def test_all_notebooks_together_take_less_than_five_minutes() -> None:
     assert sum(spent.values()) < 60 * MINUTES, spent
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_notebook_is_committed_without_outputs(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     assert not [i for i, cell in enumerate(cells) if cell.get("outputs")], "clear the outputs: they are made by running"
