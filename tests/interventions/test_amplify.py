@@ -27,7 +27,7 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst.claims import PAPER_ALPHAS, TABLE5
 from streamscope.text.shards import document_batches
 from tests.probes import planted
-from tests.tiny import MOST_PARTS, some, untrained
+from tests.tiny import MOST_PARTS, randomise, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 20), generator=torch.Generator().manual_seed(0))
 GATED = {"attention.gate": "gate", "attention.gate.init": "normal"}
@@ -42,7 +42,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def make(name: str) -> Any:
     preset, overrides = MODELS[name]
-    return build(preset, "tiny", init_std=0.2, **overrides).eval()
+    return randomise(build(preset, "tiny", **overrides).eval(), std=0.2)
 
 
 def written_out(model: Any, found: dict[str, torch.Tensor], layer: int, alpha: float, heads: list[int]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from streamscope.models import build, load
 from streamscope.models.hooks import match
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
+from tests.tiny import randomise
 
 TEXTS = ["Lily ran.", "Once there was a boy who had a small dog."]
 
@@ -103,7 +104,7 @@ def test_pieces_and_positions(model) -> None:
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])
 def test_stopping_and_starting(preset) -> None:
     """The stream that enters a layer; going on from it gives the same bits, where there is one stream."""
-    model = build(preset, "tiny")
+    model = randomise(build(preset, "tiny"), std=0.2)
     tokens = torch.arange(12).reshape(2, 6)
     _, cache = model.run_with_cache(tokens, names_filter="*resid*")
     for stop, name in [(0, "blocks.0.hook_resid_pre"), (1, "blocks.1.hook_resid_pre"), (2, "blocks.1.hook_resid_post")]:

@@ -12,6 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models import readout
 from streamscope.models.make import build
+from tests.tiny import randomise
 
 V, D = 50, 12
 
@@ -153,7 +154,7 @@ def test_per_layer_supervision(weights: Any, normalise: bool, include_last: bool
 
 
 def test_without_supervision_the_loss_is_the_last_layers() -> None:
-    model, tokens = build("c2", "tiny"), torch.arange(16).reshape(2, 8)
+    model, tokens = randomise(build("c2", "tiny"), std=0.2), torch.arange(16).reshape(2, 8)
     total, parts = model.loss(tokens[:, :-1], tokens[:, 1:])
     assert total.item() == parts["ce"].item() and list(parts) == ["ce"]
     torch.testing.assert_close(model(tokens, return_type="loss"), total)
@@ -172,7 +173,7 @@ def test_every_way_into_the_model_knows_the_length_of_the_context(positions: str
 
 @torch.no_grad()
 def test_layer_logits_choose_layers_and_positions() -> None:
-    model = build("pls", "tiny", n_layers=3)
+    model = randomise(build("pls", "tiny", n_layers=3), std=0.2)
     tokens, at = torch.arange(16).reshape(2, 8), torch.tensor([[7, 0], [-1, 3]])
     everything = model.layer_logits(tokens, torch.arange(8).expand(2, -1))
     torch.testing.assert_close(everything[:, :, 2], model(tokens), rtol=0, atol=1e-6)

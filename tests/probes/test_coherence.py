@@ -18,6 +18,7 @@ from streamscope.probes.coherence.measure import rows, seen_of, summary
 from streamscope.probes.probe import measure
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 
@@ -52,7 +53,7 @@ def test_planted_logits() -> None:
 def test_equals_log_softmax_on_a_random_model() -> None:
     suite = load_suite("competing")
     words = Tokenizer.train([p.text + (p.coherent or "") for p in suite.prompts], 300)
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=words)
+    net = randomise(build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
     aligned, table = align(suite, words), measure(net, Coherence(), suite)
     assert table["id"].tolist() == [p.id for p in aligned.prompts]
     for ids, after, odds in zip(aligned.tokens, aligned.continuations, table["log_odds"], strict=True):

@@ -22,6 +22,7 @@ from streamscope.probes.coreference.measure import mean_stability, seen_of, summ
 from streamscope.probes.probe import measure
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 
@@ -202,7 +203,7 @@ def split_words() -> Tokenizer:
 @pytest.mark.parametrize("domain", ["candidates", "keys"])
 @pytest.mark.parametrize("preset", ["std-t", "dst-kron"])
 def test_equals_loops_on_random_models(preset: str, domain: str, split_words: Tokenizer) -> None:
-    net = build(preset, "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=split_words)
+    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words))
     suite = load_suite("coreference")
     aligned = align(suite, split_words)
     rows, table = planted.naive_rows(net, aligned), measure(net, Coreference(domain=domain), suite)

@@ -25,6 +25,7 @@ from streamscope.probes.pds import Pds, main
 from streamscope.probes.pds.measure import mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 
@@ -93,7 +94,7 @@ def split_words() -> Tokenizer:
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "c2"])
 def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> None:
-    net = build(preset, "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=split_words)
+    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words))
     suite = load_suite("competing")
     aligned = align(suite, split_words)
     rows = planted.naive_rows(net, aligned)

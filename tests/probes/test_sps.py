@@ -21,6 +21,7 @@ from streamscope.probes.sps import Sps, main
 from streamscope.probes.sps.measure import summary
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
+from tests.tiny import randomise
 
 torch.set_num_threads(1)
 
@@ -72,7 +73,7 @@ def split_words() -> Tokenizer:
 
 @pytest.mark.parametrize("attention", ["raw", "gated"])
 def test_equals_loops_on_a_random_model(attention: str, split_words: Tokenizer) -> None:
-    net = build("c2", "tiny", n_ctx=128, d_vocab=300, init_std=0.3, tokenizer=split_words)
+    net = randomise(build("c2", "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words))
     suite = load_suite("competing")
     aligned = align(suite, split_words)
     cells: dict[tuple[int, int], list[float]] = {}
