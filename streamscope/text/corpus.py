@@ -397,7 +397,19 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
 
 
 def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder to read (see the module). Raises `InputError` if they are ambiguous, or there are none."""
+    """The files of a folder to read, each text once. Raises `InputError` if they are ambiguous, or there are none."""
+    names: dict[str, Path] = {}
+    for path in (files := _split_files(source, folder)):
+        if (other := names.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
+            raise InputError(
+                f"{other} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
+                "one elsewhere"
+            )
+    return files
+
+
+def _split_files(source: str, folder: Path) -> tuple[Path, ...]:
+    """The files of a folder, or of its train split (see the module); `InputError` as in `_files_of`."""
     visible = visible_files(folder)
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
         raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")

@@ -101,6 +101,20 @@ def test_files_of_every_kind_in_a_folder_are_read(tmp_path: Path) -> None:
     assert read(tmp_path) == want
 
 
+@pytest.mark.parametrize("names", [("a.txt", "a.txt.zst"), ("train.jsonl", "train.csv"), ("b/a.jsonl", "b/a.txt")])
+def test_one_text_in_two_forms_is_not_read_twice(names: tuple[str, str], tmp_path: Path) -> None:
+    """As gzip -k, or a conversion, leaves it; one that is not read, as of another split, does not matter."""
+    for name in (*names, "test.jsonl", "test.txt") if names[0].startswith("train") else names:
+        if name.endswith(".zst"):
+            zst(tmp_path / name, b"one")
+        else:
+            rows(tmp_path / name, "one")
+    with pytest.raises(InputError, match=r"bear one name, so this may be one text twice: name the file to read, or"):
+        open_corpus(str(tmp_path))
+    (tmp_path / names[1]).unlink()
+    assert read(tmp_path) == ["one"]
+
+
 def test_what_is_about_the_data_is_no_document(tmp_path: Path) -> None:
     rows(tmp_path / "a.txt", "text")
     for name in ("LICENSE.txt", "License", "README.txt", "README.md", "NOTICE.txt", "COPYING.txt", "dataset_infos.json",
