@@ -18,26 +18,7 @@ began in more than one way. --tables judges the claims of an earlier comparison 
 tables alone.
 """
 
-from collections.abc import Sequence
-
-from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
 from streamscope.papers.dst.options import Options
-from streamscope.papers.figures import drawn
-from streamscope.papers.scales import at_scale
+from streamscope.papers.scales import comparison_main
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print, write."""
-    options = parse(Options, argv, __doc__)
-    if options.scale is None and drawn("dst", options):
-        return
-    if len(options.alphas) < 2:
-        raise InputError("--alpha: areas go upwards from 1; give more than 1")
-    with at_scale("dst", options) as options:
-        options.check("papers.dst runs/dst-kron-0")
-
-        from streamscope.papers.comparison.report import compare
-        from streamscope.papers.dst.report import DST
-
-        compare(DST, options)
+main = comparison_main(Options, __doc__, "papers.dst runs/dst-kron-0")

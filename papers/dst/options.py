@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from streamscope.cli.bounds import Bounds, Count, Seed
+from streamscope.cli.errors import InputError
 from streamscope.papers.comparison.options import PageOptions
 from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
@@ -21,6 +22,10 @@ class Settings:
     """Draws of random words and of other texts."""
     seed: Seed = 0
     """Of the draws."""
+
+    def __post_init__(self) -> None:
+        if len(self.alphas) < 2:
+            raise InputError("--alpha: areas go upwards from 1; give more than 1")
 
     @property
     def alphas(self) -> tuple[float, ...]:

@@ -96,7 +96,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     return all_tables
 
 
-DST = Comparison(
+COMPARISON = Comparison(
     module="papers.dst", settings=Settings, measure=measure, judge=judged, arms=in_arms,
     draw=lambda runs, tables: figure(tables),
     shown=(

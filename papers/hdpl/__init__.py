@@ -13,16 +13,13 @@ clamp (max ln 2 per token) takes the KL term's gradient away wherever the KL is 
 comparison's tables are judged and its page is written again, without a model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from streamscope.cli.parse import parse
-from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
-from streamscope.papers.scales import at_scale
+from streamscope.papers.scales import comparison_main
 from streamscope.papers.scales.options import ScaleOptions
 
 
@@ -34,15 +31,4 @@ class Options(FigureOptions, ScaleOptions):
     """Run folders of llama and hdpl, with attention.o and mlp.down of either kind."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, read, print, write."""
-    options = parse(Options, argv, __doc__)
-    if options.scale is None and drawn("hdpl", options):
-        return
-    with at_scale("hdpl", options) as options:
-        options.check("papers.hdpl runs/llama-0 runs/hdpl-0")
-
-        from streamscope.papers.comparison.report import compare
-        from streamscope.papers.hdpl.report import HDPL
-
-        compare(HDPL, options)
+main = comparison_main(Options, __doc__, "papers.hdpl runs/llama-0 runs/hdpl-0")

@@ -96,7 +96,7 @@ def as_theirs(runs: Sequence[Run]) -> bool:
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
 
 
-HDPL = Comparison(
+COMPARISON = Comparison(
     module="papers.hdpl", measure=measure, judge=judged, arms=in_arms,
     shown=(
         Shown(

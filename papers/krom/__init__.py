@@ -14,16 +14,13 @@ without the change (`papers.krom.variants`).
 With --tables an earlier comparison's tables are judged and its page is written again, without a model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from streamscope.cli.parse import parse
-from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
-from streamscope.papers.scales import at_scale
+from streamscope.papers.scales import comparison_main
 from streamscope.papers.scales.options import ScaleOptions
 
 
@@ -37,15 +34,4 @@ class Options(FigureOptions, ScaleOptions):
     """Write the interactive figure.html (5 MB) as well."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, read, print, write."""
-    options = parse(Options, argv, __doc__)
-    if options.scale is None and drawn("krom", options):
-        return
-    with at_scale("krom", options) as options:
-        options.check("papers.krom runs/gpt2-0 runs/kromhc-0")
-
-        from streamscope.papers.comparison.report import compare
-        from streamscope.papers.krom.report import KROM
-
-        compare(KROM, options)
+main = comparison_main(Options, __doc__, "papers.krom runs/gpt2-0 runs/kromhc-0")

@@ -148,7 +148,7 @@ def arms(mixing: pd.DataFrame) -> pd.DataFrame:
     return means
 
 
-KROM = Comparison(
+COMPARISON = Comparison(
     module="papers.krom", measure=measure, judge=judged, draw=lambda runs, tables: figure(tables),
     shown=(
         Shown(

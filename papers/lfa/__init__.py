@@ -17,23 +17,7 @@ ChannelLayerNorm. A std-t that differs in the architecture alone is made with --
     python -m models.train std-t --set positions=rope --set norm=channel --seed 0 … --out runs/std-t-rope-cln-0
 """
 
-from collections.abc import Sequence
-
-from streamscope.cli.parse import parse
-from streamscope.papers.figures import drawn
 from streamscope.papers.lfa.options import Options
-from streamscope.papers.scales import at_scale
+from streamscope.papers.scales import comparison_main
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure what is not measured yet or read what was, print, write."""
-    options = parse(Options, argv, __doc__)
-    if options.scale is None and drawn("lfa", options):
-        return
-    with at_scale("lfa", options) as options:
-        options.check("papers.lfa runs/std-t-0 runs/lfa-0")
-
-        from streamscope.papers.comparison.report import compare
-        from streamscope.papers.lfa.report import LFA
-
-        compare(LFA, options)
+main = comparison_main(Options, __doc__, "papers.lfa runs/std-t-0 runs/lfa-0")

@@ -88,7 +88,7 @@ def _main(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["quantity"].isin(MAIN) & (rows.get("n", 1) > 0)]
 
 
-LFA = Comparison(
+COMPARISON = Comparison(
     module="papers.lfa", settings=Settings, measure=measure, judge=judged, arms=in_arms, draw=draw,
     shown=(
         Shown("architectures", "mean over seeds", ("quantity", "preset", "mean", "sd", "printed", "n"), _main),

@@ -25,6 +25,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.check("papers.modes runs/pls-0 runs/c2-0")
 
     from streamscope.papers.comparison.report import compare
-    from streamscope.papers.modes.report import MODES
+    from streamscope.papers.modes.report import COMPARISON
 
-    compare(MODES, options)
+    compare(COMPARISON, options)

@@ -50,7 +50,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     }  # fmt: skip
 
 
-MODES = Comparison(
+COMPARISON = Comparison(
     module="papers.modes", settings=Settings, measure=measure, judge=judged,
     draw=lambda runs, tables: figure(tables),
     shown=(

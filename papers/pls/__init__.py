@@ -15,23 +15,7 @@ not above shuffled ones: there is no such head. --tables judges the claims of an
 page, from its tables alone.
 """
 
-from collections.abc import Sequence
-
-from streamscope.cli.parse import parse
-from streamscope.papers.figures import drawn
 from streamscope.papers.pls.options import Options
-from streamscope.papers.scales import at_scale
+from streamscope.papers.scales import comparison_main
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print, write."""
-    options = parse(Options, argv, __doc__)
-    if options.scale is None and drawn("pls", options):
-        return
-    with at_scale("pls", options) as options:
-        options.check("papers.pls runs/pls-0 runs/c2-0")
-
-        from streamscope.papers.comparison.report import compare
-        from streamscope.papers.pls.report import PLS
-
-        compare(PLS, options)
+main = comparison_main(Options, __doc__, "papers.pls runs/pls-0 runs/c2-0")

@@ -61,7 +61,7 @@ def _of_measures(columns: Sequence[Column], unit: str, several: str) -> list[Col
     return [replace(one, unit=one.unit.replace(unit, several)) for one in columns]
 
 
-PLS = Comparison(
+COMPARISON = Comparison(
     module="papers.pls", settings=Settings, measure=measure, judge=judged,
     draw=lambda runs, tables: figure(tables),
     shown=(

@@ -13,12 +13,14 @@ What was measured is measured again only where weights, options
 or code have changed (`measured.json` in the page's folder); else its tables are judged and its page is written again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from typing import TypeVar
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.parse import parse
 from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
@@ -61,3 +63,26 @@ def at_scale(paper: str, options: Told) -> Iterator[Told]:
             singles.forget(now.out)
         singles.measure(paper, asked(paper, now.figure), runs, now.out, getattr(now, "device", "auto"))
         drawn(paper, replace(now, runs=(), tables=now.out))
+
+
+def comparison_main(options: type[Told], doc: str | None, example: str) -> Callable[..., None]:
+    """`main(argv=None)` of a paper: figures are drawn, or runs trained (with --scale), measured, judged and written.
+
+    `example` begins with the module, whose `report` has the `COMPARISON`; it and what else is heavy is imported then.
+    """
+    module = example.partition(" ")[0]
+    paper = module.removeprefix("papers.")
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        """Parse, measure what is not measured yet or read what was, print, write."""
+        parsed = parse(options, argv, doc)
+        if isinstance(parsed, FigureOptions) and parsed.scale is None and drawn(paper, parsed):
+            return
+        with at_scale(paper, parsed) as now:
+            now.check(example)
+
+            from streamscope.papers.comparison.report import compare
+
+            compare(import_module(f"streamscope.{module}.report").COMPARISON, now)
+
+    return main

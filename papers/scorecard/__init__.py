@@ -13,20 +13,7 @@ the spread between runs is between architectures, with p of dealing the runs out
 control. With one seed there is no verdict on an architecture, and the page says so.
 """
 
-from collections.abc import Sequence
-
-from streamscope.cli.parse import parse
-from streamscope.papers.scales import at_scale
+from streamscope.papers.scales import comparison_main
 from streamscope.papers.scorecard.options import Options
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print, write."""
-    options = parse(Options, argv, __doc__)
-    with at_scale("scorecard", options) as options:
-        options.check("papers.scorecard runs/lfa-0 runs/std-t-0")
-
-        from streamscope.papers.comparison.report import compare
-        from streamscope.papers.scorecard.report import SCORECARD
-
-        compare(SCORECARD, options)
+main = comparison_main(Options, __doc__, "papers.scorecard runs/lfa-0 runs/std-t-0")

@@ -169,7 +169,7 @@ def wide(arms: pd.DataFrame) -> pd.DataFrame:
     return rows.map(lambda x: f"{x:.4g}" if x == x else "–").reset_index()
 
 
-SCORECARD = Comparison(
+COMPARISON = Comparison(
     module="papers.scorecard", settings=Settings, measure=measure, arms=in_arms,
     judge=lambda runs, tables, facts: judged(tables["runs"], facts["control"], facts["settings"]["seed"]),
     draw=lambda runs, tables: figure(tables),

@@ -464,7 +464,7 @@ def test_at_a_scale_what_began_in_two_ways_is_measured_at_half_of_its_training_t
         found.extend(run.arm for run in given)
         raise InputError("enough")
 
-    monkeypatch.setattr("streamscope.papers.dst.at_scale", trained)
+    monkeypatch.setattr("streamscope.papers.scales.at_scale", trained)
     monkeypatch.setattr("streamscope.papers.dst.report.each_model", measured)
     for argv, doses in ((["--scale", "tiny"], ["dst-kron+fan_in_normal@1", "dst-kron@1"]), ([], [])):
         found.clear()

@@ -15,7 +15,8 @@ from streamscope.papers.comparison.runs import opened
 from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.hdpl import main, overfit
-from streamscope.papers.hdpl.report import HDPL, PRESETS, in_arms
+from streamscope.papers.hdpl.report import COMPARISON as HDPL
+from streamscope.papers.hdpl.report import PRESETS, in_arms
 from tests.papers.pages import as_bundled, planted, short_page
 from tests.tiny import arguments
 

@@ -25,7 +25,8 @@ from streamscope.papers.comparison.report import rejudge
 from streamscope.papers.krom import main
 from streamscope.papers.krom.claims import ARCHITECTURES, ORDER
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
-from streamscope.papers.krom.report import BUNDLED, KROM, open_runs, read
+from streamscope.papers.krom.report import BUNDLED, open_runs, read
+from streamscope.papers.krom.report import COMPARISON as KROM
 from streamscope.papers.krom.report import judged as all_tables
 from tests.papers.pages import as_bundled, assert_same_tables, short_page
 from tests.tiny import arguments

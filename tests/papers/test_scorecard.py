@@ -29,7 +29,9 @@ from streamscope.papers.scorecard.figure import figure
 from streamscope.papers.scorecard.measure import _streams, given_back
 from streamscope.papers.scorecard.options import Settings
 from streamscope.papers.scorecard.report import (
-    SCORECARD,
+    COMPARISON as SCORECARD,
+)
+from streamscope.papers.scorecard.report import (
     between,
     contrasts,
     control,

@@ -12,14 +12,14 @@ from streamscope.papers.comparison import tables
 from streamscope.papers.comparison.options import RunsOptions, not_with_tables, settings_of
 from streamscope.papers.comparison.report import Comparison, compare
 from streamscope.papers.comparison.tables import NOT_DESCRIBED, column, table_of
-from streamscope.papers.dst.report import DST
-from streamscope.papers.hdpl.report import HDPL
-from streamscope.papers.krom.report import KROM
+from streamscope.papers.dst.report import COMPARISON as DST
+from streamscope.papers.hdpl.report import COMPARISON as HDPL
+from streamscope.papers.krom.report import COMPARISON as KROM
 from streamscope.papers.lfa.options import Options, Settings
-from streamscope.papers.lfa.report import LFA
-from streamscope.papers.modes.report import MODES
-from streamscope.papers.pls.report import PLS
-from streamscope.papers.scorecard.report import SCORECARD
+from streamscope.papers.lfa.report import COMPARISON as LFA
+from streamscope.papers.modes.report import COMPARISON as MODES
+from streamscope.papers.pls.report import COMPARISON as PLS
+from streamscope.papers.scorecard.report import COMPARISON as SCORECARD
 from tests.conftest import ROOT
 
 

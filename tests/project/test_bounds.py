@@ -24,11 +24,12 @@ def options_of(module: str) -> type:
     return importlib.import_module(module).Options
 
 
+PARSE = ("    options = parse(Options, argv", "main = comparison_main(Options,")
 COMMANDS = [
     name
     for room in ROOMS
     for path in sorted((ROOT / room).rglob("*.py"))
-    if "    options = parse(Options, argv" in path.read_text(encoding="utf-8")
+    if any(how in path.read_text(encoding="utf-8") for how in PARSE)
     and path.name != "parse.py"
     and (name := ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
 ]
