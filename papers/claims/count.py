@@ -14,16 +14,10 @@ from typing import Annotated
 import tyro
 
 from streamscope.cli.parse import command, parse
-from streamscope.instruments.command import check_results, show, write_results
+from streamscope.instruments.command import check_results, finish
 
 CONTROLS = {"llama": "", "hdpl": "llama", "gpt2": "", "canon": "gpt2", "kromhc": "gpt2", "kromcanon": "gpt2"}
 """Presets that are built in the sizes that their papers print -> the dense model of the same paper."""
-UNITS = {
-    "millions": "10⁶ parameters",
-    "mebibytes": "2²⁰ bytes in fp32",
-    "fewer": "share of the control's parameters",
-    "more": "share of the control's parameters",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +38,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     import pandas as pd
     import torch
 
+    from streamscope.cli.provenance import provenance
+    from streamscope.instruments.result import Result
     from streamscope.instruments.undefined_cells import mark
     from streamscope.models.config.presets import preset
     from streamscope.models.transformer import StreamTransformer
+    from streamscope.papers.comparison.tables import table_of
 
     def count(name: str) -> int:
         with torch.device("meta"):
@@ -60,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append({"preset": name, "control": control, **sizes, "fewer": share, "more": -share})
     found = pd.DataFrame(rows)
     found = mark(found, ["fewer", "more"], found["control"] == "", "no control")
-    show(found, "parameters at the size of the paper", digits=4)
-    write_results(options.out, {"": (found, UNITS)})
+    counts = table_of(found, "claims/count", "parameters at the size of the paper")
+    finish(Result({"counts": counts}), options.out, provenance("cpu"))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,6 @@ NO_INTERVAL = "the table has no interval"
 INDEPENDENT = ("clusters", "layers", "documents", "n")
 """Columns that say how many independent units an interval has, the first that is there: a slope over depth has layers,
 predictions over tokens have documents, a table of `papers.lfa` counts independent cases only."""
-OF_THE_ROW = "the unit of the row"
-IN_IT = ("value", "value_low", "value_high", "difference", "ci_low", "ci_high", "smallest")
-UNITS = {**dict.fromkeys(IN_IT, OF_THE_ROW), "n": "cases or documents", "clusters": "independent ones"}
 
 
 class Span(TypedDict):
@@ -110,17 +107,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.cli.disk import check_writable, read_toml, write_text
     from streamscope.cli.provenance import provenance
-    from streamscope.instruments.command import show
     from streamscope.instruments.parquet import check_own, write_table
     from streamscope.papers.comparison import TRAINED
+    from streamscope.papers.comparison.tables import table_of, units
 
     told = cast(File, read_toml(options.folder / CLAIMS, File, "give a folder with claims.toml"))
     check_own(options.folder / OUT, "papers.claims.single")
     check_writable(options.folder / OUT)
     table = judged(told["claim"], options.folder, options.gate)
-    columns = ("claim", "quantity", "difference", "ci_low", "ci_high", "p_holm", "direction")
-    show(table, f"{len(table)} claims about one model each", columns, 4)
-    write_table(table, options.folder / OUT, units=UNITS, about=provenance("cpu"))
+    columns = ("claim", "quantity", "difference", "p_holm", "direction")
+    table_of(table, "claims/single", f"{len(table)} claims about one model each", columns).print()
+    own = units(table, "claims/single")
+    write_table(table, options.folder / OUT, units=own, about=provenance("cpu"))
     write_text(options.folder / TRAINED, json.dumps(trained(options.folder), indent=1, ensure_ascii=False) + "\n")
     print(f"written {options.folder / OUT} and {TRAINED}")
 

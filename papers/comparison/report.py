@@ -34,7 +34,6 @@ from streamscope.text.cache import cache_root, cached
 from streamscope.text.shards import TokenShards
 
 Tables = dict[str, pd.DataFrame]
-EXTRA = "the static figure needs kaleido and Chromium: pip install -e '.[figures]'"
 LONGEST = 48
 """Characters of a verdict on the screen; files have all."""
 CLAIMS = ("claim", "quantity", "difference", "p_holm", "direction")
@@ -284,5 +283,5 @@ def write_figures(canvas: Any, folder: Path, static: str, html: bool = True) -> 
             write_figure(canvas, folder / name)
             lines.append(f"figure {folder / name}")
         except InputError as error:
-            lines.append(f"no {name}: {EXTRA} ({error})")
+            lines.append(f"no {name}: {error}")
     return lines

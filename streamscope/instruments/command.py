@@ -21,26 +21,8 @@ from streamscope.cli.user_code import split
 from streamscope.instruments.arguments import Arguments
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from streamscope.instruments.contract import Instrument
     from streamscope.instruments.result import Result
-
-INTERVAL = "95 % interval"
-Tables = Mapping[str, tuple["pd.DataFrame", Mapping[str, str]]]
-"""Name -> (table, units of its columns). The name is added to the file's, "" for the table itself."""
-
-
-def show(table: "pd.DataFrame", title: str, columns: tuple[str, ...] = (), digits: int = 3) -> None:
-    """Print a table; `INTERVAL` among the columns stands for ci_low and ci_high. No value prints "undefined"."""
-    from streamscope.instruments.parquet import print_table
-    from streamscope.instruments.undefined_cells import printable
-
-    shown = printable(table)
-    if INTERVAL in columns:
-        both = zip(shown["ci_low"], shown["ci_high"], strict=True)
-        shown[INTERVAL] = [a if isinstance(a, str) else f"{a:.{digits}f} … {b:.{digits}f}" for a, b in both]
-    print_table(shown[list(columns)] if columns else shown, title, digits=digits)
 
 
 def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
@@ -64,26 +46,9 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
     return bar
 
 
-def write_results(out: Path | None, tables: Tables, **about: Any) -> None:
-    """Write OUT ("" in `tables`), OUT-<name> for the others; nothing without --out.
-
-    `about` goes into the schema metadata, with who computed it.
-    """
-    from streamscope.cli.provenance import provenance
-    from streamscope.instruments.parquet import write_table
-
-    if out is None:
-        return
-    about = {**provenance("cpu"), "run": "none", **about}
-    for name, (table, units) in tables.items():
-        path = _named(out, name)
-        write_table(table, path, units={c: u for c, u in units.items() if c in table}, about=about)
-        print(visible(f"table {path}"))
-
-
 def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
-    """Raise `InputError` before the work where `write_results` cannot write, or would replace a table that another
-    command than `module` wrote."""
+    """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
+    a table that another command than `module` wrote."""
     from streamscope.cli.disk import check_writable
     from streamscope.instruments.parquet import check_own
 
@@ -92,12 +57,8 @@ def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -
     if out.suffix != ".parquet":
         raise InputError(f"--out {out}: the table is parquet, name it {out.with_suffix('.parquet')}")
     for name in names:
-        check_own(_named(out, name), module)
+        check_own(out.with_stem(f"{out.stem}-{name}") if name else out, module)
     check_writable(out)
-
-
-def _named(out: Path, name: str) -> Path:
-    return out.with_stem(f"{out.stem}-{name}") if name else out
 
 
 # ---- the command of an instrument --------------------------------------------------------------

@@ -629,7 +629,7 @@ def test_without_kaleido_the_page_has_no_static_figure_and_says_so(
     table = planted({("lfa", "loss"): [1.8, 1.9], ("std-t", "loss"): [1.7, 1.75]})
     said = write_figures(figure(table, architectures(table)), tmp_path, "svg")
     assert (tmp_path / "figure.html").is_file() and not (tmp_path / "figure.svg").exists()
-    assert said[1].startswith("no figure.svg: the static figure needs kaleido") and "\n" not in said[1]
+    assert said[1].startswith("no figure.svg: ") and "needs kaleido" in said[1] and "\n" not in said[1]
 
 
 def test_code_words_and_prompts_that_measure_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
