@@ -63,7 +63,7 @@ def wide(table: pd.DataFrame, arm: str) -> pd.DataFrame:
     return table[table["preset"] == arm].pivot(index="seed", columns="step", values="loss")
 
 
-def below(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
+def loss_gaps(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
     """Loss of `more` less that of `less`, seeds × steps after `after`, of the seeds and steps that both have wholly."""
     a, b = wide(table, less), wide(table, more)
     seeds = a.index.intersection(b.index)
@@ -71,15 +71,15 @@ def below(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataF
     return gaps.loc[:, (gaps.columns > after) & (len(seeds) > 0)]
 
 
-def sooner(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
-    """How much sooner `less` comes to a loss than `more`, as ln of a ratio of tokens, in the form of `below`.
+def token_gaps(table: pd.DataFrame, less: str, more: str, after: int = 0) -> pd.DataFrame:
+    """How much sooner `less` comes to a loss than `more`, as ln of a ratio of tokens, in the form of `loss_gaps`.
 
     At every evaluation the loss is the higher one of the two, which both have come to by then: ln (tokens that the one
     that has it now has seen / tokens that the other had seen when it first had it), positive where `less` was sooner.
     Tokens between two evaluations lie on a straight line. What lies before the first evaluation is not known, so the
     first one is left out.
     """
-    gaps, tokens = below(table, less, more, after), table.groupby("step")["tokens"].first()
+    gaps, tokens = loss_gaps(table, less, more, after), table.groupby("step")["tokens"].first()
     losses = {arm: wide(table, arm) for arm in (less, more)}
     gaps = gaps.loc[:, gaps.columns > max(one.columns.min() for one in losses.values())]
     for seed in gaps.index:
@@ -106,7 +106,7 @@ def mean_over(gaps: pd.DataFrame, tokens: pd.Series) -> pd.DataFrame:
                         index=gaps.index)  # fmt: skip
 
 
-def until(losses: pd.DataFrame, step: float) -> pd.DataFrame:
+def last_until(losses: pd.DataFrame, step: float) -> pd.DataFrame:
     """The last column of seeds × steps that is not after a step; none where all are."""
     return losses.loc[:, losses.columns <= step].iloc[:, -1:]
 
@@ -121,7 +121,7 @@ def gaps(table: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     tokens = table.groupby("step")["tokens"].first()
     rows = []
     for less, more in pairs:
-        for step, values in below(table, less, more).items():
+        for step, values in loss_gaps(table, less, more).items():
             row = estimate(values.to_numpy(float))
             why, mean = row.pop("why"), row.pop("mean")
             front = {"claim": f"{less} < {more}", "step": step, "tokens": int(tokens[step]), "difference": mean}
@@ -137,7 +137,7 @@ def points(table: pd.DataFrame, at: dict[str, float]) -> pd.DataFrame:
         losses = wide(table, arm)
         whole = losses.dropna(axis=1)
         of = {"lowest": losses.min(axis=1)} | {
-            name: one.iloc[:, 0] for name, step in at.items() if (one := until(whole, step)).shape[1]
+            name: one.iloc[:, 0] for name, step in at.items() if (one := last_until(whole, step)).shape[1]
         }
         for name, values in of.items():
             row = estimate(values.to_numpy(float))

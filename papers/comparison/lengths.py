@@ -1,8 +1,8 @@
 """Losses in windows of the length that most steps of a run had.
 
-    usual       that length; the whole context where a run has no --phases
-    lengths     per run: the loss there, and in windows of the whole context, of positions within that length and beyond
-    curves      the loss there at every snapshot behind warm-up, in place of evaluations in windows of the whole context
+    usual_window  that length; the whole context where a run has no --phases
+    lengths       per run: the loss there, and in windows of the whole context, within that length and beyond
+    curves        the loss there at every snapshot behind warm-up, not in windows of the whole context
 
 A run is validated in windows of its whole context. One that is trained in short windows, and in long ones at its end
 alone, is then asked about positions that it hardly saw: how a model takes these is another question than how well it
@@ -29,7 +29,7 @@ OF_A_POINT = 20_480
 """Validation tokens of a point of a curve, the first ones."""
 
 
-def usual(run: Run) -> tuple[int, float]:
+def usual_window(run: Run) -> tuple[int, float]:
     """Length of the windows that most steps had, and the share of the steps that had it."""
     n_ctx, phases = int(run.config["model"]["n_ctx"]), phases_of(run.config["training"].get("phases"))
     if not phases:
@@ -41,9 +41,9 @@ def usual(run: Run) -> tuple[int, float]:
     return length, n / sum(steps.values())
 
 
-def short(runs: Sequence[Run]) -> bool:
+def has_short_windows(runs: Sequence[Run]) -> bool:
     """Whether windows that most steps of the runs had are shorter than the context."""
-    return any(usual(run)[0] < run.config["model"]["n_ctx"] for run in runs)
+    return any(usual_window(run)[0] < run.config["model"]["n_ctx"] for run in runs)
 
 
 @torch.no_grad()
@@ -63,14 +63,14 @@ def by_position(model: Any, run: Run, length: int, most: int | None = None) -> t
 
 
 def lengths(runs: Sequence[Run], progress: Callable[..., Any] = lambda runs: runs) -> pd.DataFrame:
-    """One row per run: `window` and `share` of `usual`; `loss` and `tokens` in such windows; in windows of the whole
-    context the loss of all positions (`whole`), of those `within` that length and of those `beyond`.
+    """One row per run: `window` and `share` of `usual_window`; `loss` and `tokens` in such windows; in windows of the
+    whole context the loss of all positions (`whole`), of those `within` that length and of those `beyond`.
 
     Raises `InputError` for a run most of whose steps had windows of the whole context: none of its positions is beyond.
     """
     rows = []
     for run in progress(list(runs)):
-        model, (length, share) = load(run.folder, device="cpu"), usual(run)
+        model, (length, share) = load(run.folder, device="cpu"), usual_window(run)
         if length == run.config["model"]["n_ctx"]:
             raise InputError(f"most steps of {run.folder} had windows of its whole context; there is nothing beyond")
         total, tokens = by_position(model, run, length)
@@ -89,7 +89,7 @@ def curves(runs: Sequence[Run], progress: Callable[..., Any] = lambda runs: runs
     snapshot behind warm-up. Raises `InputError` for a run without any."""
     rows = []
     for run in progress(list(runs)):
-        (length, _), folder, last = usual(run), run_folder(run.folder), int(run.manifest["steps"])
+        (length, _), folder, last = usual_window(run), run_folder(run.folder), int(run.manifest["steps"])
         steps = [int(one["step"]) for one in snapshots(folder) if run.warmup <= one["step"] <= last]
         if not steps:
             raise InputError(f"{folder} has no snapshot behind warm-up, for its curve; train with --snapshots log:1000")

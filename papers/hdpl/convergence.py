@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from streamscope.papers.comparison.curves import Reading, below, mean_over, points, sooner, until, wide
+from streamscope.papers.comparison.curves import Reading, last_until, loss_gaps, mean_over, points, token_gaps, wide
 from streamscope.papers.comparison.printed import SMALLEST
 from streamscope.papers.comparison.runs import Run
 
@@ -30,10 +30,10 @@ def readings(curves: pd.DataFrame, runs: Sequence[Run]) -> list[Reading]:
     dense, hybrid, both = "llama", "hdpl", "hdpl < llama"
     warmup = max(run.warmup for run in runs)
     tokens = curves.groupby("step")["tokens"].first()
-    after = below(curves, hybrid, dense, warmup)
+    after = loss_gaps(curves, hybrid, dense, warmup)
     half, plateau = at(runs)["half"], at(runs)["17/20"]
     own = {arm: wide(curves, arm).dropna(axis=1) for arm in (dense, hybrid)}
-    late = until(own[dense], plateau)
+    late = last_until(own[dense], plateau)
     fall = late.sub(own[dense].iloc[:, -1], axis=0)
     rises = {arm: losses.iloc[:, -1] - wide(curves, arm).min(axis=1) for arm, losses in own.items()}
     return [
@@ -43,13 +43,13 @@ def readings(curves: pd.DataFrame, runs: Sequence[Run]) -> list[Reading]:
         ),
         Reading(
             "hdpl-f2-order-10000", both, "loss at half of the steps", "nats/token", PLACE,
-            until(below(curves, hybrid, dense), half), "at the last evaluation in the first half of the steps the "
-            "interval lies above 0", LEAST, "4.38 < 4.44", 4.44 - 4.38,
+            last_until(loss_gaps(curves, hybrid, dense), half), "at the last evaluation in the first half of the steps "
+            "the interval lies above 0", LEAST, "4.38 < 4.44", 4.44 - 4.38,
         ),
         Reading(
             "hdpl-f2-sample-efficiency", both, "tokens to every loss after warm-up, ln of their ratio", "", "Fig. 2",
-            sooner(curves, hybrid, dense, warmup), "at every evaluation after warm-up the hybrid came to the higher of "
-            "the two losses with fewer tokens: the interval lies above 0", LEAST_SOONER,
+            token_gaps(curves, hybrid, dense, warmup), "at every evaluation after warm-up the hybrid came to the "
+            "higher of the two losses with fewer tokens: the interval lies above 0", LEAST_SOONER,
         ),
         Reading(
             "hdpl-s1-convergence", both, "mean loss over the tokens after warm-up", "nats/token", "§1, §4.1",

@@ -104,13 +104,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.check("papers.hdpl.overfit runs/overfit/llama-s0 runs/overfit/hdpl-s0")
 
     from streamscope.cli.errors import InputError
-    from streamscope.papers.comparison.lengths import short
+    from streamscope.papers.comparison.lengths import has_short_windows
     from streamscope.papers.comparison.report import compare, of_quantities
     from streamscope.papers.hdpl.report import in_arms, open_runs
 
     def measure(options: Options) -> "tuple[list[Run], pd.DataFrame]":
         runs = open_runs(options.runs)
-        if short(runs):
+        if has_short_windows(runs):
             raise InputError(
                 "most steps of these runs had windows shorter than the context, in which they were validated; what "
                 "rises there may be of positions that nothing trained. Train with n_ctx of that length"

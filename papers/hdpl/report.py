@@ -51,7 +51,7 @@ def measure(options: Any) -> tuple[list[Run], Tables, dict[str, Any]]:
     """The tables of all runs: losses and curves, in the windows that most steps had, and the penalty."""
     runs = open_runs(options.runs)
     tables = {"losses": losses(runs), "kl": kl(runs)}
-    if not lengths.short(runs):
+    if not lengths.has_short_windows(runs):
         return runs, {**tables, "curves": curves(runs)}, {}
     in_windows = lengths.lengths(runs, progress_bar("lengths"))
     tables |= {"lengths": in_windows, "curves": lengths.curves(runs, progress_bar("curves"))}

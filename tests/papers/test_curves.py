@@ -15,13 +15,13 @@ from streamscope.papers.claims.judged import _word
 from streamscope.papers.claims.ledger import read as ledger
 from streamscope.papers.comparison.curves import (
     Reading,
-    below,
     gaps,
     judged,
+    last_until,
+    loss_gaps,
     mean_over,
     points,
-    sooner,
-    until,
+    token_gaps,
 )
 from streamscope.papers.hdpl.convergence import readings
 
@@ -72,7 +72,7 @@ def test_curves_that_cross_once() -> None:
     said = words(found)
     assert said["hdpl-f2-consistently"] == said["hdpl-f2-sample-efficiency"] == "opposite"
     assert said["hdpl-f2-order-10000"] == "holds" and said["hdpl-s1-convergence"].startswith("not resolved")
-    row = one(below(found, "hdpl", "llama", 100))
+    row = one(loss_gaps(found, "hdpl", "llama", 100))
     plain = found.pivot(index="seed", columns=["preset", "step"], values="loss")
     test = stats.ttest_rel(plain["llama"][500], plain["hdpl"][500])
     assert row["at"] == "500" and row["evaluations"] == 4 and row["difference"] == pytest.approx(-0.18, abs=0.01)
@@ -94,10 +94,10 @@ def test_fewer_than_three_seeds_give_no_verdict(seeds: int) -> None:
     said = words(found)
     assert set(said) == {"undefined: fewer than three seeds"}
     assert {_word(text, "") for text in said} == {"inconclusive"}
-    row = one(below(found, "hdpl", "llama"))
+    row = one(loss_gaps(found, "hdpl", "llama"))
     assert row["difference"] > 0.2 and math.isnan(row["ci_low"]) and math.isnan(row["p"])
     alone = found[(found["preset"] == "hdpl") | (found["seed"] == 5)]
-    assert one(below(alone, "hdpl", "llama"))["direction"] == "undefined: fewer than three seeds"
+    assert one(loss_gaps(alone, "hdpl", "llama"))["direction"] == "undefined: fewer than three seeds"
     assert gaps(alone, [("hdpl", "llama")]).empty
 
 
@@ -150,14 +150,14 @@ def test_always_is_claimed_falsely_no_more_often_than_one_in_twenty() -> None:
 def test_tokens_to_a_loss_are_those_of_straight_lines() -> None:
     """hdpl falls twice as fast: to every loss it needs half of the tokens, wherever it is evaluated."""
     found = planted(lambda step: 6 - 0.008 * step, lambda step: 6 - 0.004 * step, 1)
-    table = sooner(found, "hdpl", "llama")
+    table = token_gaps(found, "hdpl", "llama")
     assert list(table.columns) == [200, 300, 400, 500] and np.allclose(table, math.log(2)), "100 says nothing"
-    assert np.allclose(sooner(found, "llama", "hdpl"), -table), "one distance, seen from the other side"
+    assert np.allclose(token_gaps(found, "llama", "hdpl"), -table), "one distance, seen from the other side"
     early = found[(found["preset"] == "llama") | (found["step"] > 200)]
-    assert list(sooner(early, "hdpl", "llama").columns) == [400, 500], "from hdpl's second evaluation on"
-    assert np.allclose(sooner(early, "hdpl", "llama"), [[math.log(400 / 300), math.log(500 / 300)]]), "at least"
+    assert list(token_gaps(early, "hdpl", "llama").columns) == [400, 500], "from hdpl's second evaluation on"
+    assert np.allclose(token_gaps(early, "hdpl", "llama"), [[math.log(400 / 300), math.log(500 / 300)]]), "at least"
     # llama is at 5.2, 4.8, 4.4 and 4, hdpl at 5.8, 5, 4.6, 4.6, 4.6 and so at 4.8 at 250; llama is at 4.6 at 350
-    crossed = sooner(
+    crossed = token_gaps(
         planted(lambda step: max(6.6 - 0.008 * step, 4.6), lambda step: 6 - 0.004 * step, 1), "hdpl", "llama"
     )
     plain = [math.log(200 / 175), math.log(300 / 250), -math.log(400 / 350), -math.log(500 / 350)]
@@ -168,7 +168,7 @@ def test_means_over_tokens_and_points_of_a_curve() -> None:
     frame = pd.DataFrame([[1.0, 3.0, 3.0], [0.0, 0.0, 4.0]], columns=[100, 200, 400])
     tokens = pd.Series({100: 1000, 200: 2000, 400: 4000})
     assert mean_over(frame, tokens).to_numpy().tolist() == [[(2 * 1000 + 3 * 2000) / 3000], [(2 * 2000) / 3000]]
-    assert list(until(frame, 399).columns) == [200] and until(frame, 99).shape[1] == 0
+    assert list(last_until(frame, 399).columns) == [200] and last_until(frame, 99).shape[1] == 0
     found = planted(falling, lambda step: falling(step) + (step == 500), 3)
     table = points(found, {"half": 250, "last": 500, "none": 50}).set_index(["preset", "point"])
     assert list(table.loc["llama"].index) == ["lowest", "half", "last"] and table.loc[("hdpl", "half"), "step"] == "200"
@@ -185,9 +185,9 @@ def test_means_over_tokens_and_points_of_a_curve() -> None:
 def test_only_steps_that_all_pairs_have_are_compared() -> None:
     found = planted(lambda step: falling(step) - 0.3, falling)
     less = found[~((found["step"] == 300) & (found["seed"] == 1) & (found["preset"] == "hdpl"))]
-    assert list(below(less, "hdpl", "llama").columns) == [100, 200, 400, 500]
+    assert list(loss_gaps(less, "hdpl", "llama").columns) == [100, 200, 400, 500]
     fewer = less[~((less["seed"] == 2) & (less["preset"] == "llama"))]
-    assert list(below(fewer, "hdpl", "llama").index) == [0, 1]
+    assert list(loss_gaps(fewer, "hdpl", "llama").index) == [0, 1]
 
 
 def test_every_claim_about_curves_is_a_row_of_the_ledger() -> None:

@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.comparison.lengths import by_position, curves, lengths, short, usual
+from streamscope.papers.comparison.lengths import by_position, curves, has_short_windows, lengths, usual_window
 from streamscope.papers.comparison.losses import losses
 from streamscope.papers.comparison.runs import Run, opened
 from streamscope.papers.hdpl import main, overfit
@@ -36,7 +36,7 @@ def runs(corpus, tmp_path_factory) -> list[Run]:
 
 
 def test_the_usual_length_is_that_of_most_steps(runs: list[Run]) -> None:
-    assert [usual(run) for run in runs] == [(16, 0.8)] * 2 and short(runs)
+    assert [usual_window(run) for run in runs] == [(16, 0.8)] * 2 and has_short_windows(runs)
 
 
 def test_a_page_says_the_windows_that_training_had(runs: list[Run]) -> None:
@@ -100,7 +100,7 @@ def test_a_run_without_snapshots_and_one_without_short_windows(corpus, runs: lis
         curves([opened(str(bare), PRESETS)])
     train(arguments(corpus, tmp_path / "whole", preset="llama"))
     whole = opened(str(tmp_path / "whole"), PRESETS)
-    assert not short([whole])
+    assert not has_short_windows([whole])
     with pytest.raises(InputError, match="nothing beyond"):
         lengths([whole])
 
