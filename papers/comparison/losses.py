@@ -8,7 +8,6 @@ Whether two presets come in the printed order is a claim like others (`order`, b
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
@@ -20,7 +19,7 @@ from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
 from streamscope.papers.comparison.printed import Order
 from streamscope.papers.comparison.runs import Run, opened
-from streamscope.papers.comparison.seeds import NAN, estimate, spread
+from streamscope.papers.comparison.seeds import NAN, estimate, put_interval, spread
 from streamscope.papers.comparison.verdicts import order_row, with_verdicts
 from streamscope.probes.mixing import kept_step
 
@@ -74,16 +73,6 @@ def losses(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _of_loss(row: dict[str, Any], values: np.ndarray) -> dict[str, str]:
-    """Puts the intervals of the loss and of its sd over seeds into a row; why what has none."""
-    why: dict[str, str] = {}
-    for name, of, numbers in (("loss", "mean", estimate(values)), ("loss_sd", "sd", spread(values))):
-        for column, cell in ((name, of), (f"{name}_low", "ci_low"), (f"{name}_high", "ci_high")):
-            row[column] = numbers[cell]
-            why |= {column: numbers["why"][cell]} if cell in numbers["why"] and row[column] != row[column] else {}
-    return why
-
-
 def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) -> pd.DataFrame:
     """One row per preset: mean loss over seeds, and its difference to `control` over the seeds that both have.
 
@@ -106,7 +95,8 @@ def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) ->
             "printed": paper.value if paper else NAN, "printed_difference": NAN, "all_seeds": "",
         }  # fmt: skip
         why = {} if paper else {"printed": "the paper prints none"}
-        why |= _of_loss(row, one.to_numpy(float))
+        put_interval(row, why, "loss", estimate(one.to_numpy(float)))
+        put_interval(row, why, "loss_sd", spread(one.to_numpy(float)), "sd")
         if preset == control:
             why |= dict.fromkeys(("difference", "sd", "ci_low", "ci_high", "printed_difference"), "the control itself")
             compared_rows.append({**row, "undefined": note(why)})

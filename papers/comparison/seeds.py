@@ -4,7 +4,7 @@ A table of quantities has one row per run and number: preset, seed, quantity, va
 which a quantity is undefined is left out and counted; with one seed left there is no interval.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,6 +116,15 @@ def against_zero(values: np.ndarray, none: str = "no seed") -> dict[str, Any]:
     if reason := numbers["why"].get("ci_low"):
         return {**numbers, "p": NAN, "why": {**numbers["why"], "p": reason}}
     return {**numbers, "p": float(clustered_t(values, np.ones(len(values))).p)}
+
+
+def put_interval(
+    row: dict[str, Any], why: dict[str, str], name: str, numbers: Mapping[str, Any], of: str = "mean"
+) -> None:
+    """A number of `estimate` and its interval as the columns NAME, NAME_low and NAME_high of a row, with reasons."""
+    for cell, column in ((of, name), ("ci_low", f"{name}_low"), ("ci_high", f"{name}_high")):
+        row[column] = numbers[cell]
+        why |= {column: numbers["why"][cell]} if cell in numbers["why"] else {}
 
 
 def over_seeds(quantities: pd.DataFrame) -> pd.DataFrame:

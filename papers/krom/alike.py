@@ -16,7 +16,7 @@ import pandas as pd
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, printed
-from streamscope.papers.comparison.seeds import NAN, estimate, paired, seeds_of, spread
+from streamscope.papers.comparison.seeds import NAN, estimate, paired, put_interval, seeds_of, spread
 from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
 from streamscope.papers.krom.figure import label
 from streamscope.papers.krom.mixing import ARM, NO_BIAS
@@ -59,21 +59,16 @@ def stream_similarity(mixing: pd.DataFrame) -> pd.DataFrame:
         row["seeds"] = ", ".join(map(str, sorted(runs["seed"])))
         why = {"b_res": NO_BIAS}
         for name, of in (("cosine", arm), ("shuffled", arm + SHUFFLED)):
-            _put(row, why, name, estimate(seeds_of(numbers, "cosine", of)[0], EQUAL))
-        _put(row, why, "cosine_sd", spread(seeds_of(numbers, "cosine", arm)[0]), "sd")
-        _put(row, why, "excess", paired(numbers, "cosine", arm, arm + SHUFFLED))
-        _put(row, why, "left", paired(numbers, "disagreement", arm, arm + SHUFFLED, ratio=True, resolution=SAME))
+            put_interval(row, why, name, estimate(seeds_of(numbers, "cosine", of)[0], EQUAL))
+        put_interval(row, why, "cosine_sd", spread(seeds_of(numbers, "cosine", arm)[0]), "sd")
+        put_interval(row, why, "excess", paired(numbers, "cosine", arm, arm + SHUFFLED))
+        put_interval(
+            row, why, "left", paired(numbers, "disagreement", arm, arm + SHUFFLED, ratio=True, resolution=SAME)
+        )
         for name in ("excess", "left"):
             row[f"{name}_by_seed"] = _by_seed(runs, name)
         rows.append({**row, "undefined": note({k: text for k, text in why.items() if row[k] != row[k]})})
     return pd.DataFrame(rows)
-
-
-def _put(row: dict[str, Any], why: dict[str, str], name: str, numbers: dict[str, Any], of: str = "mean") -> None:
-    for own, ending in ((of, ""), ("ci_low", "_low"), ("ci_high", "_high")):
-        row[name + ending] = numbers[own]
-        if own in numbers["why"]:
-            why[name + ending] = numbers["why"][own]
 
 
 def _by_seed(runs: pd.DataFrame, name: str) -> str:

@@ -121,7 +121,7 @@ def table(quantities: "pd.DataFrame", modules: int, biases: Sequence[float] = BI
     import pandas as pd
 
     from streamscope.instruments.undefined_cells import note
-    from streamscope.papers.comparison.seeds import estimate, seeds_of
+    from streamscope.papers.comparison.seeds import estimate, put_interval, seeds_of
 
     rows = []
     for bias in biases:
@@ -130,9 +130,7 @@ def table(quantities: "pd.DataFrame", modules: int, biases: Sequence[float] = BI
         why: dict[str, str] = {}
         for name in QUANTITIES:
             one = estimate(seeds_of(quantities, name, f"{bias:g}")[0])
-            for column, cell in ((name, "mean"), (f"{name}_low", "ci_low"), (f"{name}_high", "ci_high")):
-                row[column] = one[cell]
-                why |= {column: one["why"][cell]} if cell in one["why"] else {}
+            put_interval(row, why, name, one)
         rows.append({**row, "n": one["n"], "undefined": note(why)})
     return pd.DataFrame(rows)
 

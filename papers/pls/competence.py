@@ -22,7 +22,7 @@ import pandas as pd
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.diagonality import OWN
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, Ratio
-from streamscope.papers.comparison.seeds import NAN, estimate, seeds_of
+from streamscope.papers.comparison.seeds import NAN, estimate, put_interval, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
 from streamscope.papers.pls.runs import PRESETS
 from streamscope.papers.pls.verdicts import LARGEST
@@ -59,10 +59,7 @@ def competence(baselines: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = {"preset": preset, "task": task, "n": len(one)}
         why: dict[str, str] = {}
         for name in MEASURED:
-            numbers = estimate(one[name].dropna().to_numpy(float), "not measured")
-            row |= {name: numbers["mean"], f"{name}_low": numbers["ci_low"], f"{name}_high": numbers["ci_high"]}
-            ends = {"mean": name, "ci_low": f"{name}_low", "ci_high": f"{name}_high"}
-            why |= {ends[k]: text for k, text in numbers["why"].items() if k in ends}
+            put_interval(row, why, name, estimate(one[name].dropna().to_numpy(float), "not measured"))
         low, p = row["log_odds_low"], row["probability"]
         chance = not (row["log_odds"] if low != low else low) > 0  # also where nothing was measured
         width = "" if low != low else f" ({low:+.3f} … {row['log_odds_high']:+.3f})"
