@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.observations import Measure
+from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
@@ -102,6 +102,19 @@ class Losses:
     kl: np.ndarray
     shift: np.ndarray
     tokens: np.ndarray
+
+    def blocks(self, cells: pd.DataFrame, units: pd.DataFrame, **measures: Measure) -> dict[str, Observations]:
+        """Observations of the named sums (loss, percent, kl, shift); the first cell is unedited, then each variant.
+
+        Sizes are tokens; those of `percent` the unedited losses.
+        """
+        made, nothing = {}, np.zeros_like(self.baseline)
+        changes = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
+        for name, measure in measures.items():
+            first, others = changes.get(name, (self.baseline, self.edited))
+            total, size = np.concatenate([first[None], others]), self.baseline if name == "percent" else self.tokens
+            made[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
+        return made
 
 
 @torch.no_grad()

@@ -21,7 +21,15 @@ from streamscope.cli.errors import unknown
 from streamscope.instruments.about_model import readable, title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, estimate_all
+from streamscope.instruments.observations import (
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    effect_contrasts,
+    estimate,
+    estimate_all,
+)
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, head_sets, plan
@@ -146,12 +154,7 @@ def contrasts_of(
         share = {i: w / len(drawn) for i, w in drawn.items()}
         none = why or (IDENTITY if g == 1 else NO_DRAWS if not drawn else "")
         out += [
-            Contrast(quantity="edited", weights={edited: 1.0}, labels=row, null=None),
-            Contrast(quantity="baseline", weights={0: 1.0}, labels=row, null=None),
-            Contrast(
-                quantity="delta", weights={edited: 1.0, 0: -1.0}, labels=row, missing=why,
-                family=f"delta of {measure} at {g!r}",
-            ),
+            *effect_contrasts("edited", {edited: 1.0}, 0, row, missing=why, family=f"delta of {measure} at {g!r}"),
             Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
             Contrast(
                 quantity="above", labels=row, family=f"above of {measure} at {g!r}", missing=none,
@@ -180,13 +183,8 @@ def contrasts_of(
 
 def add_losses(seen: InstrumentData, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
     """Add the loss of every document, and its change in percent of the unedited loss."""
-    total = np.concatenate([losses.baseline[None], losses.edited])
-    cells, contrasts = cells_of(sweep), contrasts_of(sweep, "loss")
-    seen.blocks["loss"] = Observations(
-        measure=NATS, cells=cells, units=units, total=total, size=losses.tokens.astype(float)
-    )
-    seen.contrasts["loss"] = contrasts
-    seen.blocks["percent"] = Observations(measure=PERCENT, cells=cells, units=units, total=total, size=losses.baseline)
+    seen.blocks |= losses.blocks(cells_of(sweep), units, loss=NATS, percent=PERCENT)
+    seen.contrasts["loss"] = contrasts_of(sweep, "loss")
     seen.contrasts["percent"] = [
         Contrast(quantity="percent", weights={at + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g!r}")
         for (heads, g), at in zip(sweep.cells, sweep.index, strict=True)

@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, effect_contrasts
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
@@ -82,9 +82,7 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
         labels, none = {"task": task, "group": group}, "" if drawn else NO_DRAWS
         less = {i: -w for i, w in share.items()}
         out += [
-            Contrast(quantity="edited", weights={edited: 1.0}, labels=labels, null=None),
-            Contrast(quantity="baseline", weights={base: 1.0}, labels=labels, null=None),
-            Contrast(quantity="delta", weights={edited: 1.0, base: -1.0}, labels=labels),
+            *effect_contrasts("edited", {edited: 1.0}, base, labels),
             Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=none),
             Contrast(quantity="above", weights={edited: 1.0, **less}, labels=labels, missing=none),
         ]

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -12,7 +11,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.abliterate import Abliterate
@@ -69,11 +68,7 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> In
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"
     title += f"; {opened.title()}, {found.tokens.sum():,} tokens" + (f"; direction {found_in}" if found_in else "")
     cells = pd.DataFrame({"variant": ["before", "after", *["random"] * how.draws], "draw": [0, 0, *range(how.draws)]})
-    of: dict[str, Any] = {"cells": cells, "units": opened.units(), "size": found.tokens.astype(float)}
-    blocks = {
-        "loss": Observations(measure=LOSS, total=np.concatenate([found.baseline[None], found.edited]), **of),
-        "kl": Observations(measure=KL, total=np.concatenate([0 * found.baseline[None], found.kl]), **of),
-    }
+    blocks = found.blocks(cells, opened.units(), loss=LOSS, kl=KL)
     row, missing = {"what": "direction"}, "" if how.draws else NO_DRAWS
     of_random = {2 + draw: 1 / how.draws for draw in range(how.draws)}
     contrasts = {

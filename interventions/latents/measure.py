@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Text
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, effect_contrasts
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits.latents import Latents as LatentValues
@@ -104,19 +104,11 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Instr
         edits = [cell.edits() for cell in measured]
         losses = document_losses(model, documents.shards, edits, kl="forward", **documents.limits, progress=progress)
         keys = pd.DataFrame([NOTHING, *(cell.labels for cell in measured)])
-        common: dict[str, Any] = {"cells": keys, "units": documents.units(), "size": losses.tokens.astype(float)}
-        total = np.concatenate([losses.baseline[None], losses.edited])
-        seen.blocks["loss"] = Observations(measure=NATS, total=total, **common)
-        moved = np.concatenate([np.zeros_like(losses.baseline)[None], losses.kl])
-        seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=moved, **common)
+        seen.blocks |= losses.blocks(keys, documents.units(), loss=NATS, kl=replace(NATS, name="kl"))
         seen.contrasts |= {"loss": [], "kl": []}
         for i, cell in enumerate(measured, 1):
             labels, family = cell.labels, f"delta of {cell.kind} {cell.amount!r}"
-            seen.contrasts["loss"] += [
-                Contrast(quantity="loss", weights={i: 1.0}, labels=labels, null=None),
-                Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
-                Contrast(quantity="delta", weights={i: 1.0, 0: -1.0}, labels=labels, family=family),
-            ]
+            seen.contrasts["loss"] += effect_contrasts("loss", {i: 1.0}, 0, labels, family=family)
             seen.contrasts["kl"].append(Contrast(quantity="kl", weights={i: 1.0}, labels=labels, null=None))
         loss = losses.baseline.sum() / losses.tokens.sum()
         seen.about["title"]["latents"] = (

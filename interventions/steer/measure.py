@@ -12,7 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import document_rows
@@ -106,18 +106,11 @@ def add_divergence(
     seen: InstrumentData, found: Losses, scales: Sequence[float], draws: int, units: pd.DataFrame
 ) -> None:
     """Blocks of loss, KL and shift: unedited, under the direction at every scale, and under each random direction."""
-    n, nothing = len(scales), np.zeros((1, len(found.tokens)))
+    n = len(scales)
     keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
     cells = pd.DataFrame([{"scale": np.nan, "draw": -1}, *keys])
-    totals = {
-        "loss": np.concatenate([found.baseline[None], found.edited]),
-        "kl": np.concatenate([nothing, found.kl]),
-        "shift": np.concatenate([nothing, found.shift]),
-    }
-    tokens = found.tokens.astype(float)
-    for name, total in totals.items():
-        seen.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=tokens)
-        seen.contrasts[name] = []
+    seen.blocks |= found.blocks(cells, units, **MEASURES)
+    seen.contrasts |= {name: [] for name in MEASURES}
     for i, scale in enumerate(scales, 1):
         labels, fixed = {"scale": float(scale)}, BASELINE if scale == 0 else ""
         random = {i + n * (draw + 1): 1 / draws for draw in range(draws)}

@@ -11,7 +11,7 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Observations, estimate_all
+from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts, estimate_all
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows
@@ -195,25 +195,18 @@ def seen_of(
     units: pd.DataFrame, title: str = "loss without a stream",
 ) -> InstrumentData:  # fmt: skip
     """The loss of every document under every edit, in nats and in percent; random methods are means over draws."""
-    total = np.concatenate([losses.baseline[None], losses.edited])
     keys = [{**cell.labels, "draw": i} for cell, at in zip(cells, index, strict=True) for i in range(len(at))]
     table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
-    sizes = {"loss": (NATS, losses.tokens.astype(float)), "percent": (PERCENT, losses.baseline)}
     contrasts: dict[str, list[Contrast]] = {"loss": [], "percent": []}
     for cell, at in zip(cells, index, strict=True):
-        edited, labels = {i + 1: 1 / len(at) for i in at}, cell.labels
-        common: dict[str, Any] = {"labels": labels, "family": f"{cell.stream}, {cell.method}"}
-        why = EMPTY if empty_stream(model, cell) else ""
-        contrasts["loss"] += [
-            Contrast(quantity="loss", weights=edited, labels=labels, null=None),
-            Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
-            Contrast(quantity="delta", weights={**edited, 0: -1.0}, missing=why, **common),
-        ]
-        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, missing=why, **common))
-    blocks = {
-        name: Observations(measure=measure, cells=table, units=units, total=total, size=size)
-        for name, (measure, size) in sizes.items()
-    }
+        edited = {i + 1: 1 / len(at) for i in at}
+        common: dict[str, Any] = {
+            "labels": cell.labels, "family": f"{cell.stream}, {cell.method}",
+            "missing": EMPTY if empty_stream(model, cell) else "",
+        }  # fmt: skip
+        contrasts["loss"] += effect_contrasts("loss", edited, 0, **common)
+        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, **common))
+    blocks = losses.blocks(table, units, loss=NATS, percent=PERCENT)
     return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
 
 

@@ -11,7 +11,15 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, ranks
+from streamscope.instruments.observations import (
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    Reasons,
+    effect_contrasts,
+    ranks,
+)
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
@@ -210,15 +218,10 @@ def add_measure(
             readout, kind, _ = parts[part]
             edited = at[cell, part] = put(cell.edit, part, **cell.labels)
             labels = {**cell.labels, "part": part}
-            contrasts += [
-                Contrast(quantity="edited", weights={edited: 1.0}, labels=labels, null=None),
-                Contrast(quantity="baseline", weights={base[part]: 1.0}, labels=labels, null=None),
-                Contrast(
-                    quantity="delta", weights={edited: 1.0, base[part]: -1.0}, labels=labels,
-                    family=f"{name}, {cell.group} at {cell.gate!r}, {kind}",
-                    missing=_no_effect(name, readout, cell, n_layers),
-                ),
-            ]  # fmt: skip
+            contrasts += effect_contrasts(
+                "edited", {edited: 1.0}, base[part], labels, missing=_no_effect(name, readout, cell, n_layers),
+                family=f"{name}, {cell.group} at {cell.gate!r}, {kind}",
+            )  # fmt: skip
     for cell in protocol.draws:
         edited = at[cell, "all"] = put(cell.edit, "all", **cell.labels)
         weights, labels = {edited: 1.0, base["all"]: -1.0}, {**cell.labels, "part": "all"}

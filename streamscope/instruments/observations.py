@@ -206,6 +206,21 @@ def each(quantity: str, cells: pd.DataFrame, **how: Any) -> list[Contrast]:
     ]
 
 
+def effect_contrasts(
+    quantity: str, edited: Mapping[int, float], base: int, labels: Mapping[str, Any], **how: Any
+) -> list[Contrast]:
+    """An edited value, the baseline, and `delta`, their difference, which alone is tested.
+
+    `how` are other fields of the difference.
+    """
+    described: dict[str, Any] = {"labels": labels, "null": None}
+    return [
+        Contrast(quantity=quantity, weights=edited, **described),
+        Contrast(quantity="baseline", weights={base: 1.0}, **described),
+        Contrast(quantity="delta", weights={**edited, base: -1.0}, labels=labels, **how),
+    ]
+
+
 @dataclass(frozen=True)
 class Estimates:
     """`frame`: one row per contrast with its labels, quantity, `NUMBERS`, n and clusters; why cells have no value."""
