@@ -94,6 +94,8 @@ class Attention(Part):
     """Number of key-value heads, each shared by consecutive query heads (grouped queries); 0: one per query head."""
     qk_norm: Norm | None = None
     """Norm of each head's queries and keys, before positions."""
+    window: int = 0
+    """Keys that a query sees, the last ones up to its own (Mistral); 0: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +227,8 @@ class ModelConfig:
         for name, rate in (("dropout", self.dropout), ("attention.dropout", self.attention.dropout)):
             if not 0.0 <= rate < 1.0:
                 raise InputError(f"{name} must lie in [0, 1), got {rate}")
+        if attention.window < 0 or getattr(self.positions, "skip", 0) < 0:
+            raise InputError("attention.window and positions.skip must not be negative")
         if isinstance(self.positions, Rope):
             rotated = self.d_head * self.positions.fraction
             if rotated != int(rotated) or int(rotated) % 2 or not 0 < rotated <= self.d_head:

@@ -276,6 +276,8 @@ class Rope(Positions):
     """Fraction of each head's width that is rotated (Canon recommends 0.25)."""
     stretch: Stretch | None = None
     """Slower rotations for a longer context than in training."""
+    skip: int = 0
+    """k: layers k, 2k, …, counted from 1, are not rotated and have no positions (SmolLM3); 0: every layer is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -90,13 +90,15 @@ class Attention(WithProjections):
 
     o: Projection
 
-    def __init__(self, config: c.ModelConfig) -> None:
+    def __init__(self, config: c.ModelConfig, layer: int = 0) -> None:
         super().__init__()
         self.memory: dict[int, KeyValues] = {}
         """By thread, keys and values of earlier passes, during `models.generate`."""
         spec, d, self.n_heads = config.attention, config.d_model, config.n_heads
-        self.d_head, self.dropout = config.d_head, spec.dropout
-        self.positions = module_for(config.positions)(config.positions, self.d_head, self.n_heads, config.n_ctx)
+        self.d_head, self.dropout, self.window = config.d_head, spec.dropout, spec.window
+        skip = getattr(config.positions, "skip", 0)
+        positions = c.NoPositions() if skip and (layer + 1) % skip == 0 else config.positions
+        self.positions = module_for(positions)(positions, self.d_head, self.n_heads, config.n_ctx)
         self.kv_heads = config.kv_heads
         self.widths = (self.n_heads * self.d_head, *(self.kv_heads * self.d_head,) * 2)
         for name, width in zip("qkv", self.widths, strict=True):
@@ -191,7 +193,7 @@ class Attention(WithProjections):
 
     def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None, keys_at: Tensor | None) -> tuple[Tensor, Tensor]:
         q, k = self.positions.rotate(q, at), self.positions.rotate(k, keys_at)
-        if self.positions.spec.rotates:
+        if "hook_rot_q" in self._modules:
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         return q, k
 
@@ -207,11 +209,13 @@ class Attention(WithProjections):
         drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
         if drops or self.hook_attn_scores.listening or self.hook_pattern.listening:
             z = self._explicit(q, k, v, bias, rate)
-        elif bias is None:
+        elif bias is None and not 0 < self.window < q.shape[2]:
             z = causal_attention(q, k, v, rate)
         else:
-            mask = bias.masked_fill(_future(q.shape[2], q.device), -torch.inf).to(q.dtype)
-            mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
+            mask = ~self._hidden(q)
+            if bias is not None:
+                mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
+                mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
         return (z if self.training else _keep_nan(z, q, k)).transpose(1, 2)
 
@@ -227,17 +231,25 @@ class Attention(WithProjections):
         k, v = self._repeat_shared(k), self._repeat_shared(v)
         own = pick(k, at)
         q, own, k, v = (t.transpose(1, 2) for t in (q, own, k, v))
-        mask = torch.arange(k.shape[2], device=k.device) <= at[:, None, :, None]  # [B, 1, P, T]
+        keys = torch.arange(k.shape[2], device=k.device)
+        mask = keys <= at[:, None, :, None]  # [B, 1, P, T]
+        if self.window:
+            mask &= keys > at[:, None, :, None] - self.window
         bias = self.positions.bias(k.shape[2])
         if bias is not None:
             mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
         return _keep_nan(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
 
+    def _hidden(self, q: Tensor) -> Bool[Tensor, "T T"]:
+        """True where a key lies after its query [B, H, T, K], or before the query's window."""
+        ones = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
+        return ones.triu(1) | ones.tril(-self.window) if self.window else ones.triu(1)
+
     def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float) -> Tensor:
         scores = q @ k.mT / math.sqrt(self.d_head)
         if bias is not None:
             scores = scores + bias
-        scores = self.hook_attn_scores(scores.masked_fill(_future(q.shape[2], q.device), -torch.inf))
+        scores = self.hook_attn_scores(scores.masked_fill(self._hidden(q), -torch.inf))
         pattern = self.hook_pattern(scores.softmax(-1))
         return (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
 
@@ -313,8 +325,3 @@ class _NarrowAttention(torch.autograd.Function):
 def pick(x: Float[Tensor, "B T ..."], at: Int[Tensor, "B P"]) -> Float[Tensor, "B P ..."]:
     """Select from each row of x its own positions, counted from 0."""
     return x[torch.arange(x.shape[0], device=x.device)[:, None], at]
-
-
-def _future(n: int, device: torch.device) -> Tensor:
-    """A mask [T, T], True where the key lies after the query."""
-    return torch.ones(n, n, dtype=torch.bool, device=device).triu(1)

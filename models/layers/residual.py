@@ -74,7 +74,7 @@ class Block(nn.Module):
         self.value_path = spec.value_path
         if self.value_path == "own":
             self.ln1_v = norm(config.norm, d, heads)
-        self.attn = Attention(config)
+        self.attn = Attention(config, layer)
         self.hook_attn_out = HookPoint()
         self.hook_mlp_in = HookPoint()
         self.ln2 = norm(config.norm, d, heads)

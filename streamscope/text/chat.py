@@ -26,7 +26,8 @@ def read_template(folder: Path) -> str | None:
     if (folder / TEMPLATE).is_file():
         return read_bytes(folder / TEMPLATE, REMEDY).decode("utf-8-sig", errors="replace")
     path = folder / "tokenizer_config.json"
-    found = read_json(path, dict[str, Any], REMEDY).get("chat_template") if path.is_file() else None
+    fields = read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else {}
+    found = fields.get("chat_template")
     if isinstance(found, list):
         named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
         found = named.get("default")
@@ -63,4 +64,5 @@ def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool,
                 raise TemplateError(f"it writes more than {LONGEST:,} characters")
         return "".join(parts)
     except Exception as error:  # a template may raise anything
-        raise InputError(f"the model's chat template cannot write these messages: {error}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the model's chat template cannot write these messages: {reason}") from None

@@ -16,6 +16,7 @@ from streamscope.instruments.data import Documents
 from streamscope.interventions import Ablate
 from streamscope.models import load
 from streamscope.models.describe import main as describe
+from streamscope.text.tokenizer import Tokenizer
 from tests.models import test_huggingface as cases
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
@@ -150,6 +151,35 @@ def test_tokens_chats_and_results_of_a_file(tmp_path: Path, capsys: pytest.Captu
         load(f"hf:{tmp_path}")
     with pytest.raises(InputError, match=r"is a GGUF file: write hf:"):
         load(path)
+
+
+def test_templates_of_folders_run_in_the_sandbox(tmp_path: Path) -> None:
+    """From chat_template.jinja, else tokenizer_config.json; a template neither changes nor reaches anything."""
+    (tmp_path / "tokenizer.json").write_text(ZOO.read_text())
+    config = {"model_max_length": 10**30, "eos_token": "<|endoftext|>"}
+    chat = [{"role": "user", "content": "Lily"}]
+
+    def ids(template: Any) -> list[int]:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+        return Tokenizer.load(tmp_path).chat(chat)
+
+    plain = Tokenizer.load(tmp_path)
+    want = [*plain.encode("user: Lily", bos=False), 0]
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{{ eos_token }}{% endfor %}"
+    assert (
+        ids(template) == ids([{"name": "tool_use", "template": "x"}, {"name": "default", "template": template}]) == want
+    )
+    Tokenizer.load(tmp_path).save(tmp_path / "kept.json")
+    assert (tmp_path / "chat_template.jinja").read_text() == template
+    assert ids("other") == want, "the file goes before tokenizer_config.json"
+    (tmp_path / "chat_template.jinja").unlink()
+    for bad in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% if %}",
+                "{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}"):  # fmt: skip
+        with pytest.raises(InputError, match="chat template cannot write these messages") as caught:
+            ids(bad)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="has no chat template"):
+        ids(None)
 
 
 def test_what_no_part_computes_is_refused_by_name(tmp_path: Path) -> None:

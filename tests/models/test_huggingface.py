@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.edits import scale_heads
 from streamscope.models import load
-from streamscope.models.hooks import capture, edit
+from streamscope.models.head_spec import Head
+from streamscope.models.hooks import capture, edit, expected_hooks
 from streamscope.models.interop.huggingface import main
+from streamscope.models.sweep import Trajectories
 
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)
@@ -35,6 +38,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-linear": ("Llama", dict(LLAMA, rope_parameters=dict(rope_type="linear", rope_theta=500.0, factor=2.5))),
     "qwen2": ("Qwen2", dict(LLAMA)),
     "qwen3": ("Qwen3", dict(LLAMA, head_dim=16)),
+    "mistral": ("Mistral", dict(LLAMA, sliding_window=7, head_dim=16)),
+    "mistral-unwindowed": ("Mistral", dict(LLAMA, sliding_window=None, tie_word_embeddings=True,
+                                           rope_parameters=LLAMA3)),
+    "smollm3": ("SmolLM3", dict(LLAMA, no_rope_layer_interval=2, attention_bias=True, pad_token_id=0)),
+    "smollm3-untied": ("SmolLM3", dict(LLAMA, no_rope_layers=[1, 1, 0], tie_word_embeddings=False, mlp_bias=True,
+                                       pad_token_id=0)),
+    "phi3": ("Phi3", dict(LLAMA, sliding_window=9, pad_token_id=0)),
+    "phi3-partly-rotated": ("Phi3", dict(LLAMA, num_attention_heads=3, num_key_value_heads=3, pad_token_id=0,
+                                         tie_word_embeddings=True,
+                                         rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                                              partial_rotary_factor=0.75))),
 }  # fmt: skip
 
 
@@ -59,8 +73,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", CASES)
 def test_logits_are_the_librarys(kind: str, tmp_path: Path) -> None:
     peer = theirs(kind)
-    peer.save_pretrained(tmp_path / "model", max_shard_size="60KB" if kind == "llama" else "5GB")
-    assert (tmp_path / "model" / "model.safetensors.index.json").is_file() == (kind == "llama"), "sharded"
+    sharded = kind in ("llama", "mistral", "smollm3", "phi3")
+    peer.save_pretrained(tmp_path / "model", max_shard_size="60KB" if sharded else "5GB")
+    assert (tmp_path / "model" / "model.safetensors.index.json").is_file() == sharded
     model = load(f"hf:{tmp_path / 'model'}")
     tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -69,6 +84,52 @@ def test_logits_are_the_librarys(kind: str, tmp_path: Path) -> None:
     scale = want.abs().max()
     assert ((got - want).abs().max() / scale).item() < 1e-5
     assert model.n_params() == sum(p.numel() for p in peer.parameters())
+
+
+@pytest.mark.parametrize("kind", CASES)
+@torch.no_grad()
+def test_weights_in_bf16_are_the_same_numbers(kind: str, tmp_path: Path) -> None:
+    """As most models are published: read as fp32, they give the logits of the library's fp32 pass."""
+    peer = theirs(kind)
+    peer.to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    peer = type(peer).from_pretrained(tmp_path / "model", dtype=torch.float32)
+    tokens = torch.randint(0, 260, (2, 40), generator=torch.Generator().manual_seed(1))
+    got, want = load(f"hf:{tmp_path / 'model'}")(tokens), peer(tokens).logits
+    assert ((got - want).abs().max() / want.abs().max()).item() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mistral", "smollm3", "phi3"])
+@torch.no_grad()
+def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind: str, tmp_path: Path) -> None:
+    peer = theirs(kind)
+    peer.save_pretrained(tmp_path / "model")
+    model = load(f"hf:{tmp_path / 'model'}")
+    tokens = torch.randint(1, 260, (2, 24), generator=torch.Generator().manual_seed(2))
+    assert {name for name, _ in expected_hooks(model.config)} == set(model.hook_dict)
+    window = model.config.attention.window or 24
+    distance = torch.arange(24)[:, None] - torch.arange(24)
+    pattern = model.patterns(tokens)
+    assert bool((pattern[..., (distance < 0) | (distance >= window)] == 0).all())
+    assert bool((pattern[..., (distance >= 0) & (distance < window)] > 0).all())
+    torch.testing.assert_close(pattern[:, 1], peer_patterns(peer, tokens)[1], rtol=1e-4, atol=1e-6)
+    with capture(model, ["blocks.1.attn.hook_q", "blocks.1.attn.hook_rot_q"]) as found:
+        model(tokens)
+    assert torch.equal(*found.values()) == (kind == "smollm3"), "layer 2 of SmolLM3 has no positions"
+    at = torch.tensor([[3, 20], [11, 23]])
+    sweep = [{}, scale_heads([Head(0, 1)], 0.0), scale_heads([Head(2, 3)], 0.0)]
+    for arrival in Trajectories(model, tokens, sweep, at=at):
+        for which, h in zip(arrival.edits, arrival.h, strict=True):
+            with edit(model, sweep[which[0]]):
+                want = model(tokens, logits_at=at)
+            torch.testing.assert_close(h[:, :2] @ model.head.T, want, rtol=1e-4, atol=1e-4)
+    want = peer.generate(tokens, max_new_tokens=14, do_sample=False, eos_token_id=None)
+    assert model.generate(tokens, max_new_tokens=14, temperature=0, stop_at_eos=False) == want.tolist()
+
+
+def peer_patterns(peer: Any, tokens: torch.Tensor) -> Any:
+    """The library's attention weights, layer by layer."""
+    peer.set_attn_implementation("eager")
+    return peer(tokens, output_attentions=True).attentions
 
 
 @pytest.mark.parametrize("kind", ["pythia", "qwen3"])

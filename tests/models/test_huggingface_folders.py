@@ -51,6 +51,7 @@ def off(folder: Path) -> float:
 # ---- the head ------------------------------------------------------------------------------------
 
 HEADS = {"gpt2": "lm_head.weight", "llama": "lm_head.weight", "qwen2": "lm_head.weight", "qwen3": "lm_head.weight",
+         "mistral": "lm_head.weight", "smollm3": "lm_head.weight", "phi3": "lm_head.weight",
          "pythia": "embed_out.weight"}  # fmt: skip
 
 
@@ -73,11 +74,12 @@ def test_a_head_of_its_own_under_a_tied_configuration_is_the_files(kind: str, tm
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_whether_the_head_is_tied_where_the_field_is_missing(kind: str, tmp_path: Path) -> None:
-    """As the library: GPT-2's is the embedding, that of the others is their own, and a file without it is refused."""
+    """As the library: GPT-2's and SmolLM3's is the embedding, that of the others their own, and a file without it is
+    refused."""
     folder = saved(kind, tmp_path / "model", tie_word_embeddings=...)
-    assert read_config(folder)[0].readout.tied == (kind == "gpt2")
+    assert read_config(folder)[0].readout.tied == (kind in ("gpt2", "smollm3"))
     assert off(folder) < 1e-5
-    if kind != "gpt2":
+    if kind not in ("gpt2", "smollm3"):
         tensors = load_file(folder / "model.safetensors")
         tensors.pop(HEADS[kind])
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
@@ -112,6 +114,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "layer_types other than"),
     ("qwen2", {"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, got 'false'"),
     ("pythia", {"use_parallel_residual": "no"}, "use_parallel_residual must be true or false"),
+    ("mistral", {"sliding_window": "all"}, "sliding_window must be a number of tokens or null, got 'all'"),
+    ("smollm3", {"no_rope_layers": [0, 1, 1]}, r"no_rope_layers = \[0, 1, 1\] is not supported, only every k-th layer"),
+    ("smollm3", {"use_sliding_window": True}, "use_sliding_window = True is not supported"),
+    ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "rotary positions of kind 'longrope' are not supported"),
     ("pythia", {"head_dim": 8}, "head_dim = 8 is not supported, only head_dim = 24"),
     *((kind, {"is_causal": False}, "is_causal = False is not supported") for kind in ("gpt2", "pythia", "llama")),
     ("gpt2", {"num_hidden_layers": 1}, "num_hidden_layers = 1 is not supported"),

@@ -1,4 +1,4 @@
-"""Open GPT-2, GPT-NeoX (Pythia), Llama, Qwen2 and Qwen3 from Hugging Face, folders and GGUF files, as our models.
+"""Open models of Hugging Face, folders and GGUF files, as ours: GPT-2, GPT-NeoX (Pythia), Llama and its relatives.
 
     python -m models.interop.huggingface ./pythia-70m --out runs/pythia
     python -m models.interop.huggingface SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2
@@ -6,7 +6,8 @@
 
 The first writes a run folder, which every command accepts. The second writes it to the cache, once per state of the
 folder. A name such as hf:EleutherAI/pythia-70m is looked up in the hub's cache on this machine; nothing is downloaded.
-Weights are read from safetensors, sharded or not, or dequantised from a GGUF file; pickled weights are refused.
+The relatives are Mistral, Phi-3, SmolLM3, Qwen2 and Qwen3. Weights are read from safetensors, sharded or not, or
+dequantised from a GGUF file; pickled weights are refused.
 """
 
 from collections.abc import Sequence

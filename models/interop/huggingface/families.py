@@ -84,6 +84,20 @@ class ByHead(Whole):
         return torch.stack([x.unflatten(0, (self.heads, -1)) for x in parts], 1).flatten(0, 2)
 
 
+@dataclass(frozen=True)
+class Rows(Whole):
+    """Rows start … stop−1 of maps that are stored one below the other, [rows of all, d_in] (Phi-3)."""
+
+    start: int
+    stop: int
+
+    def take(self, x: Tensor) -> Tensor:
+        return x[self.start : self.stop]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts))
+
+
 WHOLE, TRANSPOSED = Whole(), Transposed()
 Weight = tuple[str, str, Whole]
 """(our name, their name, conversion)."""
@@ -155,11 +169,14 @@ def flag(theirs: Theirs, name: str, default: bool) -> bool:
     return value
 
 
-def rope(theirs: Theirs, *, base: str = "rope_theta", share: str = "") -> Rope:
+def rope(
+    theirs: Theirs, *, base: str = "rope_theta", share: str = "", usual: float = 0.25, theta: float = 10_000.0,
+    skip: int = 0,
+) -> Rope:  # fmt: skip
     """Rotary positions, perhaps stretched (`config.Stretch`), by the rules of the library's classes.
 
-    `base` and `share` name fields outside `rope_parameters`. Without `share`, the class rotates whole heads and ignores
-    partial_rotary_factor. Raises `InputError` for unsupported rules.
+    `base` and `share` name fields outside `rope_parameters`, `theta` and `usual` their defaults. Without `share`, the
+    class rotates whole heads and ignores partial_rotary_factor. Raises `InputError` for unsupported rules.
     """
     rule: Theirs = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
     if any(isinstance(value, Mapping) for value in rule.values()):
@@ -176,14 +193,13 @@ def rope(theirs: Theirs, *, base: str = "rope_theta", share: str = "") -> Rope:
         original = int(theirs.get(name) or rule.get(name) or theirs["max_position_embeddings"])
         stretch = Stretch(factor=float(rule["factor"]), original=original, low=waves[0], high=waves[1])
     if share:
-        fraction = rule.get("partial_rotary_factor", theirs.get(share, 0.25))
+        fraction = rule.get("partial_rotary_factor", theirs.get(share, usual))
     else:
         fraction = 1.0
         if stretch is not None:  # then the class reads the factor, and fails
             refuse({**theirs, **rule}, partial_rotary_factor=1.0)
-    return Rope(
-        base=float(rule.get("rope_theta", theirs.get(base, 10_000.0))), fraction=float(fraction), stretch=stretch
-    )
+    frequency = float(rule.get("rope_theta", theirs.get(base, theta)))
+    return Rope(base=frequency, fraction=float(fraction), stretch=stretch, skip=skip)
 
 
 def gpt2(theirs: Theirs) -> ModelConfig:
@@ -280,11 +296,12 @@ def neox_weights(config: ModelConfig) -> Iterator[Weight]:
 
 def llama(
     theirs: Theirs, *, name: str = "hf-llama", biases: Sequence[str] = ("attention_bias", "mlp_bias"),
-    qkv_bias: bool = False, qk_norm: bool = False,
+    qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False, positions: Callable[[Theirs], Rope] = rope,
+    window: Callable[[Theirs], int] = lambda theirs: 0,
 ) -> ModelConfig:  # fmt: skip
-    """Llama, Qwen2 and Qwen3: rotary positions, RMSNorm, a gated FFN; optional grouped queries, biases and QK norm.
+    """Llama and its relatives: rotary positions, RMSNorm, a gated FFN; optional grouped queries, biases and QK norm.
 
-    `biases` are the fields that the class reads; it ignores others in its config.json.
+    `biases` are the fields that the class reads; it ignores others in its config.json. `tied` is its default.
     """
     refuse(theirs, use_sliding_window=False, pretraining_tp=1)
     if set(theirs.get("layer_types") or ()) - {"full_attention"}:
@@ -295,19 +312,38 @@ def llama(
     qkv = Dense(bias=bias or qkv_bias)
     return ModelConfig(
         name=name, n_layers=theirs["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=theirs["vocab_size"],
-        n_ctx=theirs["max_position_embeddings"], positions=rope(theirs), norm=norm,
+        n_ctx=theirs["max_position_embeddings"], positions=positions(theirs), norm=norm,
         attention=Attention(
-            q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=theirs.get("head_dim") or d // heads,
+            window=window(theirs), q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=theirs.get("head_dim") or d // heads,
             kv_heads=theirs.get("num_key_value_heads") or heads, qk_norm=norm if qk_norm else None,
         ),
         mlp=Mlp(d_mlp=theirs["intermediate_size"], up=mlp, down=mlp, gate=mlp,
                 activation=activation(theirs["hidden_act"])),
-        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", False)),
+        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", tied)),
     )  # fmt: skip
 
 
+def sliding(theirs: Theirs, default: int | None) -> int:
+    """The window of attention, 0 without one."""
+    window = theirs.get("sliding_window", default)
+    if window is not None and (type(window) is not int or window < 1):
+        raise InputError(f"sliding_window must be a number of tokens or null, got {window!r}")
+    return window or 0
+
+
+def nope(theirs: Theirs) -> Rope:
+    """SmolLM3's rotary positions, which every k-th layer lacks. Raises `InputError` for another pattern."""
+    n, step = theirs["num_hidden_layers"], theirs.get("no_rope_layer_interval", 4)
+    rotated = theirs.get("no_rope_layers")
+    if rotated is not None:
+        step = next((i + 1 for i, one in enumerate(rotated) if not one), 0)
+        if [bool(one) for one in rotated[:n]] != [not step or (i + 1) % step != 0 for i in range(n)]:
+            raise InputError(f"no_rope_layers = {rotated!r} is not supported, only every k-th layer")
+    return rope(theirs, theta=2_000_000.0, skip=step)
+
+
 def as_llama(config: ModelConfig) -> dict[str, Any]:
-    """The config.json of Llama, Qwen2 or Qwen3 with our sizes."""
+    """The config.json of Llama and its relatives with our sizes."""
     return {
         **sizes(config), "rms_norm_eps": config.norm.eps, "head_dim": config.d_head,
         "num_key_value_heads": config.kv_heads, "attention_bias": any_bias(config, "o"),
@@ -315,8 +351,27 @@ def as_llama(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def as_mistral(config: ModelConfig) -> dict[str, Any]:
+    """Mistral's config.json with our sizes."""
+    return {**as_llama(config), "sliding_window": config.attention.window or None}
+
+
+def as_smollm3(config: ModelConfig) -> dict[str, Any]:
+    """SmolLM3's config.json with our sizes."""
+    skip = getattr(config.positions, "skip", 0)
+    rotated = [int(not skip or (i + 1) % skip != 0) for i in range(config.n_layers)]
+    return {**as_llama(config), "no_rope_layers": rotated}
+
+
+def as_phi3(config: ModelConfig) -> dict[str, Any]:
+    """Phi-3's config.json with our sizes."""
+    theirs = as_mistral(config)
+    theirs["rope_parameters"] |= {"partial_rotary_factor": getattr(config.positions, "fraction", 1.0)}
+    return theirs
+
+
 def llama_weights(config: ModelConfig) -> Iterator[Weight]:
-    """The weights of Llama, Qwen2 and Qwen3, with the same layout as ours."""
+    """The weights of Llama and its relatives, with the same layout as ours."""
     yield "embed.weight", "embed_tokens.weight", WHOLE
     names = [(f"attn.{name}", f"self_attn.{name}_proj", getattr(config.attention, name)) for name in "qkvo"]
     names += [(f"mlp.{name}", f"mlp.{name}_proj", getattr(config.mlp, name)) for name in ("gate", "up", "down")]
@@ -332,6 +387,20 @@ def llama_weights(config: ModelConfig) -> Iterator[Weight]:
     yield "ln_final.weight", "norm.weight", WHOLE
     if not config.readout.tied:
         yield "unembed.weight", "/lm_head.weight", WHOLE
+
+
+def phi3_weights(config: ModelConfig) -> Iterator[Weight]:
+    """Phi-3's weights: those of Llama, with q, k and v in one tensor, and gate and up in another."""
+    q, kv, m = config.n_heads * config.d_head, config.kv_heads * config.d_head, config.d_mlp
+    parts = {
+        "q_proj": ("qkv_proj", 0, q), "k_proj": ("qkv_proj", q, q + kv), "v_proj": ("qkv_proj", q + kv, q + 2 * kv),
+        "gate_proj": ("gate_up_proj", 0, m), "up_proj": ("gate_up_proj", m, 2 * m),
+    }  # fmt: skip
+    for ours, their, how in llama_weights(config):
+        *path, name, end = their.split(".")
+        if name in parts:
+            their, how = ".".join([*path, parts[name][0], end]), Rows(*parts[name][1:])
+        yield ours, their, how
 
 
 def exported(theirs: Theirs) -> ModelConfig:
@@ -353,12 +422,21 @@ def exported_weights(config: ModelConfig) -> Iterator[Weight]:
 
 qwen2 = partial(llama, name="hf-qwen2", biases=(), qkv_bias=True)
 qwen3 = partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True)
+mistral = partial(llama, name="hf-mistral", biases=(), window=partial(sliding, default=4096))
+smollm3 = partial(llama, name="hf-smollm3", tied=True, positions=nope)
+phi3 = partial(
+    llama, name="hf-phi3", biases=(), window=partial(sliding, default=None),
+    positions=partial(rope, share="partial_rotary_factor", usual=1.0),
+)  # fmt: skip
 FAMILIES = {
     "gpt2": Family(gpt2, as_gpt2, gpt2_weights, "transformer.", "GPT2LMHeadModel"),
     "gpt_neox": Family(neox, as_neox, neox_weights, "gpt_neox.", "GPTNeoXForCausalLM"),
     "llama": Family(llama, as_llama, llama_weights, "model.", "LlamaForCausalLM"),
     "qwen2": Family(qwen2, as_llama, llama_weights, "model.", "Qwen2ForCausalLM"),
     "qwen3": Family(qwen3, as_llama, llama_weights, "model.", "Qwen3ForCausalLM"),
+    "mistral": Family(mistral, as_mistral, llama_weights, "model.", "MistralForCausalLM"),
+    "smollm3": Family(smollm3, as_smollm3, llama_weights, "model.", "SmolLM3ForCausalLM"),
+    "phi3": Family(phi3, as_phi3, phi3_weights, "model.", "Phi3ForCausalLM"),
     "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
 }
 """Families by `model_type`; the last one is that of our exports."""
