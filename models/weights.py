@@ -134,6 +134,7 @@ class WeightsMixin:
             raise unknown("mode", str(mode), ["Q", "K", "V"])
         residual = self.config.residual
         self.adds_up()
+        self.no_norm_after()
         if "a" in self.config.canon_widths():
             raise Undefined(
                 "composition scores are undefined, because Canon-A mixes positions between the norm and the heads"
@@ -155,7 +156,7 @@ class WeightsMixin:
     def _reading(self, name: str, weights: Float[Tensor, "L H D K"]) -> Float[Tensor, "L H D K"]:
         """Weights of queries, keys or values including their norm: (x − mean) γ W as a map of x."""
         path = self.config.residual.value_path if name == "v" else "shared"
-        if path == "raw":
+        if path == "raw" or self.config.norm_place == "after":
             return weights
         maps = []
         for block, w in zip(self.blocks, weights, strict=True):  # type: ignore[attr-defined]
@@ -177,6 +178,7 @@ class WeightsMixin:
         Raises `InputError` for a layer beyond the last, and if updates do not add up to the stream.
         """
         self.adds_up()
+        self.no_norm_after()
         n = self.config.n_layers
         if not 0 <= layer <= n - mlp_input:
             raise InputError(f"accumulated_bias needs a layer from 0 to {n - mlp_input}, got {layer}")
@@ -184,6 +186,14 @@ class WeightsMixin:
         for block in self.blocks[:layer]:  # type: ignore[attr-defined]
             total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases else 0.0)
         return total + self.blocks[layer].attn.b_O if mlp_input else total  # type: ignore[attr-defined]
+
+    def no_norm_after(self) -> None:
+        """Raise `InputError` if a norm acts between heads, neurons or biases and the residual stream (OLMo 2)."""
+        if self.config.norm_place == "after":
+            raise InputError(
+                f"{self.config.name} norms what a layer writes (ln1_post, ln2_post), so its heads, neurons and biases "
+                "are no parts of the residual stream: use the layer's updates (decompose_resid, L2.attn)"
+            )
 
     def adds_up(self) -> None:
         """Raise `InputError` unless embeddings and updates add up to the residual stream."""

@@ -41,9 +41,10 @@ def abliterate_weights(
     side: "read" reproduces the wrong variant of SPEC §1.10 a. It removes d from what attention's output matrix READS,
     (I − d d^T) W, which lives in head space and not in the residual stream.
 
-    Raises `InputError` for a direction of another width, and for projections that are not linear.
+    Raises `InputError` for a direction of another width, and for projections that are not linear or normed afterwards.
     """
     config = model.config
+    model.no_norm_after()
     if d.shape != (config.d_model,):
         raise InputError(f"the direction has shape {list(d.shape)}, the residual stream has width {config.d_model}")
     if not torch.isfinite(d).all() or not d.norm() > 0:

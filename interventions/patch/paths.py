@@ -112,6 +112,8 @@ def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = 
     found = [edge for edge in every_edge(model, senders, readers) if connected(model, edge)]
     if not found:
         raise InputError("no reader reads the output of these senders; give a sender of an earlier layer")
+    if any(sender.head is not None for sender in senders):
+        model.no_norm_after()
     for edge in found:
         if edge.sender.head is not None and isinstance(model.config.attention.o, Hdpl):
             raise InputError("a head has no output of its own through an HDPL output projection; send L2.attn instead")

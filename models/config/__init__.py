@@ -94,6 +94,8 @@ class Attention(Part):
     """Number of key-value heads, each shared by consecutive query heads (grouped queries); 0: one per query head."""
     qk_norm: Norm | None = None
     """Norm of each head's queries and keys, before positions."""
+    qk_norm_over: Literal["head", "layer"] = "head"
+    """Statistics of qk_norm: over a head, or over all heads of the layer (OLMo 2)."""
     window: int = 0
     """Keys that a query sees, the last ones up to its own (Mistral); 0: all."""
 
@@ -185,7 +187,9 @@ class ModelConfig:
     positions: Positions = Rope()
     """Position encoding."""
     norm: Norm = LayerNorm()
-    """Norm before attention and FFN."""
+    """Norm of attention and FFN."""
+    norm_place: Literal["before", "after"] = "before"
+    """Norm what the branches read, or what they write to the residual stream (OLMo 2)."""
     residual: Residual = Single()
     """Residual topology."""
     attention: Attention = Attention()
@@ -227,6 +231,8 @@ class ModelConfig:
         for name, rate in (("dropout", self.dropout), ("attention.dropout", self.attention.dropout)):
             if not 0.0 <= rate < 1.0:
                 raise InputError(f"{name} must lie in [0, 1), got {rate}")
+        if self.norm_place == "after" and (self.residual.streams or self.canon is not None):
+            raise InputError("norm_place=after needs one residual stream (residual=single) and no Canon layers")
         if attention.window < 0 or getattr(self.positions, "skip", 0) < 0:
             raise InputError("attention.window and positions.skip must not be negative")
         if isinstance(self.positions, Rope):

@@ -32,6 +32,10 @@ def _stream(name: str) -> Condition:
     return lambda c: name in c.residual.streams
 
 
+def _normed(place: str) -> Condition:
+    return lambda c: c.norm_place == place
+
+
 def _gated(c: ModelConfig) -> bool:
     return c.attention.gate is not None
 
@@ -101,7 +105,7 @@ HOOKS: list[Hook] = [
     Hook("blocks.L.hook_attn_in", "B T D", "input of Q and K, before the norm"),
     Hook("blocks.L.hook_attn_v_in", "B T D", "input of V, before its norm"),
     *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
-    *_norm("blocks.L.ln1"),
+    *_norm("blocks.L.ln1", _normed("before")),
     _canon("a", "B T D", "input of Q and K"),
     *_projection("attention", "q"),
     *_projection("attention", "k"),
@@ -127,11 +131,12 @@ HOOKS: list[Hook] = [
         "each head's part of the attention update: its z through the output projection, without the bias",
         lambda c: not isinstance(c.attention.o, Hdpl), on_demand=True,
     ),
+    *_norm("blocks.L.ln1_post", _normed("after")),
     Hook("blocks.L.hook_attn_out", "B T D", "attention's update"),
     *_streams("mid"),
     *_connection("mlp"),
     Hook("blocks.L.hook_mlp_in", "B T D", "input of the FFN, before the norm"),
-    *_norm("blocks.L.ln2"),
+    *_norm("blocks.L.ln2", _normed("before")),
     _canon("c", "B T D", "input of the FFN"),
     *_projection("mlp", "gate"),
     *_projection("mlp", "up"),
@@ -140,6 +145,7 @@ HOOKS: list[Hook] = [
     Hook("blocks.L.mlp.hook_pre_linear", "B T M", "linear half of a gated FFN", lambda c: c.mlp.gate is not None),
     Hook("blocks.L.mlp.hook_post", "B T M", "hidden activations"),
     *_projection("mlp", "down"),
+    *_norm("blocks.L.ln2_post", _normed("after")),
     Hook("blocks.L.hook_mlp_out", "B T D", "the FFN's update"),
     *_streams("post"),
     *_norm("ln_final"),

@@ -142,6 +142,8 @@ class Cache(NormedCache):
         if layer not in (None, -1, self.model.cfg.n_layers):
             if isinstance(residual, Hyper):
                 raise InputError("apply_ln only supports the final norm: the blocks norm a mix of streams (hook_pre)")
+            if self.model.config.norm_place == "after":
+                raise InputError("apply_ln only supports the final norm: this model's layers read the stream itself")
             if mlp_input and getattr(residual, "order", "") == "parallel":
                 raise InputError(
                     "the branches of this model are parallel, so its FFN reads attention's input: leave out mlp_input"
@@ -179,8 +181,9 @@ class Cache(NormedCache):
         return super().decompose_resid(*args, **kwargs)
 
     def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, head by head; not with n streams."""
+        """As in TransformerLens, head by head; not with n streams, nor with a norm after the heads."""
         self.model.adds_up()
+        self.model.no_norm_after()
         return super().get_full_resid_decomposition(*args, **kwargs)
 
     def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
@@ -197,6 +200,7 @@ class Cache(NormedCache):
 
     def _check_shares(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise `InputError` if a remainder or a norm needs updates that add up to the stream."""
+        self.model.no_norm_after()
         given = signature(method).bind(*args, **kwargs).arguments
         if given.get("apply_ln") or given.get("incl_remainder"):
             self.model.adds_up()

@@ -104,8 +104,10 @@ class Attention(WithProjections):
         for name, width in zip("qkv", self.widths, strict=True):
             self.add_projection(name, getattr(spec, name), d, width, config)
         if spec.qk_norm is not None:
+            wide = spec.qk_norm_over == "layer"
             self.q_norm, self.k_norm = (
-                module_for(spec.qk_norm)(spec.qk_norm, self.d_head, 1, hooks=False) for _ in range(2)
+                module_for(spec.qk_norm)(spec.qk_norm, width if wide else self.d_head, 1, hooks=False)
+                for width in self.widths[:2]
             )
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions.rotates:
@@ -186,9 +188,11 @@ class Attention(WithProjections):
 
     def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
         """Split into heads [B, T, H or G, K], apply the norm of queries and keys if there is one, and the hook."""
-        y = y.unflatten(-1, (-1, self.d_head))
         norm = self._modules.get(f"{name}_norm")
-        y = y if norm is None else norm(y)
+        wide = norm is not None and norm.d_model != self.d_head
+        y = norm(y) if norm is not None and wide else y
+        y = y.unflatten(-1, (-1, self.d_head))
+        y = y if norm is None or wide else norm(y)
         return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
     def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None, keys_at: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -70,14 +70,15 @@ class Block(nn.Module):
             self.add_module(f"hook_resid_{place}", resid_point(config, place))
         self.hook_attn_in, self.hook_attn_v_in = HookPoint(), HookPoint()
         norm = module_for(config.norm)
-        self.ln1 = norm(config.norm, d, heads)
+        place = "" if config.norm_place == "before" else "_post"
+        self.add_module(f"ln1{place}", norm(config.norm, d, heads))
         self.value_path = spec.value_path
         if self.value_path == "own":
             self.ln1_v = norm(config.norm, d, heads)
         self.attn = Attention(config, layer)
         self.hook_attn_out = HookPoint()
         self.hook_mlp_in = HookPoint()
-        self.ln2 = norm(config.norm, d, heads)
+        self.add_module(f"ln2{place}", norm(config.norm, d, heads))
         self.mlp = Mlp(config)
         self.hook_mlp_out = HookPoint()
         for place, width in config.canon_widths().items():
@@ -92,7 +93,8 @@ class Block(nn.Module):
 
     def attend(self, x: Float[Tensor, "B T D"], x_v: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The attention branch: its update from x (for Q and K) and x_v (for V)."""
-        return self.hook_attn_out(self.dropout(self.attn(*self._attn_input(x, x_v), self._modules.get("canon_b"))))
+        update = self.attn(*self._attn_input(x, x_v), self._modules.get("canon_b"))
+        return self.hook_attn_out(self._part("ln1_post", self.dropout(update)))
 
     def heads(self, x: Tensor, x_v: Tensor, at: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B rows H K"]:
         """The first half of `attend`: z of the heads before its hook, optionally at positions `at`, [B, P, H, K]."""
@@ -100,19 +102,19 @@ class Block(nn.Module):
 
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
         """The second half of `attend`: the update from z after its hook."""
-        return self.hook_attn_out(self.dropout(self.attn.write(z)))
+        return self.hook_attn_out(self._part("ln1_post", self.dropout(self.attn.write(z))))
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs of the projections of Q and K, and of V."""
         x_read, x_v_read = read_point(self.hook_attn_in, x), read_point(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
-        x_norm = self._canon("a", self.ln1(x_read))
+        x_norm = self._part("canon_a", self._part("ln1", x_read))
         return x_norm, x_norm if v_norm is None else v_norm
 
-    def _canon(self, place: str, x: Tensor) -> Tensor:
-        """Apply the Canon layer of a place, if there is one."""
-        canon = self._modules.get(f"canon_{place}")
-        return x if canon is None else canon(x)
+    def _part(self, name: str, x: Tensor) -> Tensor:
+        """Apply a norm or a Canon layer, if the block has it."""
+        part = self._modules.get(name)
+        return x if part is None else part(x)
 
     def _value_input(self, x_v: Tensor, x: Tensor) -> Tensor | None:
         """Normed input of V; None if it equals that of Q and K, so that the norm is computed once."""
@@ -121,12 +123,13 @@ class Block(nn.Module):
         if self.value_path == "raw":
             return x_v
         # before ln1 of Q and K, so that captures of ln1 keep their input
-        return None if x_v is x else self._canon("a", self.ln1(x_v))
+        return None if x_v is x else self._part("canon_a", self._part("ln1", x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """The FFN branch: its update from x."""
-        x_norm = self._canon("c", self.ln2(read_point(self.hook_mlp_in, x)))
-        return self.hook_mlp_out(self.dropout(self.mlp(x_norm, self._modules.get("canon_d"))))
+        x_norm = self._part("canon_c", self._part("ln2", read_point(self.hook_mlp_in, x)))
+        update = self.dropout(self.mlp(x_norm, self._modules.get("canon_d")))
+        return self.hook_mlp_out(self._part("ln2_post", update))
 
     def around_attn(self, state: State, attn: AttentionBranch) -> State:
         """Run attention on its input and write its update to the state."""

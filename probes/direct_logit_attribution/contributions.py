@@ -111,7 +111,9 @@ def path_weights(res: Sequence[Tensor], post: Sequence[Tensor], spec: Hyper) -> 
 
 
 def check_heads(model: StreamTransformer) -> None:
-    """Raise `InputError` for output projections that are not linear: their heads have no contributions of their own."""
+    """Raise `InputError` for output projections that are not linear, and norms after them: their heads have no
+    contributions of their own."""
+    model.no_norm_after()
     for layer, block in enumerate(model.blocks):
         try:
             output_weights(block)

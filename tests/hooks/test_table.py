@@ -33,6 +33,7 @@ VARIANTS |= {
         all_of("kron") | {"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "kron", "mlp.gate": "kron"},
     ),
     "all-identity": ("dst-dense", all_of("id")),
+    "norms-after": ("llama", {"norm_place": "after", "attention.qk_norm": "rms", "attention.qk_norm_over": "layer"}),
     "learned": ("lfa", {"positions": "learned"}),
     "alibi": ("lfa", {"positions": "alibi"}),
     "none": ("std-t", {"positions": "none"}),

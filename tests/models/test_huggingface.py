@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.abliterate.weights import abliterate_weights
 from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.patch.paths import Sender, edges_of
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit, expected_hooks
 from streamscope.models.interop.huggingface import main
 from streamscope.models.sweep import Trajectories
+from streamscope.probes.direct_logit_attribution.contributions import check_heads
 
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)
@@ -44,6 +47,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", dict(LLAMA, no_rope_layer_interval=2, attention_bias=True, pad_token_id=0)),
     "smollm3-untied": ("SmolLM3", dict(LLAMA, no_rope_layers=[1, 1, 0], tie_word_embeddings=False, mlp_bias=True,
                                        pad_token_id=0)),
+    "olmo2": ("Olmo2", dict(LLAMA, pad_token_id=0)),
+    "olmo2-biased": ("Olmo2", dict(LLAMA, attention_bias=True, tie_word_embeddings=True, rope_parameters=LLAMA3,
+                                   pad_token_id=0)),
     "phi3": ("Phi3", dict(LLAMA, sliding_window=9, pad_token_id=0)),
     "phi3-partly-rotated": ("Phi3", dict(LLAMA, num_attention_heads=3, num_key_value_heads=3, pad_token_id=0,
                                          tie_word_embeddings=True,
@@ -73,7 +79,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", CASES)
 def test_logits_are_the_librarys(kind: str, tmp_path: Path) -> None:
     peer = theirs(kind)
-    sharded = kind in ("llama", "mistral", "smollm3", "phi3")
+    sharded = kind in ("llama", "mistral", "smollm3", "olmo2", "phi3")
     peer.save_pretrained(tmp_path / "model", max_shard_size="60KB" if sharded else "5GB")
     assert (tmp_path / "model" / "model.safetensors.index.json").is_file() == sharded
     model = load(f"hf:{tmp_path / 'model'}")
@@ -98,7 +104,7 @@ def test_weights_in_bf16_are_the_same_numbers(kind: str, tmp_path: Path) -> None
     assert ((got - want).abs().max() / want.abs().max()).item() < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["mistral", "smollm3", "phi3"])
+@pytest.mark.parametrize("kind", ["mistral", "smollm3", "olmo2", "phi3"])
 @torch.no_grad()
 def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind: str, tmp_path: Path) -> None:
     peer = theirs(kind)
@@ -124,6 +130,26 @@ def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind:
             torch.testing.assert_close(h[:, :2] @ model.head.T, want, rtol=1e-4, atol=1e-4)
     want = peer.generate(tokens, max_new_tokens=14, do_sample=False, eos_token_id=None)
     assert model.generate(tokens, max_new_tokens=14, temperature=0, stop_at_eos=False) == want.tolist()
+
+
+@torch.no_grad()
+def test_heads_behind_a_norm_are_no_parts_of_the_stream(tmp_path: Path) -> None:
+    """OLMo 2: layers add up to the stream and to the logits; what needs heads to do so is refused."""
+    peer = theirs("olmo2")
+    peer.save_pretrained(tmp_path / "model")
+    model, tokens = load(f"hf:{tmp_path / 'model'}"), torch.arange(12).reshape(2, 6)
+    _, cache = model.run_with_cache(tokens)
+    attributed = cache.logit_attrs(cache.decompose_resid(), 7).sum(0) + model.logit_bias[7]
+    torch.testing.assert_close(attributed, peer(tokens).logits[..., 7], rtol=1e-4, atol=1e-4)
+    d = torch.randn(model.config.d_model)
+    for call in (lambda: cache.stack_head_results(-1), lambda: cache.stack_neuron_results(-1),
+                 lambda: cache.get_full_resid_decomposition(), lambda: model.accumulated_bias(1),
+                 lambda: model.all_composition_scores("V"), lambda: check_heads(model),
+                 lambda: abliterate_weights(model, d), lambda: edges_of(model, [Sender(0, 1)])):  # fmt: skip
+        with pytest.raises(InputError, match="hf-olmo2 norms what a layer writes"):
+            call()
+    with pytest.raises(InputError, match="apply_ln only supports the final norm"):
+        cache.apply_ln_to_stack(cache.decompose_resid(1), 1)
 
 
 def peer_patterns(peer: Any, tokens: torch.Tensor) -> Any:

@@ -52,6 +52,7 @@ def off(folder: Path) -> float:
 
 HEADS = {"gpt2": "lm_head.weight", "llama": "lm_head.weight", "qwen2": "lm_head.weight", "qwen3": "lm_head.weight",
          "mistral": "lm_head.weight", "smollm3": "lm_head.weight", "phi3": "lm_head.weight",
+         "olmo2": "lm_head.weight",
          "pythia": "embed_out.weight"}  # fmt: skip
 
 

@@ -403,6 +403,24 @@ def phi3_weights(config: ModelConfig) -> Iterator[Weight]:
         yield ours, their, how
 
 
+def olmo2(theirs: Theirs) -> ModelConfig:
+    """OLMo 2: Llama with norms after the branches, and a norm of queries and keys over all heads."""
+    config = llama(theirs, name="hf-olmo2", biases=("attention_bias",), qk_norm=True)
+    return replace(config, norm_place="after", attention=replace(config.attention, qk_norm_over="layer"))
+
+
+def olmo2_weights(config: ModelConfig) -> Iterator[Weight]:
+    """OLMo 2's weights: those of Llama, with other names of the norms."""
+    names = {"input_layernorm": ("ln1", "post_attention_layernorm"),
+             "post_attention_layernorm": ("ln2", "post_feedforward_layernorm")}  # fmt: skip
+    for ours, their, how in llama_weights(config):
+        for old, (norm, new) in names.items():
+            if f".{old}." in their:
+                ours, their = ours.replace(norm, f"{norm}_post"), their.replace(old, new)
+                break
+        yield ours, their, how
+
+
 def exported(theirs: Theirs) -> ModelConfig:
     """The configuration in an export."""
     return from_dict(ModelConfig, theirs["parts"], "parts")
@@ -436,6 +454,7 @@ FAMILIES = {
     "qwen3": Family(qwen3, as_llama, llama_weights, "model.", "Qwen3ForCausalLM"),
     "mistral": Family(mistral, as_mistral, llama_weights, "model.", "MistralForCausalLM"),
     "smollm3": Family(smollm3, as_smollm3, llama_weights, "model.", "SmolLM3ForCausalLM"),
+    "olmo2": Family(olmo2, as_llama, olmo2_weights, "model.", "Olmo2ForCausalLM"),
     "phi3": Family(phi3, as_phi3, phi3_weights, "model.", "Phi3ForCausalLM"),
     "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
 }
