@@ -78,6 +78,9 @@ class Tokenizer:
         named = named or SpecialTokens()
         _add(backend, named)
         self.bos_id, self.eos_id, self.note, own = _ends(backend, named)
+        if named.prefix_space and "add_prefix_space=False" in repr(backend.pre_tokenizer):
+            space = f"{named.source} puts a space before a text, but tokenizer.json does not: none is put"
+            self.note = f"{self.note}; {space}" if self.note else space
         self.bos_policy = f"{backend.id_to_token(self.bos_id)!r}, which its own files {'' if own else 'do not '}add"
         self.pad_id = self.bos_id
         bos = str(backend.id_to_token(self.bos_id))

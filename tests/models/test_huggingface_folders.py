@@ -250,6 +250,11 @@ def test_what_is_taken_where_the_folder_names_no_bos_is_said(tmp_path: Path, cap
     assert line.endswith("tokenizer_config.json names no BOS: texts begin with '<|endoftext|>'")
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
     assert "names '<s>' as BOS, which the vocabulary lacks: texts begin with" in Tokenizer.load(folder).note
+    for prefix in (True, False):
+        config = {"bos_token": "<|endoftext|>", "add_prefix_space": prefix}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        line = "tokenizer_config.json puts a space before a text, but tokenizer.json does not: none is put"
+        assert Tokenizer.load(folder).note == (line if prefix else "")
 
 
 END, EARLY, NEVER = "end", "early", "never"
