@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -154,19 +155,16 @@ class Shared:
 
     def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
         self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
-        self._repeated: tuple[Heads, Query, Captures] | None = None
-        self._documents: tuple[pd.DataFrame, np.ndarray, np.ndarray] | None = None
         self._pairs: dict[str, pd.DataFrame | None] = {}
 
+    @cached_property
     def repeated(self) -> tuple[Heads, Query, Captures]:
         """Repeated random words: patterns of every head, logits at every position."""
-        if self._repeated is None:
-            length = min(self.how.length, (self.model.config.n_ctx - 1) // 2)
-            probe = Heads(sequences=self.how.sequences, length=length, pool="words")
-            query = probe.plan([], self.tokenizer)
-            query = replace(query, logits=[list(range(len(ids))) for ids in query.tokens])
-            self._repeated = probe, query, run(self.model, query)
-        return self._repeated
+        length = min(self.how.length, (self.model.config.n_ctx - 1) // 2)
+        probe = Heads(sequences=self.how.sequences, length=length, pool="words")
+        query = probe.plan([], self.tokenizer)
+        query = replace(query, logits=[list(range(len(ids))) for ids in query.tokens])
+        return probe, query, run(self.model, query)
 
     def pairs(self, suite: str) -> pd.DataFrame | None:
         """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
@@ -177,17 +175,16 @@ class Shared:
             self._pairs[suite] = None if found is None else found.dropna(subset="due")
         return self._pairs[suite]
 
+    @cached_property
     def documents(self) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
         """(units, summed losses [documents] in nats, tokens by settling layer [documents, layers])."""
-        if self._documents is None:
-            opened, losses, layers = self.data[Documents], [], []
-            for real, lost, depth in over_documents(self.model, opened):
-                losses += lost.cpu().tolist()
-                for row, here in zip(depth, real, strict=True):
-                    layers.append(np.bincount(row[here].cpu().numpy(), minlength=self.model.config.n_layers))
-            order = np.concatenate([index for index, *_ in opened.batches()])
-            self._documents = opened.units().iloc[order], np.array(losses), np.array(layers)
-        return self._documents
+        opened, losses, layers = self.data[Documents], [], []
+        for real, lost, depth in over_documents(self.model, opened):
+            losses += lost.cpu().tolist()
+            for row, here in zip(depth, real, strict=True):
+                layers.append(np.bincount(row[here].cpu().numpy(), minlength=self.model.config.n_layers))
+        order = np.concatenate([index for index, *_ in opened.batches()])
+        return opened.units().iloc[order], np.array(losses), np.array(layers)
 
 
 def over_documents(model: Any, opened: OpenDocuments) -> Iterator[tuple[Any, Any, Any]]:
@@ -216,14 +213,14 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
 
 
 def _loss(of: Shared, name: str) -> PhenomenonObservations:
-    units, losses, layers = of.documents()
+    units, losses, layers = of.documents
     size = layers.sum(1)
     some = size > 0
     return PhenomenonObservations(losses[some], units["unit"][some], units["cluster"][some], size=size[some])
 
 
 def _depth(of: Shared, name: str) -> PhenomenonObservations:
-    units, _, layers = of.documents()
+    units, _, layers = of.documents
     size, commonest = layers.sum(1), int(layers.sum(0).argmax())
     some = size > 0
     beyond = (size - layers[:, commonest])[some]
@@ -280,7 +277,7 @@ def _copying(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _induction(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query, captures = of.repeated()
+    probe, query, captures = of.repeated
     table = probe.read(captures, query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
@@ -289,7 +286,7 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _repeats(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query, captures = of.repeated()
+    probe, query, captures = of.repeated
     return PhenomenonObservations(repetition_gain(captures.logits, list(query.tokens), probe.length))
 
 
