@@ -1,0 +1,133 @@
+"""Runs every instrument in a process of its own and reads what the system counted."""
+
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import pandas as pd
+
+from streamscope.benchmarks.real_model import Options
+from streamscope.cli.disk import check_writable
+from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.registry import REGISTERED, discover
+from streamscope.instruments.table import Column, Table
+
+ARGUMENTS: dict[str, str] = {
+    "ablate": "--heads L18.* --max-documents 4",
+    "ablation_effects": "--groups L18.H6 --tasks gender-16 --draws 4",
+    "abliterate": "--a happy --b sad --to FOLDER/without --max-documents 4 --draws 2",
+    "amplify": "--max-documents 4 --alpha 1 4",
+    "coherence": "",
+    "coreference": "",
+    "direct_logit_attribution": "--tasks gender-16",
+    "directions": "--a happy --b sad",
+    "extract": "--max-tokens 500 --out FOLDER/features.parquet",
+    "head_groups": "",
+    "heads": "--max-documents 4",
+    "hydra": "--heads L18.H6 --tasks gender-16",
+    "linear": "--task gender --stories 40 --hooks blocks.20.hook_resid_post",
+    "logit_lens": "",
+    "needed_context": "--max-tokens 500",
+    "patch": "--suite ioi --pairs 4 --hooks z --layers 18",
+    "pds": "",
+    "phenomena": "--n 20 --max-documents 4",
+    "picture": "--heads L18.H6",
+    "specialization": "--max-documents 8 --samples 8",
+    "sps": "",
+    "steer": "--a happy --b sad --max-documents 4 --scale 0 1 --draws 2",
+    "steer_heads": "--groups L18.H6 --tasks gender-16 --scales 0 1 --draws 4 --measures task",
+    "suppress": "--max-documents 4 --k 2 --gates 1 0 --draws 2",
+    "token_effects": "--heads L18.H6 --max-tokens 500",
+}
+"""Little data for each instrument; FOLDER is a temporary one."""
+ABSENT: dict[str, str] = {
+    "cluster": "reads features, no model",
+    "profile": "reads features, no model",
+    "predict_effects": "reads features, no model",
+    "dual_path": "reads HDPL's projections",
+    "latents": "changes HDPL's latents",
+    "mixing": "changes the mixing of several streams",
+    "mixing_monitor": "reads the mixing of several streams",
+    "contraction": "reads several streams",
+    "routing": "reads Kronecker mixing",
+    "streams": "removes one of several streams",
+}
+"""Instruments that a model with one stream has nothing for."""
+COLUMNS = (
+    Column(name="instrument", title="instrument", unit="name", doc="the command"),
+    Column(name="arguments", title="arguments", unit="text", doc="its data and options"),
+    Column(name="memory", title="peak memory", unit="MiB", doc="largest resident set of the process", format=",.0f"),
+    Column(name="cpu", title="CPU", unit="s", doc="user plus system time", format=".1f"),
+    Column(name="silence", title="longest silence", unit="s", doc="longest wait between two outputs", format=".1f"),
+    Column(name="outcome", title="outcome", unit="text", doc="completed, or why not"),
+)
+
+
+def measure(options: Options) -> None:
+    """Print one row per instrument, and write them."""
+    discover()
+    names = options.only or tuple(sorted(ARGUMENTS))
+    for name in names:
+        if name not in ARGUMENTS:
+            raise unknown("instrument", name, sorted(ARGUMENTS))
+    if left := sorted(REGISTERED.keys() - ARGUMENTS.keys() - ABSENT.keys()):
+        raise InputError(f"{', '.join(left)}: give arguments in benchmarks.real_model.measure")
+    if options.out is not None:
+        check_writable(options.out)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            arguments = ARGUMENTS[name].replace("FOLDER", folder).split()
+            rows.append(
+                {
+                    "instrument": name,
+                    "arguments": ARGUMENTS[name],
+                    **cost([name, options.run, *arguments], options.limit),
+                }
+            )
+            print(
+                f"{name}: {rows[-1]['memory']:,.0f} MiB, {rows[-1]['cpu']:.1f} s, {rows[-1]['outcome']}",
+                file=sys.stderr,
+            )
+    table = Table(pd.DataFrame(rows), COLUMNS, {}, f"What every instrument costs on {options.run}")
+    print(table)
+    if options.out is not None:
+        table.frame.to_parquet(options.out)
+
+
+def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
+    """Memory (MiB), CPU (s), longest silence (s) and outcome of `streamscope COMMAND` in a process of its own."""
+    began = last = time.monotonic()
+    silence, outcome, said = 0.0, "completed", b""
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamscope", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+    )
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            ready = waiting.select(timeout=1.0)
+            now = time.monotonic()
+            if ready:
+                silence, last = max(silence, now - last), now
+                if not (piece := os.read(process.stdout.fileno(), 65536)):
+                    break
+                said = (said + piece)[-2000:]
+            if now - began > limit and outcome == "completed":
+                outcome = f"stopped after {limit:.0f} s"
+                process.kill()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode and outcome == "completed":
+        outcome = said.decode(errors="replace").strip().splitlines()[-1][:120]
+    return {
+        "memory": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime, "silence": silence, "outcome": outcome,
+    }  # fmt: skip
