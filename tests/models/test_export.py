@@ -206,7 +206,7 @@ def test_what_is_no_class_of_the_library_is_refused_in_one_line(tmp_path: Path) 
 
 NORMED = {"attention.qk_norm": "rms", "attention.qk_norm.eps": 1e-6, "norm.eps": 1e-6, "readout.norm.eps": 1e-6}
 NATIVE: dict[str, tuple[str, dict[str, Any], str]] = {
-    "partly rotary": ("llama", {"positions.fraction": 0.5}, ""),
+    "partly rotary": ("llama", {"positions.fraction": 0.5}, "Phi3ForCausalLM"),
     "partly rotary, normed queries": ("llama", {"positions.fraction": 0.5, **NORMED}, ""),
     "biases of the FFN alone": ("llama", {f"mlp.{name}.bias": True for name in ("up", "down", "gate")},
                                 "LlamaForCausalLM"),

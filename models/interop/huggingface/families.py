@@ -360,14 +360,14 @@ def as_smollm3(config: ModelConfig) -> dict[str, Any]:
     """SmolLM3's config.json with our sizes."""
     skip = getattr(config.positions, "skip", 0)
     rotated = [int(not skip or (i + 1) % skip != 0) for i in range(config.n_layers)]
-    return {**as_llama(config), "no_rope_layers": rotated}
+    return {**as_llama(config), "no_rope_layers": rotated, "pad_token_id": None}  # its default is no id of ours
 
 
 def as_phi3(config: ModelConfig) -> dict[str, Any]:
     """Phi-3's config.json with our sizes."""
     theirs = as_mistral(config)
     theirs["rope_parameters"] |= {"partial_rotary_factor": getattr(config.positions, "fraction", 1.0)}
-    return theirs
+    return {**theirs, "pad_token_id": None}
 
 
 def llama_weights(config: ModelConfig) -> Iterator[Weight]:
@@ -465,8 +465,8 @@ NATIVE = tuple(kind for kind in FAMILIES if kind != "streamscope")
 def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
     """(model_type, config.json, its configuration in our parts) of a family that computes the same function.
 
-    Additional biases are allowed, as zeros; the family with the fewest wins. Initial weights, dropout and per-layer
-    supervision do not matter. Raises `InputError` if there is no such family.
+    Additional biases are allowed, as zeros; the family with the fewest wins, and the one that a model came from.
+    Initial weights, dropout and per-layer supervision do not matter. Raises `InputError` if there is no such family.
     """
     matches = []
     for kind in NATIVE:
@@ -477,7 +477,7 @@ def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
             continue
         ours, there = _biased(config), _biased(back)
         if _computed(back) == _computed(config) and ours <= there:
-            matches.append((len(there - ours), kind, theirs, back))
+            matches.append(((len(there - ours), back.name != config.name), kind, theirs, back))
     if not matches:
         raise InputError(
             f"no class of the library computes the same as {config.name} (tried: "
