@@ -41,26 +41,28 @@ class Extract(Instrument):
     """
 
     tier: Tier = "structural"
-    """core: 5 summaries; structural: 3L+1+4LH; +position: 4 more; topk: the largest k weights instead of the peak."""
+    """core: 5 summaries; structural: also each layer's prediction and each head's attention, 3L+1+4LH columns for L
+    layers of H heads; +position: 4 more; topk: the k largest attention weights instead of the largest."""
     k: Annotated[Count, Only("tier", "topk")] = 5
     """Weights per head in tier topk."""
     kstar: Literal["author", "strict"] = "author"
-    """k* of tokens that only the last layer predicts: L, as in the author's tables, or L−1, as in the formula."""
+    """k*, the first layer from which the prediction stays the same, for tokens that only the last layer predicts: L, as
+    in the author's tables, or L−1, as in the formula."""
     target: Literal["final", "truth"] = "final"
     """The token whose probability is followed: the final prediction, or the true next token."""
     traj_prob: Literal["zeroed", "raw"] = "zeroed"
     """zeroed: 0 if a layer predicts another token, with the margin to the second-highest probability; raw: never
     zeroed, with the margin to the best other token."""
     kappa_target: Literal["truth", "final"] = "truth"
-    """The token whose hits κ counts."""
+    """The token whose hits κ counts, the number of layers that predict it."""
     logits_row: Literal["query", "next"] = "query"
     """Read logits at the query t_q, or one position later as in the author's code."""
     theta_entropy: Share = 0.1
-    """Set entropy to 0 if the peak of Ã is below this."""
+    """Set entropy to 0 if the largest weight of the effective attention is below this."""
     theta_gate: Annotated[Share, Only("tier", "topk")] = 0.1
-    """Set the k largest weights to 0 if the gate ḡ is below this."""
+    """Set the k largest weights to 0 if the head's gate is below this."""
     gate_reduce: Literal["mean", "norm"] = "mean"
-    """How ḡ summarises a vector gate: mean, or root mean square."""
+    """How a gate that is a vector becomes one number: mean, or root mean square."""
     window: Annotated[Count, Only("tier", "structural+position", "topk")] = 5
     """Number of keys before the query that local_mass sums over."""
     anchor_heads: Annotated[Names, Only("tier", "core")] = ()

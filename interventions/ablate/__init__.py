@@ -43,7 +43,7 @@ class Ablate(Instrument):
     heads: Names = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads without values means all."""
     scale: tuple[AnyNumber, ...] = (0.0,)
-    """Factors g for the heads' outputs."""
+    """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
     together: bool = False
     """Scale all heads at once instead of one at a time."""
     size: Count = 1
@@ -51,7 +51,7 @@ class Ablate(Instrument):
     sets: Count | None = None
     """With --size: number of random sets of that size; default: all sets."""
     method: Literal["zero", "mean", "resample"] = "zero"
-    """What the heads are scaled towards: 0, their mean over the data, or their output in another row."""
+    """What the heads are scaled towards: 0, their mean over the data, or their output on another document."""
     measures: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
     """Quantities to measure."""
     draws: Whole = 39

@@ -6,10 +6,10 @@
     python -m interventions.hydra runs/pls --heads L3.* top2:entity
     python -m interventions.hydra runs/pls --control runs/c2
 
-A head's direct effect is minus its contribution to answer minus foil, with the scale of the final norm held fixed. Its
-total effect is the change of the log-odds when it is ablated. Both are negative for a head that helps. They differ by
-the reaction of later layers (compensation, by layer, attention, FFN and head), by the new scale of the norm, and, with
-hyper-connections, by changed mixing:
+The direct effect of ablating a head is the loss of its contribution to logit(answer) − logit(foil), with the scale of
+the final norm held fixed. The total effect is the change of the log-odds. Both are negative for a head that helps. They
+differ by the reaction of later layers (compensation, by layer, attention, FFN and head), by the new scale of the norm,
+and, with hyper-connections, by changed mixing:
 
     total = direct + compensation + mixing + norm          nats per case, exactly (`interventions.hydra.decomposition`)
 

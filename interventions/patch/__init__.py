@@ -44,8 +44,9 @@ class Patch(Instrument):
     """
 
     contrast: Literal["auto", "corrupt", "clue", "noun", "order"] = "auto"
-    """Difference between the two prompts of a pair; auto: the suite's own corrupted prompts (corrupt), or clue if it
-    has none."""
+    """Difference between the two prompts of a pair. corrupt: the suite's own corrupted prompt; clue: the same nouns,
+    another continuation; noun: another noun; order: the nouns change places. auto: corrupt, or clue if the suite has no
+    corrupted prompts."""
     clean: str | None = None
     """Your own clean text; with --corrupt, --answer and --foil it replaces the suite."""
     corrupt: str | None = None
@@ -57,18 +58,20 @@ class Patch(Instrument):
     pairs: Count = 20
     """Approximate number of pairs, spread over the suite."""
     hooks: Names = ()
-    """Hooks to patch, also embed, pos_embed, ln_final.normalized; default: the streams that enter each layer, attn_out,
-    mlp_out, z."""
+    """Activations to patch, by short name: z, q, attn_out, mlp_out, resid_pre, embed, ln_final.normalized, … Default:
+    the streams that enter each layer, attn_out, mlp_out, z."""
     layers: Names = ()
     """Layers to patch, as 3 or 2-4; default: all."""
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"
-    """Unit of a patch: all positions of a role, a head, a head at a role, one position, or everything."""
+    """Unit of a patch: all positions of a role (a named part of the prompt, such as target or last), a head, a head at
+    a role, one position, or everything."""
     direction: tuple[Literal["denoise", "noise"], ...] = ("denoise",)
     """denoise: clean into corrupted; noise: corrupted into clean."""
     method: tuple[Literal["exact", "attribution"], ...] = ("exact", "attribution")
     """Run every patch, approximate it from one gradient, or both."""
     senders: Names = ()
-    """Path patching from heads (L2.H3, top3:recovery), L2.attn or L2.mlp, in the first --direction."""
+    """Heads (L2.H3, top3:recovery), L2.attn or L2.mlp to follow by path patching to every later reader. Of several
+    --direction the first is used."""
     threshold: Positive = 0.5
     """Difference in nats between clean and corrupted below which recovery is undefined."""
 

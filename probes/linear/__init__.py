@@ -12,8 +12,8 @@ frequencies; selectivity = accuracy − control accuracy (Hewitt & Liang 2019). 
 from words that the probe memorises. If no word recurs across groups, nothing can be memorised, and control and
 selectivity are undefined by construction. chance = 1/classes; majority = share of the commonest label.
 
-accuracy has Wilson's interval over groups and the p of a score test against the majority; both allow for cases that
-train each other's probes (`cross_validation.SHARED`), as do all intervals here.
+accuracy has Wilson's interval over groups and the p of a score test against the majority; both account for
+the overlap of training folds (`cross_validation.SHARED`), as do all intervals here.
 """
 
 from typing import Annotated, ClassVar

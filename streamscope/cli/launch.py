@@ -34,8 +34,8 @@ class LaunchOptions:
     """Arguments of every command whose work many processes can share."""
 
     launch: Annotated[Literal["serial", "local", "ray", "submitit", "worker"], SEVERAL] = "serial"
-    """Where the work runs: in this process, or in --workers on this machine (local), or that Ray or SLURM (submitit)
-    start. `worker` is for the started processes themselves."""
+    """Where the work runs: in this process (serial), in --workers processes on this machine (local), or in processes
+    started by Ray or by SLURM (submitit). `worker` is for the started processes themselves."""
     workers: Annotated[Count, SEVERAL, Only("launch", "local", "ray", "submitit")] = 2
     """How many processes to start."""
     partition: Annotated[str | None, SEVERAL, Only("launch", "submitit")] = None

@@ -16,18 +16,18 @@ MODEL, OUTPUT = Group("Model"), Group("Output")
 class Arguments(LaunchOptions):
     """What every command of an instrument takes, in addition to its own options and those of its data."""
 
-    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
     """Run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
     d-cas, cfm, pls, c2, dst-dense, dst-kron, llama, hdpl, gpt2, canon, kromcanon, kromcanon-b2,
     kromcanon-bf16, std-t-rope, dst-ind, dst-full-ind, kromhc. Several runs make one table, with seeds as units, and
-    snapshots make a curve over steps."""
+    snapshots make a curve over steps. Default: stories/lfa, or the bundled model that has the part in question."""
     control: Annotated[str | None, MODEL] = None
     """A control run with as many layers and heads. The table shows its values and the differences, paired by unit. With
     RUN@all each snapshot is compared with the control's snapshot of the same step."""
     edit: Annotated[tuple[str, ...], MODEL] = ()
     """Measure the runs under edits of your own, and the control without them. Give FILE.py:NAME@HOOK for a function
     (value, hook) -> value, or FILE.py:NAME for a function (model) -> {hook: function}. The whole file is executed with
-    your rights: give only files that you trust. RUN --control RUN shows what the edits change."""
+    your rights: give only files that you trust. To see the effect of an edit, give the same run as --control."""
     out: Annotated[Path | None, OUTPUT] = None
     """Write the main table here as .parquet, with the other tables and the observations next to it; .csv writes
     the tables alone. A command that was killed continues where it stopped when you give it again."""

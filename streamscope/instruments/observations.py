@@ -55,8 +55,8 @@ class Measure:
     name: str
     unit: str
     resolution: float
-    """What rounding alone can change in one unit's y/n, in the measure's units. Where no unit's value differs from
-    another's by more, there is no interval and no test."""
+    """What rounding alone can change in one unit's y/n, in the measure's units. If all units agree within
+    it, no interval and no test is reported."""
     factor: float = 1.0
     """100, with a `shift` of −100, makes a percentage of change of a ratio to a baseline."""
     shift: float = 0.0
@@ -65,8 +65,8 @@ class Measure:
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
     (`proportions.proportion`), and there also where all or none hit; its p is the score test's."""
     inflation: float = 1.0
-    """Variance of an estimate over that of as many independent units, where these depend on each other beyond their
-    clusters: cross-validated hits (`cross_validation.SHARED`)."""
+    """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
+    folds share training data (`cross_validation.SHARED`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ class Observations:
 
     `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
     cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. `total` and `size` are
-    [cells, units]. A size of 0 says that the unit is not in the cell, and its total is NaN here; nothing else says so.
-    Values are raw: the unedited model is a cell, and controls are cells.
+    [cells, units]. Size 0 means that the unit was not measured in this cell, and its total is NaN; this is the only
+    mark. Values are raw: the unedited model is a cell, and controls are cells.
 
     Raises `InputError` for other shapes, sizes that are negative or not finite, a total that is NaN or infinite though
     its unit is in the cell (it names both), one of a unit that is not, and units named twice.

@@ -1,4 +1,4 @@
-"""Documents opened for a model: its tokens, what was cut, and a name for each that two models can share."""
+"""Data opened for a model: its tokens, what was cut or left out, and an id of each unit that any tokenizer shares."""
 
 import hashlib
 from collections import Counter

@@ -23,7 +23,7 @@ class ValidatedOptions:
     """Base of options: every field has the declared type and lies in its declared bounds, else `InputError` says so.
 
     A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; otherwise nothing is
-    converted: True is no number, and "1" neither.
+    converted: True and "1" are not accepted as numbers.
     """
 
     __signature__: ClassVar[Any] = _Signature()
