@@ -110,7 +110,12 @@ def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "page", ["README.md", GUIDES[0], pytest.param("docs/guides/measuring.md", marks=pytest.mark.slow)]
 )
-def test_code_runs(page: str, tmp_path: Path) -> None:
+def test_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of a page, after the command that wrote the file it reads."""
+    monkeypatch.chdir(tmp_path)
+    for where, line in COMMANDS:
+        if where == page and "--out heads.parquet" in line:
+            streamscope(typed(line))
     code = "\n".join(re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL))
     own = {**os.environ, "PYTHONPATH": str(ROOT)}  # a process without the tests' type checks, as a reader's
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own, cwd=tmp_path)
