@@ -29,8 +29,7 @@ from streamscope.models.training.run import read_metrics
 from streamscope.papers.demo.options import Sizes
 from streamscope.probes.attention import choose
 from streamscope.probes.coherence.elsewhere import aligned_control
-from streamscope.probes.coherence.measure import rows
-from streamscope.probes.coherence.measure import rows as words
+from streamscope.probes.coherence.measure import rows as log_odds
 from streamscope.probes.coherence.measure import summary as coherence
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary as by_coreference
@@ -203,7 +202,7 @@ def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     rows = measure(model, Sps(), aligned)
     sps = pd.concat([by_sps(rows, level) for level in ("all", "layers")], ignore_index=True)
     found.tables["sps"] = sps.drop(columns=["layer", "index"]).rename(columns={"head": "heads"})
-    found.tables["coherence"] = coherence(words(model, aligned, None, model.tokenizer), elsewhere=False)
+    found.tables["coherence"] = coherence(log_odds(model, aligned, None, model.tokenizer), elsewhere=False)
 
 
 def _following(model: Any, aligned: "Aligned", found: Found) -> None:
@@ -256,7 +255,7 @@ def _due(model: Any, both: "tuple[Aligned, Aligned]", without: str | None) -> pd
             return z
 
         edits = {f"blocks.{head.layer}.attn.hook_z": removed}
-    return rows(model, *both, model.tokenizer, edits).dropna(subset="due")
+    return log_odds(model, *both, model.tokenizer, edits).dropna(subset="due")
 
 
 def _ablation(subject: Subject, sizes: Sizes, found: Found, bar: "Bar") -> None:

@@ -7,11 +7,12 @@ import pandas as pd
 
 from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import sections as show
-from streamscope.papers.demo import words as words
+from streamscope.papers.demo import sentences
 from streamscope.papers.demo.html import Command, Figure, Page, Panels, Samples, Section, Table, Text, Verdict
 from streamscope.papers.demo.measure import PROMPT, SUITE
 from streamscope.papers.demo.options import Sizes
 from streamscope.papers.demo.sections import Runs, each
+from streamscope.papers.demo.sentences import prose
 
 
 def build(runs: Runs, sizes: Sizes, footer: str) -> Page:
@@ -20,12 +21,7 @@ def build(runs: Runs, sizes: Sizes, footer: str) -> Page:
     many = "these small language models look" if len(runs) > 1 else "this small language model looks"
     return Page(
         title=f"Inside {names}",
-        lead=(
-            f"What do the attention heads of a small language model look at, and what is lost without them? This page "
-            f"shows where {many}, whether that follows the **meaning** of a word or only its **place**, and what "
-            "happens when heads are switched off. Every sentence with a line at its side was computed from the tables "
-            "that lie beside this page."
-        ),
+        lead=(prose("lead", many=many)),
         sections=[
             _overview(runs),
             _models(runs),
@@ -43,7 +39,7 @@ def build(runs: Runs, sizes: Sizes, footer: str) -> Page:
 
 
 def _overview(runs: Runs) -> Section:
-    table = words.summary({subject.name: found.tables for subject, found in runs})
+    table = sentences.summary({subject.name: found.tables for subject, found in runs})
     return Section(
         "In short",
         [
@@ -68,12 +64,8 @@ def _models(runs: Runs) -> Section:
     return Section(
         "The models" if len(runs) > 1 else "The model",
         [
-            Text(
-                "A language model guesses the next token; its loss is the average surprise in nats (natural units of "
-                "information), and lower is better. A uniform guess over the vocabulary would have "
-                f"{log(runs[0][0].model.config.d_vocab):.2f}."
-            ),
-            Verdict([words.parameters(subject.name, found.tables) for subject, found in runs]),
+            Text(prose("models", uniform=f"{log(runs[0][0].model.config.d_vocab):.2f}")),
+            Verdict([sentences.parameters(subject.name, found.tables) for subject, found in runs]),
             *(
                 [Panels([curve], wide=True)]
                 if any(len(log) for _, log in logs)
@@ -102,16 +94,7 @@ def _limits(runs: Runs, sizes: Sizes) -> Section:
         "What this page does not show",
         [
             Text(
-                f"**One training run each.** The intervals speak about {count} and new prompts made of the same words: "
-                "pairs share nouns, and for other nouns the intervals would be wider. Whether an architecture differs "
-                "from another needs several training seeds of each, and models that differ in nothing else: std-t has "
-                "learned positions and LayerNorm, lfa, d-cas and cfm have RoPE and ChannelLayerNorm.\n\n"
-                f"**Tiny models, little text.** At most {total:,} parameters{steps}: a model that has not learned "
-                "to use a pronoun cannot show how it does so.\n\n"
-                f"**Small samples.** {sizes.pairs} pairs, {sizes.documents} documents: effects smaller than the "
-                "intervals stay unseen, and “cannot be told from” is not “is equal to”.\n\n"
-                "**Attention is not use.** A head may look at a word and do nothing with it; ablation and "
-                "suppression ask what is lost, and other heads may take over."
+                prose("limits", count=count, total=f"{total:,}", steps=steps, sizes=sizes)
             ),
             Text("To go on: more seeds, longer training, more prompts, and any part of a model changed."),
             Command(

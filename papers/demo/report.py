@@ -17,7 +17,7 @@ from streamscope.papers.demo.html import write_page
 from streamscope.papers.demo.measure import Found, Subject, measure_run, open_runs
 from streamscope.papers.demo.options import Options
 from streamscope.papers.demo.page import build
-from streamscope.papers.demo.words import summary
+from streamscope.papers.demo.sentences import summary
 from streamscope.probes.coherence.measure import ODDS
 from streamscope.probes.coreference.measure import HEADS as COREFERENCE
 from streamscope.probes.coreference.measure import HELD_OUT

@@ -8,10 +8,11 @@ import pandas as pd
 from streamscope.instruments.table import short_units
 from streamscope.interventions.ablate.measure import LOSS
 from streamscope.papers.demo import figures as draw
-from streamscope.papers.demo import words as words
+from streamscope.papers.demo import sentences
 from streamscope.papers.demo.html import Command, Figure, Panels, Section, Table, Text, Token, TokenRow, Verdict
 from streamscope.papers.demo.measure import GATES, SUITE, Found, Subject
 from streamscope.papers.demo.options import Sizes
+from streamscope.papers.demo.sentences import prose
 from streamscope.probes.coreference.measure import HEADS, HELD_OUT
 
 Runs = Sequence[tuple[Subject, Found]]
@@ -37,14 +38,8 @@ def pds(runs: Runs, sizes: Sizes) -> Section:
     return Section(
         "Where heads look: position or meaning?",
         [
-            Text(
-                f"{sizes.pairs} pairs of short passages say the same with two nouns in either order, then a pronoun. "
-                "PDS, the token-position dependence score, is how much a head's attention from the pronoun to the "
-                "right noun changes when that noun moves from first to last place. Near 0 the head does not care where "
-                "the noun stands, or does not look at it at all; near 1 it follows the place. Heads over "
-                f"{threshold:g}, the threshold of the LFA paper, count as position-dependent."
-            ),
-            Verdict([words.pds(subject.name, found.tables) for subject, found in runs]),
+            Text(prose("pds", pairs=sizes.pairs, threshold=f"{threshold:g}")),
+            Verdict([sentences.pds(subject.name, found.tables) for subject, found in runs]),
             Panels(panels),
             Command(each(runs, f"python -m probes.pds {{}} --suite {SUITE} --n {sizes.pairs}")),
         ],
@@ -73,12 +68,7 @@ def picture(runs: Runs) -> Section:
     return Section(
         "One prompt, seen by one head",
         [
-            Text(
-                "The same passage in both orders, coloured by the attention that one head pays from the pronoun: the "
-                "head that finds the right noun most often in one half of the prompts. The passage is the first of the "
-                "other half, so it was picked neither for the head nor for its looks. One prompt is an illustration "
-                "and no evidence; the numbers are shares of attention, of other tokens from 0.1 on."
-            ),
+            Text(prose("picture")),
             *blocks,
             Command(commands),
         ],
@@ -97,17 +87,8 @@ def coreference(runs: Runs, sizes: Sizes) -> Section:
     return Section(
         "Coreference: does a head find the noun that a pronoun means?",
         [
-            Text(
-                f"In the prompts of the same {sizes.pairs} pairs, whose combinations of words the built-in stories "
-                "keep out of training, a head is right when the pronoun attends more to the right noun than to the "
-                "other. The best of many heads is best partly by luck, so it is chosen on one half and scored on "
-                "the other; no noun is meant in both. Intervals hold for new nouns: prompts that share one are not "
-                "counted as independent. It has to beat the rules without meaning: the most recent noun, the first, "
-                "the one with most tokens, and chance. In pairs of both orders the first two are right in exactly "
-                "half. Where it looks most of all is another question, which the papers' Top-1 asks: over all tokens, "
-                "a head that looks at neither noun is right in none, and here in about half."
-            ),
-            Verdict([words.coreference(subject.name, found.tables) for subject, found in runs]),
+            Text(prose("coreference", pairs=sizes.pairs)),
+            Verdict([sentences.coreference(subject.name, found.tables) for subject, found in runs]),
             Panels([figure], wide=True),
             Table(
                 _together(runs, "coreference-held-out"), "Chosen on one half, scored on the other", units=_units("c")
@@ -134,17 +115,11 @@ def meaning(runs: Runs, sizes: Sizes) -> Section:
         Figure("Words: coherence", draw.dots(odds, "relation", "log_odds", "log-odds of the right noun, nats"),
                "all prompts, then by relation; 95 % intervals", max(300, rows)),
     ]  # fmt: skip
-    lines = [f(subject.name, found.tables) for f in (words.sps, words.coherence) for subject, found in runs]
+    lines = [f(subject.name, found.tables) for f in (sentences.sps, sentences.coherence) for subject, found in runs]
     return Section(
         "What attention prefers, and what the model says",
         [
-            Text(
-                "SPS, the semantic preference score, is the attention from the pronoun to the right noun minus that to "
-                "the other, averaged over heads: above 0, attention leans to the meaning. Coherence asks for "
-                "behaviour instead: the passage goes on, and the log-odds compare the right noun with the wrong one "
-                "as the next word. A model can show one without the other. Both use the prompts of "
-                f"{sizes.pairs} pairs; prompts that share a noun are not counted as independent."
-            ),
+            Text(prose("meaning", pairs=sizes.pairs)),
             Verdict(lines),
             Panels(panels),
             Table(_together(runs, "sps"), "SPS; `even` is that of a head that looks everywhere alike", digits=5),
@@ -179,13 +154,8 @@ def ablation(runs: Runs, sizes: Sizes) -> Section:
     return Section(
         "Ablation: what is lost without a head?",
         [
-            Text(
-                f"Each head's output is set to 0, one head at a time, on {n} validation documents. Removing anything "
-                "changes something, so the effect (`delta`, in nats per token) stands beside its control: the mean "
-                "effect of the other heads, one at a time. `above` is effect − control. Intervals are over documents; "
-                "`p_holm` and `p_above_holm` are corrected for the number of heads."
-            ),
-            Verdict([words.ablation(subject.name, found.tables) for subject, found in runs]),
+            Text(prose("ablation", n=n)),
+            Verdict([sentences.ablation(subject.name, found.tables) for subject, found in runs]),
             Panels(panels),
             *tables,
             Command(each(runs, f"python -m interventions.ablate {{}} --heads --max-documents {limited}")),
@@ -211,14 +181,8 @@ def following(runs: Runs, sizes: Sizes) -> Section:
     return Section(
         "The head that follows the right noun, and what is lost without it",
         [
-            Text(
-                "The same passages, once more with the nouns of another passage: what then remains of the preference "
-                "is not due to the nouns, for example because the verb alone tells a tool from a container. The rest "
-                "is. The head that looks at the right noun most often (chosen on the other half of the passages) is "
-                "removed, and as a control each other head of its layer, one at a time. If the head is used, its "
-                "removal costs more than theirs."
-            ),
-            Verdict([words.following(subject.name, found.tables) for subject, found in runs]),
+            Text(prose("following")),
+            Verdict([sentences.following(subject.name, found.tables) for subject, found in runs]),
             *([Panels(panels)] if panels else []),
             *tables,
             Command(each(runs, f"python -m probes.coherence {{}} --suite {SUITE} --n {sizes.pairs}")),
@@ -246,14 +210,9 @@ def suppression(runs: Runs, sizes: Sizes) -> Section:
         "Suppressing the heads that follow the place",
         [
             Text(
-                f"The {k} heads with the largest PDS are turned down together, their outputs times a gate of "
-                f"{', '.join(f'{g:g}' for g in GATES)}, and SPS and coherence are measured again on "
-                f"{sizes.suppress_pairs} pairs (ranked on the same pairs, as in the LFA paper). If these heads carried "
-                "the place only, "
-                f"meaning would survive. The controls are the {k} heads with the smallest PDS and up to {draws} random "
-                f"sets of {k} heads: a change that random heads make as well says nothing about PDS."
+                prose("suppression", k=k, gates=gates.replace(" ", ", "), pairs=sizes.suppress_pairs, draws=draws)
             ),
-            Verdict([line for subject, found in runs for line in words.suppression(subject.name, found.tables)]),
+            Verdict([line for subject, found in runs for line in sentences.suppression(subject.name, found.tables)]),
             Panels(panels),
             Table(_together(runs, "suppression-controls"), "At the smallest gate: selected heads and their controls",
                   digits=5),

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.papers.demo import main
-from streamscope.papers.demo import words as words
+from streamscope.papers.demo import main, sentences
 from streamscope.papers.demo.options import Sizes
 
 SMALL = ["--pairs", "9", "--documents", "3", "--suppress-pairs", "6", "--k", "1", "--draws", "4"]
@@ -111,21 +110,26 @@ def test_help_is_instant() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert words.signed(-0.0004) == "0.000" and words.signed(-0.5, 1) == "−0.5" and words.signed(2, 1) == "+2.0"
-    assert words.places(0.000123) == 5 and words.places(0.5) == 3 and words.places(0.0, NAN) == 3
-    assert words.chance_of(0.00001) == "p < 0.001" and words.chance_of(NAN) == "p undefined"
-    assert words.spread(NAN, 1) == "interval undefined"
+    assert (
+        sentences.signed(-0.0004) == "0.000"
+        and sentences.signed(-0.5, 1) == "−0.5"
+        and sentences.signed(2, 1) == "+2.0"
+    )
+    assert sentences.places(0.000123) == 5 and sentences.places(0.5) == 3 and sentences.places(0.0, NAN) == 3
+    assert sentences.chance(0.00001) == "p < 0.001" and sentences.chance(NAN) == "p undefined"
+    assert sentences.interval({"ci_low": NAN, "ci_high": 1.0}) == "interval undefined"
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(0.1, 0.3, "more often"), (-0.3, -0.1, "less often"), (-0.1, 0.1, "cannot be told")]
+    ("low", "high", "verdict"),
+    [(0.1, 0.3, "more often"), (-0.3, -0.1, "less often"), (-0.1, 0.1, "not significantly different")],
 )
 def test_the_verdict_on_coreference_follows_the_interval(low: float, high: float, verdict: str) -> None:
     row = {"halves": "both", "head": "L0H1 / L1H1", "top1": 0.6, "ci_low": low, "ci_high": high, "p": 0.02}
     row |= {"difference": (low + high) / 2, "n": 20, "clusters": 10}
     table = pd.DataFrame([{**row, "rule": "recency", "rule_share": 0.5}, {**row, "rule": "longest", "rule_share": 0.4}])
     keys = pd.DataFrame([{**row, "head": "L2H3 / L2H3", "top1": 0.1, "chance": 0.04, "rule": "recency"}])
-    text = words.coreference("m", {"coreference-held-out": table, "coreference-keys-held-out": keys})
+    text = sentences.coreference("m", {"coreference-held-out": table, "coreference-keys-held-out": keys})
     assert verdict in text and "“recency”" in text and "n = 20 prompts that share 10 nouns or more of a kind" in text
     # "right" is of the two nouns; the paper's Top-1, over all tokens, stands beside with its own head and chance
     assert "(L0H1 / L1H1) prefers the right noun in 60.0 %" in text
@@ -138,7 +142,7 @@ def test_the_verdict_on_coreference_follows_the_interval(low: float, high: float
 )
 def test_sps_must_exceed_what_the_lengths_of_the_nouns_explain(low: float, high: float, verdict: str) -> None:
     row = {"heads": "all", "sps": (low + high) / 2, "ci_low": low, "ci_high": high, "even": 0.02, "n": 10}
-    assert verdict in words.sps("m", {"sps": pd.DataFrame([row])})
+    assert verdict in sentences.sps("m", {"sps": pd.DataFrame([row])})
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ def test_sps_must_exceed_what_the_lengths_of_the_nouns_explain(low: float, high:
     [
         (-0.3, -0.1, 0.05, "random heads do not make"),
         (-0.3, -0.1, 0.4, "random heads make too"),
-        (-0.3, 0.1, 0.05, "no change that could be told"),
+        (-0.3, 0.1, 0.05, "no change that is significantly"),
         (-0.3, -0.1, NAN, "without random sets"),
     ],
 )
@@ -158,10 +162,10 @@ def test_suppression_needs_an_effect_and_a_rank(low: float, high: float, rank: f
         "suppression": pd.DataFrame([effect]),
         "suppression-controls": pd.DataFrame([{**control, "p_rank": rank}]),
     }
-    (line,) = words.suppression("m", tables)
+    (line,) = sentences.suppression("m", tables)
     assert verdict in line and "L0H1, L1H1" in line and "n = 18 prompts" in line
     tables["suppression-controls"].loc[0, "selected"] = NAN
-    assert "undefined by construction" in words.suppression("m", tables)[0]
+    assert "undefined by construction" in sentences.suppression("m", tables)[0]
 
 
 def test_ablation_counts_heads_with_and_without_controls() -> None:
@@ -169,10 +173,10 @@ def test_ablation_counts_heads_with_and_without_controls() -> None:
         {"head": ["L0H0", "L0H1"], "delta": [0.3, 0.1], "ci_low": [0.2, 0.0], "ci_high": [0.4, 0.2], "n": 5,
          "p_holm": [0.001, 0.2]}
     )  # fmt: skip
-    text = words.ablation("m", {"ablation": table})
+    text = sentences.ablation("m", {"ablation": table})
     assert "holds up for 1 of 2 heads" in text and "n = 5 documents" in text and "other heads" not in text
     table = table.assign(above=[0.2, -0.2], p_above_holm=[0.01, 0.01])
-    assert "1 costs more than the other heads" in words.ablation("m", {"ablation": table})
+    assert "1 costs more than the other heads" in sentences.ablation("m", {"ablation": table})
 
 
 def test_sizes_refuse_what_cannot_be_measured() -> None:
@@ -184,8 +188,8 @@ def test_sizes_refuse_what_cannot_be_measured() -> None:
     ("whole", "chosen", "above", "verdict"),
     [
         ((0.2, 1.0), (-0.6, -0.2), (-0.5, -0.1), "this head carries part of what the nouns say"),
-        ((0.2, 1.0), (-0.6, -0.2), (-0.5, 0.1), "cannot be told from its neighbours"),
-        ((0.2, 1.0), (-0.1, 0.3), (-0.5, -0.1), "cannot be told from its neighbours"),
+        ((0.2, 1.0), (-0.6, -0.2), (-0.5, 0.1), "not significantly different from its neighbours"),
+        ((0.2, 1.0), (-0.1, 0.3), (-0.5, -0.1), "not significantly different from its neighbours"),
         ((-0.1, 0.3), (-0.6, -0.2), (-0.5, -0.1), "it cannot be asked which head they need"),
     ],
 )
@@ -197,8 +201,8 @@ def test_a_head_is_needed_only_where_the_nouns_are_used(whole, chosen, above, ve
         [row("L1H5", "chosen", *chosen), row("L1H0", "other", 0, 0), row("nothing", "whole", *whole),
          row("mean of the others", "mean", 0, 0), row("chosen − mean", "above", *above)]
     )  # fmt: skip
-    assert verdict in words.following("m", {"following": table})
-    assert "no prompt has nouns" in words.following("m", {"following": table.head(0)})
+    assert verdict in sentences.following("m", {"following": table})
+    assert "no prompt has nouns" in sentences.following("m", {"following": table.head(0)})
 
 
 def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
