@@ -111,8 +111,8 @@ def coherence(name: str, tables: Tables) -> str:
 def following(name: str, tables: Tables) -> str:
     """What is due to the nouns, and whether the head that follows the right one carries more of it than others."""
     table = tables["following"]
-    rows = {role: _rows(one)[0] for role, one in table.groupby("role")}
-    rows = rows and {"above": None, **rows}
+    rows: dict[str, Any] = {str(role): _rows(one)[0] for role, one in table.groupby("role")}
+    rows = {"above": None, **rows} if rows else {}
     return _sentence("following", name, rows=rows, others=int((table["role"] == "other").sum()))
 
 

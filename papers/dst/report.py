@@ -18,7 +18,6 @@ from streamscope.papers.comparison.seeds import means
 from streamscope.papers.dst import verdicts
 from streamscope.papers.dst.claims import CONTROL, FROZEN, PLACES, TABLE1, TABLE8
 from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells, with_doses
-from streamscope.papers.dst.figure import figure
 from streamscope.papers.dst.measure import (
     INITIAL,
     amplified,
@@ -30,6 +29,8 @@ from streamscope.papers.dst.measure import (
     whole_loss,
 )
 from streamscope.papers.dst.options import Options, Settings
+from streamscope.papers.figures.dst import streams
+from streamscope.papers.figures.style import Style
 
 VARIED = ("attention.gate", "residual", "n_heads")
 """What runs may differ in, as arms of their own: dst-dense and dst-dense+gate; dst-kron+single; dst-kron+8heads."""
@@ -98,7 +99,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
 
 COMPARISON = Comparison(
     module="papers.dst", settings=Settings, measure=measure, judge=judged, arms=in_arms,
-    draw=lambda runs, tables: figure(tables),
+    draw=lambda runs, tables: streams(tables, Style("page")),
     shown=(
         Shown(
             "streams", "loss without a stream (Table 4), 95 % over documents",

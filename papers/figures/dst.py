@@ -6,9 +6,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from streamscope.papers.dst.claims import FROZEN, PAPER_ALPHAS, TABLE5
-from streamscope.papers.figures.look import Look, note, panels
+from streamscope.papers.comparison.printed import printed
+from streamscope.papers.dst.claims import FROZEN, PAPER_ALPHAS, PLACES, TABLE4, TABLE4_PRESET, TABLE5
+from streamscope.papers.figures.architecture import architecture
 from streamscope.papers.figures.options import PaperFigure
+from streamscope.papers.figures.style import Style, dots, key_of_paper, note, panels
 
 HOME, BUNDLED = "dst_eighth", "bundled"
 GATE = "+gate"
@@ -16,9 +18,9 @@ GATE = "+gate"
 Tables = Mapping[str, pd.DataFrame]
 
 
-def amplified(tables: Tables, look: Look) -> Any:
+def amplified(tables: Tables, style: Style) -> Any:
     """Fig. 2: validation loss by the factor α on the scores, mean over seeds, (a) by mixing, (b) with head gates beside
-    the same without; what Table 5 prints in open markers.
+    the same without; what Table 5 prints in open markers. A colour for each mixing, dashed without a frozen stream.
 
     The frozen-token models of the paper, and beside each the same with a token stream that moves; of other models
     only where there is none of these.
@@ -29,57 +31,62 @@ def amplified(tables: Tables, look: Look) -> Any:
     gated = [one for one in have if GATE in one]
     open_twins = dict.fromkeys(one.replace(GATE, "") for one in gated)
     shown_here = [one for one in have if one in TABLE5 or one in set(table["preset"])]
-    height = 0.62 + 0.07 * (len(shown_here) + len(TABLE5))  # a line of the legend each
-    canvas = panels(look, ["(a) mixing", "(b) gates"], 2, height, shared_yaxes=True, horizontal_spacing=0.06)
+    height = 0.66 + 0.07 * len(shown_here)  # a line of the legend each
+    kinds = list(dict.fromkeys(one.removesuffix(FROZEN) for one in have))
+    canvas = panels(style, ["(a) mixing", "(b) gates"], 2, height, shared_yaxes=True, horizontal_spacing=0.06)
     for col, shown in enumerate(([one for one in have if one not in gated], [*open_twins, *gated]), 1):
         for preset in shown:
-            mean, i = table[table["preset"] == preset].groupby("alpha")["loss"].mean(), have.index(preset)
-            at = {"row": 1, "col": col, "showlegend": col == 1 or preset in gated}
+            mean = table[table["preset"] == preset].groupby("alpha")["loss"].mean()
+            i, at = kinds.index(preset.removesuffix(FROZEN)), {"row": 1, "col": col}
             if len(mean):
-                canvas.add_scatter(x=mean.index, y=mean, name=preset, **at, **look.line(i))
+                line = style.line(i)
+                line["line"]["dash"] = "solid" if FROZEN in preset else "dash"
+                named = col == 1 or preset in gated
+                canvas.add_scatter(x=mean.index, y=mean, name=preset, showlegend=named, **at, **line)
             if preset in TABLE5:
                 canvas.add_scatter(x=list(PAPER_ALPHAS), y=list(TABLE5[preset]), name=f"{preset}, paper", **at,
-                                   **look.points(i, paper=True))  # fmt: skip
+                                   showlegend=False, **style.points(i, paper=True))  # fmt: skip
+    key_of_paper(canvas)
     canvas.update_xaxes(title="α", type="log", tickvals=sorted({*PAPER_ALPHAS, *table["alpha"]}))
     canvas.update_yaxes(title="loss, nats per token", col=1)
     return canvas
 
 
-def routing(tables: Tables, look: Look) -> Any:
+def routing(tables: Tables, style: Style) -> Any:
     """Fig. 3: W_ij of every Kronecker projection and layer: to head i (downwards) from head j; red is positive."""
     table = tables["routing-cells"]
     where = list(table[["projection", "layer"]].drop_duplicates().itertuples(index=False, name=None))
     layers = max(table["layer"]) + 1
-    canvas = panels(look, [f"{one.removeprefix('attn.')} L{layer}" for one, layer in where], layers,
+    canvas = panels(style, [f"{one.removeprefix('attn.')} L{layer}" for one, layer in where], layers,
                     0.26 + 0.17 * len(where) / layers, horizontal_spacing=0.02, vertical_spacing=0.16)  # fmt: skip
     for i, (projection, layer) in enumerate(where):
         one = table[(table["projection"] == projection) & (table["layer"] == layer)]
         cells = one.pivot_table(index="to", columns="from", values="value")
         canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
                          row=i // layers + 1, col=i % layers + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": 0,
+    canvas.update_layout(coloraxis={"colorscale": style.signed, "cmid": 0,
                                     "colorbar": {"title": "W", "thickness": 8}})  # fmt: skip
     canvas.update_yaxes(autorange="reversed", dtick=1, showticklabels=False).update_xaxes(showticklabels=False)
-    canvas.update_yaxes(title="to head", showticklabels=look.width == "page", col=1)
-    canvas.update_xaxes(title="from", showticklabels=look.width == "page", row=-(-len(where) // layers))
+    canvas.update_yaxes(title="to head", showticklabels=style.width == "page", col=1)
+    canvas.update_xaxes(title="from", showticklabels=style.width == "page", row=-(-len(where) // layers))
     return canvas
 
 
-def sharpened(tables: Tables, look: Look) -> Any:
+def sharpened(tables: Tables, style: Style) -> Any:
     """Fig. 4: where one head looks in a text at every α: from a word (downwards) to a word (across)."""
     table = tables["amplify-picture"]
     first = table[["layer", "index"]].iloc[0]
     table = table[(table["layer"] == first["layer"]) & (table["index"] == first["index"])]
     alphas = list(dict.fromkeys(table["alpha"]))
     columns = min(len(alphas), 3)
-    canvas = panels(look, [f"α = {alpha:g}" for alpha in alphas], columns, 0.2 + 0.46 * -(-len(alphas) // columns),
+    canvas = panels(style, [f"α = {alpha:g}" for alpha in alphas], columns, 0.2 + 0.46 * -(-len(alphas) // columns),
                     horizontal_spacing=0.04, vertical_spacing=0.2, shared_yaxes=True)  # fmt: skip
     words = table.drop_duplicates("key").sort_values("key")["key_token"]
     for i, alpha in enumerate(alphas):
         cells = table[table["alpha"] == alpha].pivot_table(index="query", columns="key", values="attention")
         canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
                          row=i // columns + 1, col=i % columns + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "cmax": 1,
+    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "cmax": 1,
                                     "colorbar": {"title": "attention", "thickness": 8}}, margin={"t": 40})  # fmt: skip
     said = ["BOS" if word.startswith("<|") else word.strip() or "␣" for word in words]
     ticks = {"tickvals": [*range(len(words))], "ticktext": said, "tickfont": {"size": 6}}
@@ -88,29 +95,73 @@ def sharpened(tables: Tables, look: Look) -> Any:
     return canvas
 
 
-def coreference(tables: Tables, look: Look) -> Any:
+def coreference(tables: Tables, style: Style) -> Any:
     """Fig. 5: the share of cases in which a head's largest attention is on the antecedent, a panel per run."""
     table = tables["coreference"]
     if "run" not in table:
         table = table.assign(run="run")
     runs = list(dict.fromkeys(table["run"]))
     titles = [str(run).rsplit("/", 1)[-1].rstrip(")") for run in runs]
-    canvas = panels(look, titles, 2, 0.12 + 0.44 * -(-len(runs) // 2),
+    canvas = panels(style, titles, 2, 0.12 + 0.44 * -(-len(runs) // 2),
                     horizontal_spacing=0.12, vertical_spacing=0.16)  # fmt: skip
     for i, run in enumerate(runs):
         cells = table[table["run"] == run].pivot_table(index="layer", columns="index", values="top1")
         canvas.add_trace(go.Heatmap(z=100 * cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
                          row=i // 2 + 1, col=i % 2 + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": {"title": "%", "thickness": 8}})
+    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "colorbar": {"title": "%", "thickness": 8}})
     canvas.update_xaxes(dtick=1).update_yaxes(dtick=1, autorange="reversed")
     canvas.update_xaxes(title="head", row=-(-len(runs) // 2)).update_yaxes(title="layer", col=1)
     return canvas
 
 
+def streams(tables: Tables, style: Style) -> Any:
+    """Table 4: what is lost without a stream, by place (logarithmic: x_t → 0 would hide all others) and from a layer
+    on, mean over seeds of the paper's model; below, loss and entropy of attention by α, a line per run.
+
+    Where they are among the arms, of the model of Table 4 in every cell of its factors, and of those of Table 5.
+    """
+    cells, table = tables["factors"], tables["amplification"]
+    of = cells["claim"].str.split(" ").str[0]
+    models = [one for one in dict.fromkeys(table["preset"]) if one not in set(cells["preset"]) - set(of)]
+    titles = ["loss without a stream, % more", "stream changed from a layer on, % more", "loss by α, % more",
+              "entropy of attention by α, nats"]  # fmt: skip
+    canvas = panels(style, titles, 2, 1.5, vertical_spacing=0.1, horizontal_spacing=0.09)
+    if "streams" in tables:
+        whole = tables["streams"][tables["streams"]["where"].isin(PLACES) & (tables["streams"]["percent"] > 0)]
+        shown = set(cells["preset"][of == TABLE4_PRESET]) & set(whole["preset"]) or set(models)
+        rows = whole[whole["preset"].isin(shown)].sort_values("where", kind="stable")
+        paper = {name: printed(f"dst-t4-change-{row}-everywhere") for name, row in TABLE4.items()}
+        rows = rows.assign(label=rows["definition"] + ", " + rows["where"], paper=rows["definition"].map(paper))
+        names = {"preset": "group", "percent": "value", "percent_low": "low", "percent_high": "high"}
+        dots(canvas, style, rows.rename(columns=names), averaged=False)
+        canvas.update_xaxes(type="log", dtick=1, row=1, col=1).update_yaxes(tickfont={"size": 8}, row=1, col=1)
+        have = dict.fromkeys(tables["streams"]["preset"])
+        first = TABLE4_PRESET if TABLE4_PRESET in have else next(iter(have))
+        onwards = tables["streams"].query("preset == @first and reach == 'onwards'")
+        for i, (definition, one) in enumerate(onwards.groupby("definition", sort=False)):
+            mean = one.groupby("layer")["percent"].mean()
+            canvas.add_scatter(x=[f"L{layer}" for layer in mean.index], y=mean, name=f"{definition} ({first})", row=1,
+                               col=2, **style.line(i + 2))  # fmt: skip
+    for i, preset in enumerate([one for one in models if one in TABLE5] or models):
+        for k, (seed, one) in enumerate(table[table["preset"] == preset].groupby("seed")):
+            line = {**style.line(i), "name": preset, "legendgroup": preset, "hovertext": f"seed {seed}"}
+            bars = {"array": (one["percent_high"] - one["percent"]).fillna(0), "thickness": 0.8, "width": 2}
+            canvas.add_scatter(x=one["alpha"], y=one["percent"], error_y=bars, showlegend=k == 0, row=2, col=1, **line)
+            canvas.add_scatter(x=one["alpha"], y=one["entropy"], showlegend=False, row=2, col=2, **line)
+        if preset in TABLE5:
+            percent = [100 * (loss / TABLE5[preset][0] - 1) for loss in TABLE5[preset]]
+            canvas.add_scatter(x=list(PAPER_ALPHAS), y=percent, name=f"{preset}, paper", row=2, col=1,
+                               **style.points(i, paper=True))  # fmt: skip
+    canvas.update_xaxes(type="log", title="α", tickvals=list(PAPER_ALPHAS), row=2)
+    return canvas.update_layout(margin={"l": 150 if "streams" in tables else 42})
+
+
+RUNS = tuple(f"{HOME}/{name}" for name in ("streams", "factors", "amplification"))
 FIGURES = (
-    PaperFigure("1", "The architecture", instead="a drawing: python -m models.describe dst-kron"),
+    PaperFigure("1", "The architecture", architecture("dst-kron")),
     PaperFigure("2", "Validation loss by attention amplification", amplified, (f"{HOME}/amplification",)),
     PaperFigure("3", "Learned Kronecker routing matrices", routing, (f"{BUNDLED}/routing-cells",)),
     PaperFigure("4", "Attention under amplification", sharpened, (f"{BUNDLED}/amplify-picture",)),
     PaperFigure("5", "Coreference accuracy by head", coreference, (f"{BUNDLED}/coreference",)),
+    PaperFigure("streams", "Every run: streams taken away, attention sharpened", streams, RUNS, wide=True),
 )  # fmt: skip

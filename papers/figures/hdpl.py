@@ -9,8 +9,9 @@ import pandas as pd
 
 from streamscope.papers.comparison.curves import wide
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.figures.look import Look, note, panels
+from streamscope.papers.figures.architecture import architecture
 from streamscope.papers.figures.options import PaperFigure
+from streamscope.papers.figures.style import Style, note, panels
 
 HOME = "hdpl_eighth"
 NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", "canon": "Canon",
@@ -28,7 +29,7 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
     Tables without curves of runs have those of the bundled models, one seed of each, and the figure says so.
     """
 
-    def draw(tables: Tables, look: Look) -> Any:
+    def draw(tables: Tables, style: Style) -> Any:
         bundled = "curves" not in tables
         table = tables["bundled"].assign(preset=lambda rows: rows["model"]) if bundled else tables["curves"]
         drawn = [arm for arm in dict.fromkeys(table["preset"]) if others or arm in printed_points]
@@ -36,7 +37,7 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
         names = [*arms, *(one for one in printed_points if one not in arms)]
         lines = len(names) if max(len(_name(arm)) for arm in names) > LONG else -(-len(names) // 2)
         height = 0.58 + 0.08 * lines  # of the legend
-        canvas = panels(look, ["here", "as printed"], 2, height, horizontal_spacing=0.16, column_widths=[0.62, 0.38])
+        canvas = panels(style, ["here", "as printed"], 2, height, horizontal_spacing=0.16, column_widths=[0.62, 0.38])
         for i, arm in enumerate(names):
             name = _name(arm)
             if arm in arms:
@@ -44,8 +45,8 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
                 x = mean.index / 1000
                 if len(arms[arm]) > 1:
                     ends = np.concatenate([mean - sd, (mean + sd)[::-1]])
-                    canvas.add_scatter(x=[*x, *x[::-1]], y=ends, name=f"{name} ± sd", row=1, col=1, **look.band(i))
-                canvas.add_scatter(x=x, y=mean, name=name, row=1, col=1, **look.line(i))
+                    canvas.add_scatter(x=[*x, *x[::-1]], y=ends, name=f"{name} ± sd", row=1, col=1, **style.band(i))
+                canvas.add_scatter(x=x, y=mean, name=name, row=1, col=1, **style.line(i))
             if points := printed_points.get(arm):
                 canvas.add_scatter(
                     x=[step / 1000 for step in points],
@@ -54,7 +55,7 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
                     showlegend=arm not in arms,
                     row=1,
                     col=2,
-                    **look.points(i, paper=True, size=7),
+                    **style.points(i, paper=True, size=7),
                 )
         last = max(max(points) for points in printed_points.values()) / 1000
         canvas.update_xaxes(title="steps, thousands").update_yaxes(title="validation loss, nats", col=1)
@@ -85,7 +86,7 @@ PRINTED = {
     "hdpl": {10_000: "hdpl-f2-step-10000-hdpl", 20_000: "hdpl-t1-loss-hdpl"},
 }
 FIGURES = (
-    PaperFigure("1", "The architecture", instead="a drawing: python -m models.describe hdpl"),
+    PaperFigure("1", "The architecture", architecture("hdpl")),
     PaperFigure("2", "Validation loss over training, baseline and hybrid", losses(PRINTED), (f"{HOME}/curves",),
                 (f"{HOME}/bundled",)),
 )  # fmt: skip

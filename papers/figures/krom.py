@@ -8,9 +8,10 @@ import plotly.graph_objects as go
 
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.hdpl import losses
-from streamscope.papers.figures.look import MARKERS, Look, panels, single
 from streamscope.papers.figures.options import PaperFigure
-from streamscope.papers.krom.claims import BIASES
+from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, panels, single
+from streamscope.papers.krom.claims import BIASES, CONTROL
+from streamscope.papers.krom.mixing import ARM, label
 
 HOME = "krom_eighth"
 Tables = Mapping[str, pd.DataFrame]
@@ -18,13 +19,13 @@ DRAWN = (-8.0, -2.0)
 """The initial biases whose factors the post draws."""
 
 
-def bars(tables: Tables, look: Look) -> Any:
+def bars(tables: Tables, style: Style) -> Any:
     """Final losses of the four architectures; what the post prints in open markers."""
-    canvas, table = single(look, 0.75), plain(tables["comparison"])
-    canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": look.fill(0)})
+    canvas, table = single(style, 0.75), plain(tables["comparison"])
+    canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": style.fill(0)})
     said = table[table["printed"].notna()]
     canvas.add_scatter(
-        x=said["preset"], y=said["printed"], name="the post", **look.points(1, paper=True, on_bar=True, size=8)
+        x=said["preset"], y=said["printed"], name="the post", **style.points(1, paper=True, on_bar=True, size=8)
     )
     canvas.update_yaxes(title="validation loss, nats")
     return canvas
@@ -61,12 +62,12 @@ def cells(table: pd.DataFrame) -> pd.DataFrame:
     return table.groupby(each, sort=False)[["swap", "swap_best"]].mean().reset_index()
 
 
-def swap(tables: Tables, look: Look) -> Any:
+def swap(tables: Tables, style: Style) -> Any:
     """Swap probability of every factor that can act: of the static bias alone, and the largest that a token could get
     with the dynamic part; mean over seeds, a panel per initial bias and storage, all on one scale."""
     arms = by_arm(cells(tables["factors"]))
-    canvas = panels(look, list(arms), 1, 1.4, vertical_spacing=0.1, shared_xaxes=True)
-    colours = (look.fill(1), look.fill(0)) if look.grey else (look.colour(5), look.colour(0))
+    canvas = panels(style, list(arms), 1, 1.4, vertical_spacing=0.1, shared_xaxes=True)
+    colours = (style.fill(1), style.fill(0)) if style.grey else (style.colour(5), style.colour(0))
     for row, one in enumerate(arms.values(), 1):
         x = [f"{name.removeprefix('blocks.').removesuffix('_hc')} {factor}"
              for name, factor in zip(one["module"], one["factor"], strict=True)]  # fmt: skip
@@ -78,7 +79,7 @@ def swap(tables: Tables, look: Look) -> Any:
     return canvas
 
 
-def heat(tables: Tables, look: Look) -> Any:
+def heat(tables: Tables, style: Style) -> Any:
     """Swap probability of the static bias, module by factor, mean over seeds, one scale for every initial bias and
     storage.
 
@@ -86,7 +87,7 @@ def heat(tables: Tables, look: Look) -> Any:
     """
     arms = by_arm(cells(tables["factors"]))
     modules = list(dict.fromkeys(tables["factors"]["module"]))
-    canvas = panels(look, list(arms), len(arms), 0.95, horizontal_spacing=0.06)
+    canvas = panels(style, list(arms), len(arms), 0.95, horizontal_spacing=0.06)
     for col, one in enumerate(arms.values(), 1):
         wide = one.pivot_table(index="module", columns="factor", values="swap").reindex(modules)
         text = [[f"{value:.3f}" if value == value else "" for value in row] for row in wide.to_numpy()]
@@ -94,7 +95,7 @@ def heat(tables: Tables, look: Look) -> Any:
         canvas.add_trace(go.Heatmap(z=wide, x=wide.columns, y=names, coloraxis="coloraxis", text=text,
                                     texttemplate="%{text}"), row=1, col=col)  # fmt: skip
     bar = {"title": "p(swap)", "thickness": 8}
-    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": bar}, margin={"l": 56})
+    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "colorbar": bar}, margin={"l": 56})
     canvas.update_yaxes(autorange="reversed")
     for col in range(2, len(arms) + 1):
         canvas.update_yaxes(showticklabels=False, col=col)
@@ -102,20 +103,20 @@ def heat(tables: Tables, look: Look) -> Any:
     return canvas
 
 
-def effort(tables: Tables, look: Look) -> Any:
+def effort(tables: Tables, style: Style) -> Any:
     """Learned α of the dynamic part against the largest swap probability of the factor; those that can act, a marker
     per factor and seed."""
-    table, canvas = recipe(tables["factors"]), single(look, 0.8)
+    table, canvas = recipe(tables["factors"]), single(style, 0.8)
     for i, (name, one) in enumerate(by_arm(table[table["acts"]]).items()):
-        canvas.add_scatter(x=one["alpha_res"], y=one["swap_best"], name=name, **look.points(i, size=5))
+        canvas.add_scatter(x=one["alpha_res"], y=one["swap_best"], name=name, **style.points(i, size=5))
     canvas.update_xaxes(title="α of the dynamic part").update_yaxes(title="p(swap), largest", rangemode="tozero")
     return canvas
 
 
-def cosines(tables: Tables, look: Look) -> Any:
+def cosines(tables: Tables, style: Style) -> Any:
     """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
     labels, which hold no contrast; the post's own in open markers."""
-    table, canvas = plain(tables["mixing"]), single(look, 0.95)
+    table, canvas = plain(tables["mixing"]), single(style, 0.95)
     canon, bf16 = table["preset"] == "kromcanon", table["storage"] == "bf16"
     arms = {"KromHC": table[~canon], "KromCanon": table[canon & ~bf16], "KromCanon in bf16": table[canon & bf16]}
     names = (("stream_cosine", "contrast"), ("shuffled_cosine", "shuffled labels"))
@@ -123,42 +124,87 @@ def cosines(tables: Tables, look: Look) -> Any:
         for j, (preset, rows) in enumerate(arms.items()):
             if rows.empty:
                 continue
-            look_of = {"color": look.colour(i), "symbol": MARKERS[j], "size": 6}
+            marker = {"color": style.colour(i), "symbol": MARKERS[j], "size": 6}
             canvas.add_scatter(x=rows["b_res"] + 0.5 * i - 0.25, y=rows[column], name=f"{preset}, {name}",
-                               mode="markers", marker=look_of)  # fmt: skip
+                               mode="markers", marker=marker)  # fmt: skip
     canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-cosine-b{abs(bias):g}") for bias in BIASES], name="the post",
-                       **look.points(6, paper=True, size=8))  # fmt: skip
+                       **style.points(6, paper=True, size=8))  # fmt: skip
     canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
     canvas.update_yaxes(title="cosine between streams")
     return canvas
 
 
-def sweep(tables: Tables, look: Look) -> Any:
+def sweep(tables: Tables, style: Style) -> Any:
     """Swap probability by the initial bias, stored in fp32: at the start, where decay alone would take it, and trained;
     trained in bf16 as well, where that was done. The post prints that of the start."""
-    canvas, every = single(look, 0.75), recipe(tables["arms"])
+    canvas, every = single(style, 0.75), recipe(tables["arms"])
     table, bf16 = (every[every["storage"] == storage] for storage in ("fp32", "bf16"))
     shown = (("start", "at the start"), ("swap_without_gradient", "by decay alone"), ("swap", "trained"))
     for i, (column, name) in enumerate(shown):
-        canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **look.points(i, size=6))
+        canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **style.points(i, size=6))
     if len(bf16):
-        canvas.add_scatter(x=bf16["b_res"] + 0.6, y=bf16["swap"], name="trained, bf16", **look.points(3, size=6))
+        canvas.add_scatter(x=bf16["b_res"] + 0.6, y=bf16["swap"], name="trained, bf16", **style.points(3, size=6))
     canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-swap-b{abs(bias):g}") / 100 for bias in BIASES],
-                       name="at the start, the post", **look.points(6, paper=True, size=8))  # fmt: skip
+                       name="at the start, the post", **style.points(6, paper=True, size=8))  # fmt: skip
     canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
     canvas.update_yaxes(title="p(swap)", type="log", exponentformat="power", dtick=1)
     return canvas
 
 
-def gradient(tables: Tables, look: Look) -> Any:
+def gradient(tables: Tables, style: Style) -> Any:
     """p(1−p), how much a swap moves with its logit, by the initial bias: of the softmax in use, and as printed."""
-    canvas, table = single(look, 0.75), tables["arithmetic"].drop_duplicates("bias")
-    canvas.add_scatter(x=table["bias"], y=table["p(1-p)"], name="here", **look.points(0, size=6))
+    canvas, table = single(style, 0.75), tables["arithmetic"].drop_duplicates("bias")
+    canvas.add_scatter(x=table["bias"], y=table["p(1-p)"], name="here", **style.points(0, size=6))
     canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-gradient-b{abs(bias):g}") for bias in BIASES], name="the post",
-                       **look.points(6, paper=True, size=10))  # fmt: skip
+                       **style.points(6, paper=True, size=10))  # fmt: skip
     canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
     canvas.update_yaxes(title="p(1 − p)", type="log", exponentformat="power", dtick=1)
     return canvas
+
+
+def runs(tables: Tables, style: Style) -> Any:
+    """Every run: its loss less the control's of its seed, the swap of every factor that can act, with that of decay
+    alone, and, where it was kept, the mean swap over the steps (dashed: no decay)."""
+    titles = {"comparison": f"loss − {CONTROL}, nats/token", "factors": "p(swap) at the end, every factor that can act",
+              "ways": "mean p(swap) over training"}  # fmt: skip
+    have = [name for name in titles if len(tables.get(name, ()))]
+    factors, mixing = (tables.get(name, pd.DataFrame()) for name in ("factors", "mixing"))
+    arms = mixing.drop_duplicates(ARM) if "factors" in have else mixing
+    heights = [{"comparison": len(tables.get("comparison", ())), "factors": len(arms), "ways": 8}[one] for one in have]
+    canvas = panels(style, [titles[name] for name in have], 1, 0.45 + 0.045 * sum(heights), row_heights=heights,
+                    vertical_spacing=3 / (10 + sum(heights)))  # fmt: skip
+    for row, name in enumerate(have, 1):
+        if name == "comparison":
+            losses = tables["losses"].merge(tables["comparison"][["preset", "printed_difference"]], "left", "preset")
+            own = losses[losses["preset"] == CONTROL].set_index("seed")["loss"]
+            losses = losses.assign(value=losses["loss"] - losses["seed"].map(own))[losses["preset"] != CONTROL]
+            names = {"preset": "label", "printed_difference": "paper"}
+            dots(canvas, style, losses.rename(columns=names), row=row)
+            canvas.add_vline(x=0, line={"color": "#999999", "width": 1}, row=row, col=1)
+        elif name == "factors":
+            labels = [label(one) for one in factors.itertuples()]
+            rows = factors.assign(label=labels, value=factors["swap"], text=factors["module"])[factors["acts"]]
+            dots(canvas, style, rows, row=row, averaged=False)
+            places = {name: i for i, name in enumerate(dict.fromkeys(rows["label"]))}
+            decay = mixing.assign(label=[label(one) for one in mixing.itertuples()]).drop_duplicates("label")
+            canvas.add_scatter(x=decay["swap_without_gradient"], y=decay["label"].map(places), name="by decay alone",
+                               mode="markers", row=row, col=1,
+                               marker={"symbol": "line-ns-open", "size": 9, "color": "#000000"})  # fmt: skip
+            canvas.update_xaxes(type="log", dtick=1, exponentformat="power", row=row)
+        else:
+            kinds = list(dict.fromkeys(label(one) for one in tables["ways"].itertuples()))
+            for key, one in tables["ways"].groupby([*ARM, "seed"], sort=False):
+                arm = label(next(one.itertuples()))
+                line = {
+                    "width": 1.2,
+                    "color": style.colour(kinds.index(arm)),
+                    "dash": "solid" if one["decay"].iloc[0] else DASHES[1],
+                }
+                canvas.add_scatter(x=one["step"], y=one["swap"], mode="lines", line=line, name=arm, legendgroup=arm,
+                                   showlegend=bool(key[-1] == min(tables["ways"]["seed"])), row=row, col=1)  # fmt: skip
+            canvas.update_yaxes(type="log", dtick=1, exponentformat="power", row=row)
+            canvas.update_xaxes(title="step", row=row)
+    return canvas.update_layout(margin={"l": 210})
 
 
 CAPTION = {
@@ -175,4 +221,6 @@ FIGURES = (
     PaperFigure("scatter", "Learned α against the best swap probability", effort, (f"{HOME}/factors",)),
     PaperFigure("cosines", "Cosines of directions between streams by initial bias", cosines, (f"{HOME}/mixing",)),
     PaperFigure("sweep", "Swap probability by initial bias", sweep, (f"{HOME}/arms",)),
+    PaperFigure("runs", "Every run: losses and mixing", runs,
+                tuple(f"{HOME}/{name}" for name in ("losses", "comparison", "factors", "mixing", "ways")), wide=True),
 )  # fmt: skip

@@ -8,9 +8,12 @@ import plotly.graph_objects as go
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.figures.drawing import scale
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.figures.look import RULE, Look, key_of_paper, note, panels, single
+from streamscope.papers.figures.architecture import architecture
 from streamscope.papers.figures.options import PaperFigure
+from streamscope.papers.figures.style import RULE, Style, dots, key_of_paper, note, panels, single
+from streamscope.papers.lfa.runs import in_order
 from streamscope.probes.pds import FIXED
 
 ORDER = ("lfa", "std-t", "d-cas", "cfm")
@@ -26,10 +29,10 @@ def presets(table: pd.DataFrame) -> list[str]:
     return [one for one in ORDER if one in have] + [one for one in have if one not in ORDER]
 
 
-def by_layer(tables: Tables, look: Look) -> Any:
+def by_layer(tables: Tables, style: Style) -> Any:
     """Fig. 1: the largest PDS of a head in each layer, mean over seeds with 95 % intervals (cut at 0); what is printed
     in open markers of the same form, the threshold dotted. The paper's architectures stand side by side at a layer."""
-    canvas, table = single(look, 0.8), tables["architectures"]
+    canvas, table = single(style, 0.8), tables["architectures"]
     rows = table[(table["family"] == "position by layer") & ~table["preset"].str.contains("+", regex=False)]
     shown = presets(rows)
     for i, preset in enumerate(shown):
@@ -37,11 +40,11 @@ def by_layer(tables: Tables, look: Look) -> Any:
         x = one["quantity"].str.extract(r"L(\d+)$")[0].astype(int) + 0.14 * (i - (len(shown) - 1) / 2)
         bars = {"array": (one["ci_high"] - one["mean"]).fillna(0), "thickness": 0.8, "width": 2, "symmetric": False,
                 "arrayminus": (one["mean"] - one["ci_low"].clip(lower=0)).fillna(0)}  # fmt: skip
-        canvas.add_scatter(x=x, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **look.line(i))
+        canvas.add_scatter(x=x, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **style.line(i))
         said = one["paper"].notna()
         if said.any():
             canvas.add_scatter(x=x[said], y=one.loc[said, "paper"], name=f"{preset}, paper", showlegend=False,
-                               **look.points(i, paper=True, size=8))  # fmt: skip
+                               **style.points(i, paper=True, size=8))  # fmt: skip
     key_of_paper(canvas)
     canvas.add_hline(y=FIXED, line=RULE)
     canvas.update_xaxes(title="layer", dtick=1).update_yaxes(title="largest PDS", rangemode="tozero")
@@ -53,7 +56,7 @@ SUPPRESSED = {"lfa": ("lfa-s52-sps-lfa", "lfa-s52-sps-suppressed-lfa"),
 """Claims that print the bars of Fig. 2; those of Std-T are nowhere printed."""
 
 
-def suppressed(tables: Tables, look: Look) -> Any:
+def suppressed(tables: Tables, style: Style) -> Any:
     """Fig. 2: SPS of every run, with and without its heads over the threshold of PDS, next to the printed values.
 
     The suppressed bar has ± one standard error of the change, between independent prompts: both bars are of the same
@@ -70,7 +73,7 @@ def suppressed(tables: Tables, look: Look) -> Any:
     over = over.assign(sem=(over["ci_high"] - over["ci_low"]) / 2 / stats.t.ppf(0.975, over["clusters"] - 1))
     rows = whole.drop_duplicates(["preset", "seed"])[["preset", "seed", "baseline"]]
     rows = rows.merge(over[["preset", "seed", "edited", "delta", "sem"]], "left", ["preset", "seed"])
-    canvas = single(look, 0.75)
+    canvas = single(style, 0.85)
     order = [one for one in ORDER if one in SUPPRESSED or one in set(rows["preset"])]
     for i, (column, name) in enumerate((("baseline", "baseline"), ("edited", "suppressed"))):
         x: list[list[str]] = [[], []]
@@ -92,28 +95,28 @@ def suppressed(tables: Tables, look: Look) -> Any:
                 here.append(None)
                 errors.append(None)
                 paper.append(printed(SUPPRESSED[preset][i]))
-        colour = look.fill(i)
+        colour = style.fill(i)
         bars = {"array": errors, "thickness": 0.8, "width": 2, "visible": column == "edited"}
         canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i, error_y=bars)
         canvas.add_bar(x=x, y=paper, name=f"{name}, paper", offsetgroup=i,
                        marker={"color": "#ffffff", "line": {"color": colour, "width": 1.2}})  # fmt: skip
     note(canvas, "error bars: SEM of the change, between independent prompts<br>"
                  "no second bar: no head over the threshold, or all in the last layer")  # fmt: skip
-    canvas.update_yaxes(title="SPS").update_layout(margin={"t": 34})
+    canvas.update_xaxes(tickangle=90).update_yaxes(title="SPS")
     return canvas
 
 
-def distribution(tables: Tables, look: Look) -> Any:
+def distribution(tables: Tables, style: Style) -> Any:
     """Fig. 4: PDS of all heads of all seeds, by architecture; the line is the threshold."""
     table = tables["heads"]
     shown = [one for one in presets(table) if "+" not in one]
-    canvas = panels(look, [NAMES.get(one, one) for one in shown], 2, 0.85, shared_xaxes=True, vertical_spacing=0.16)
+    canvas = panels(style, [NAMES.get(one, one) for one in shown], 2, 0.85, shared_xaxes=True, vertical_spacing=0.16)
     top = float(table["pds"].max())
     for i, preset in enumerate(shown):
         at = {"row": i // 2 + 1, "col": i % 2 + 1}
         values = table.loc[table["preset"] == preset, "pds"]
         bins = {"start": 0, "end": top * 1.001, "size": top / 24}
-        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.fill(0)}), **at)
+        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": style.fill(0)}), **at)
         canvas.add_vline(x=FIXED, line=RULE, **at)
     canvas.update_xaxes(matches="x").update_xaxes(matches=None, row=1, col=1).update_yaxes(title="heads", col=1)
     canvas.update_xaxes(title="PDS", row=-(-len(shown) // 2))
@@ -123,7 +126,7 @@ def distribution(tables: Tables, look: Look) -> Any:
 def gates(selection: str) -> Any:
     """Figs. 5 and 6: SPS by the gate on the recency heads, mean over seeds of an architecture, or a line per run."""
 
-    def draw(tables: Tables, look: Look) -> Any:
+    def draw(tables: Tables, style: Style) -> Any:
         table = tables["suppress"]
         if "preset" not in table:
             runs = table["run"] if "run" in table else pd.Series("run", table.index)
@@ -131,11 +134,11 @@ def gates(selection: str) -> Any:
         rows = table[(table["selection"] == selection) & (table["group"] == "selected") & (table["measure"] == "sps")]
         if rows["gate"].nunique() < 2:
             raise InputError("these tables have one gate alone: a curve needs python -m interventions.suppress --gates")
-        canvas = single(look, 0.75)
+        canvas = single(style, 0.75)
         still = rows.loc[rows["delta"].isna() & (rows["gate"] != 1), "preset"]
         for i, preset in enumerate(one for one in presets(rows) if one not in set(still)):
             mean = rows[rows["preset"] == preset].groupby("gate")["edited"].mean().sort_index()
-            canvas.add_scatter(x=mean.index, y=mean, name=NAMES.get(preset, preset), **look.line(i))
+            canvas.add_scatter(x=mean.index, y=mean, name=NAMES.get(preset, preset), **style.line(i))
         if not canvas.data:
             raise InputError(f"no run of these tables has {selection} heads below the last layer to turn down")
         if len(still):
@@ -147,27 +150,69 @@ def gates(selection: str) -> Any:
     return draw
 
 
-def heat(tables: Tables, look: Look) -> Any:
-    """Fig. 7: PDS of every head, layers downwards, mean over seeds; of the paper's LFA only L5.H0 is printed (.276)."""
+def heat(tables: Tables, style: Style) -> Any:
+    """Fig. 7: PDS of every head, layers downwards, a map for each run: heads of two seeds have nothing but their number
+    in common. Of the paper's LFA only L5.H0 is printed (.276)."""
     table = tables["heads"]
-    shown = [one for one in ("lfa", "std-t", "cfm", "d-cas") if one in set(table["preset"])]
-    canvas = panels(look, [NAMES[one] for one in shown], 2, 0.95, vertical_spacing=0.14, horizontal_spacing=0.12)
-    for i, preset in enumerate(shown):
-        mean = table[table["preset"] == preset].pivot_table(index="layer", columns="index", values="pds")
-        canvas.add_trace(go.Heatmap(z=mean, x=mean.columns, y=mean.index, coloraxis="coloraxis"),
-                         row=i // 2 + 1, col=i % 2 + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": look.scale, "cmin": 0, "colorbar": {"title": "PDS", "thickness": 8}})
-    canvas.update_xaxes(dtick=1).update_yaxes(dtick=1, autorange="reversed")
-    canvas.update_xaxes(title="head", row=-(-len(shown) // 2)).update_yaxes(title="layer", col=1)
+    shown, seeds = [one for one in presets(table) if "+" not in one], sorted(set(table["seed"]))
+    titles = [f"{NAMES[preset]}, seed {seed}" for preset in shown for seed in seeds]
+    canvas = panels(style, titles, len(seeds), 0.24 + 0.32 * len(shown), vertical_spacing=0.16 / len(shown),
+                    horizontal_spacing=0.04, shared_yaxes=True)  # fmt: skip
+    runs = {key: one for key, one in table.groupby(["preset", "seed"])}
+    for i, key in enumerate((preset, seed) for preset in shown for seed in seeds):
+        if key in runs:
+            grid = runs[key].pivot(index="layer", columns="index", values="pds")
+            canvas.add_trace(go.Heatmap(z=grid, x=grid.columns, y=grid.index, coloraxis="coloraxis"),
+                             row=i // len(seeds) + 1, col=i % len(seeds) + 1)  # fmt: skip
+    _, _, top, beyond = scale(table.loc[table["preset"].isin(shown), "pds"].to_numpy(), signed=False, unit="")
+    bar = {"title": "PDS", "thickness": 8}
+    if beyond:  # a few heads are far above all others
+        ticks = [top * k / 4 for k in range(5)]
+        bar |= {"tickvals": ticks, "ticktext": [*(f"{x:.2g}" for x in ticks[:-1]), f"≥ {top:.2g}"]}
+    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "cmax": top, "colorbar": bar})
+    canvas.update_xaxes(dtick=1, showticklabels=False).update_yaxes(dtick=1, autorange="reversed")
+    canvas.update_xaxes(title="head", showticklabels=True, row=len(shown)).update_yaxes(title="layer", col=1)
     return canvas
+
+
+QUANTITIES = {
+    "loss": "validation loss, nats/token", "pds.over": "heads with PDS over 0.075",
+    "coreference.keys.top1": "Top-1 over all keys, best head held out",
+    "stability.keys.jaccard.competing": "stability over all keys, competing nouns", "sps": "SPS over all heads",
+    "suppress.top3.sps.d": "Cohen's d of SPS, top 3 suppressed",
+}  # fmt: skip
+
+
+def arms(tables: Tables, style: Style) -> Any:
+    """Every arm and seed, means with 95 % intervals, and what the paper prints; lines in Top-1 are rules without
+    meaning."""
+    runs, table = tables["runs"], tables["architectures"]
+    shown = [q for q in QUANTITIES if runs.loc[runs["quantity"] == q, "value"].notna().any()]
+    names = in_order(table["preset"])
+    canvas = panels(style, [QUANTITIES[q] for q in shown], 2, 0.3 + 0.05 * len(names) * -(-len(shown) // 2),
+                    shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.12)  # fmt: skip
+    columns = {"preset": "label", "mean": "value", "ci_low": "low", "ci_high": "high"}
+    for i, quantity in enumerate(shown):
+        means = table[(table["quantity"] == quantity) & table["preset"].isin(names)].rename(columns=columns)
+        rows = runs.loc[runs["quantity"] == quantity, ["preset", "seed", "value"]].rename(columns={"preset": "label"})
+        rows = rows.merge(means[["label", "paper"]], "left", "label")
+        at = {"row": i // 2 + 1, "col": i % 2 + 1}
+        dots(canvas, style, rows.assign(text="seed " + rows["seed"].astype(str)), labels=names, means=means, **at)
+        if quantity == "coreference.keys.top1":
+            for rule in ("recency", "chance"):
+                share = runs.loc[runs["quantity"] == f"coreference.keys.{rule}", "value"].mean()
+                canvas.add_vline(x=share, line=RULE, annotation_text=rule, annotation_font_size=8, **at)
+    return canvas.update_layout(margin={"l": 90})
 
 
 FIGURES = (
     PaperFigure("1", "Largest PDS by layer: where position is processed", by_layer, (f"{HOME}/architectures",)),
     PaperFigure("2", "SPS with and without the recency heads (PDS > .075)", suppressed, (f"{HOME}/suppression",)),
-    PaperFigure("3", "The architecture", instead="a drawing: python -m models.describe lfa"),
+    PaperFigure("3", "The architecture", architecture("lfa")),
     PaperFigure("4", "PDS of all heads", distribution, (f"{HOME}/heads",)),
     PaperFigure("5", "SPS by the gate on the first recency head", gates("top1"), ("bundled/suppress",)),
     PaperFigure("6", "SPS by the gate on three recency heads", gates("top3"), ("bundled/suppress",)),
     PaperFigure("7", "PDS of every head, by layer", heat, (f"{HOME}/heads",)),
+    PaperFigure("arms", "Every arm and seed, with the printed values", arms, (f"{HOME}/runs", f"{HOME}/architectures"),
+                wide=True),
 )  # fmt: skip

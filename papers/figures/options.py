@@ -18,18 +18,18 @@ Format = Literal["svg", "pdf", "png", "html"]
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper: what it shows, the tables of which it is drawn, and what else draws or measures it."""
+    """A figure of a paper: what it shows, and the tables that it is drawn from: none where a configuration is drawn."""
 
     number: str
     title: str
-    draw: Callable[..., Any] | None = None
-    """draw(tables by name, look) → a plotly figure; None where no result table has what it shows."""
+    draw: Callable[..., Any]
+    """draw(tables by name, style) → a plotly figure."""
     tables: tuple[str, ...] = ()
     """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for, there and in `SINGLE`."""
     otherwise: tuple[str, ...] = ()
     """What it is drawn of, and says so, where one of `tables` is not there."""
-    instead: str = ""
-    """Where no shipped table has it: why, and the command that draws it or makes its data."""
+    wide: bool = False
+    """Always as wide as a page: names of arms stand at its left."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,10 +10,12 @@ import plotly.graph_objects as go
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures.drawing import PALETTE
-from streamscope.papers.comparison.printed import printed
+from streamscope.papers.comparison.printed import numbers, printed
+from streamscope.papers.comparison.printed import rows as ledger
 from streamscope.papers.figures.layouts import cells, layouts
-from streamscope.papers.figures.look import RULE, Look, note, panels, single
 from streamscope.papers.figures.options import OwnTable, PaperFigure
+from streamscope.papers.figures.style import RULE, Style, dots, note, panels, single
+from streamscope.papers.pls.competence import LEAST
 
 HOME, MODES = "pls_eighth", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}
@@ -21,19 +23,19 @@ GROUPS = ("entity", "anchor", "semantic")
 Tables = Mapping[str, pd.DataFrame]
 
 
-def raw_clusters(tables: Tables, look: Look) -> Any:
+def raw_clusters(tables: Tables, style: Style) -> Any:
     """Fig. 1: agreement of clusters of features with those of raw activations, and of shuffled labels."""
     table = tables["agreement"]
     rows = table[(table["measure"] == "ARI") & (table["tokens"] != "in clusters of both")]
-    canvas, mean = single(look, 0.7), rows.groupby(["method", "preset"], sort=False)[["value", "control"]].mean()
+    canvas, mean = single(style, 0.7), rows.groupby(["method", "preset"], sort=False)[["value", "control"]].mean()
     x = [[method for method, _ in mean.index], [NAMES[preset] for _, preset in mean.index]]
-    canvas.add_bar(x=x, y=mean["value"], name="features and raw", marker={"color": look.fill(0)})
-    canvas.add_bar(x=x, y=mean["control"], name="shuffled labels", marker={"color": look.fill(1)})
+    canvas.add_bar(x=x, y=mean["value"], name="features and raw", marker={"color": style.fill(0)})
+    canvas.add_bar(x=x, y=mean["control"], name="shuffled labels", marker={"color": style.fill(1)})
     presets = tables["presets"]
     said = presets[presets["quantity"].str.endswith(".ari") & presets["paper"].notna()]
     canvas.add_scatter(
         x=[[q.split(".")[0] for q in said["quantity"]], [NAMES[p] for p in said["preset"]]], y=said["paper"],
-        name="paper", **look.points(2, paper=True, on_bar=True, size=8),
+        name="paper", **style.points(2, paper=True, on_bar=True, size=8),
     )  # fmt: skip
     canvas.update_yaxes(title="adjusted Rand index")
     return canvas
@@ -43,11 +45,11 @@ RANGES = {"early": (0, 1), "middle": (2, 4), "late": (5, 6)}
 """Ranges of k* of Table 1, which prints the shares of Fig. 2."""
 
 
-def depth(tables: Tables, look: Look) -> Any:
+def depth(tables: Tables, style: Style) -> Any:
     """Fig. 2: shares of tokens by k*, mean over seeds, the range over seeds as bars; below by the ranges of Table 1."""
     table = tables["depth"]
     canvas = panels(
-        look, ["PLS", "C2", "", ""], 2, 0.85, shared_yaxes=True, horizontal_spacing=0.06, vertical_spacing=0.14
+        style, ["PLS", "C2", "", ""], 2, 0.85, shared_yaxes=True, horizontal_spacing=0.06, vertical_spacing=0.14
     )
     for i, preset in enumerate(("pls", "c2")):
         one = table[table["preset"] == preset]
@@ -61,11 +63,11 @@ def depth(tables: Tables, look: Look) -> Any:
             bars = {"array": values.max() - mean, "arrayminus": mean - values.min(), "symmetric": False,
                     "thickness": 0.8, "width": 2}  # fmt: skip
             x = [f"{low}–{high}" for low, high in RANGES.values()] if row == 2 else mean.index
-            canvas.add_bar(x=x, y=mean, error_y=bars, showlegend=False, marker={"color": look.fill(i)},
+            canvas.add_bar(x=x, y=mean, error_y=bars, showlegend=False, marker={"color": style.fill(i)},
                            row=row, col=i + 1)  # fmt: skip
         canvas.add_scatter(x=[f"{low}–{high}" for low, high in RANGES.values()], name="paper", showlegend=i == 0,
                            y=[printed(f"pls-t1-{name}-{preset}") / 100 for name in RANGES],
-                           row=2, col=i + 1, **look.points(6, paper=True, on_bar=True, size=8))  # fmt: skip
+                           row=2, col=i + 1, **style.points(6, paper=True, on_bar=True, size=8))  # fmt: skip
     canvas.update_xaxes(dtick=1, row=1).update_xaxes(title="k*", type="category", row=2)
     canvas.update_yaxes(title="share of tokens", col=1)
     return canvas
@@ -78,7 +80,7 @@ def floor(tables: Tables) -> str:
     return f"at chance or below 1 % unedited: {', '.join(tasks)}" if tasks else ""
 
 
-def steering(tables: Tables, look: Look) -> Any:
+def steering(tables: Tables, style: Style) -> Any:
     """Fig. 3: P(answer) of capitalization by the scale of the entity heads, a line per seed; what is printed is that
     the range of PLS is four times that of C2."""
     table = tables["curves"]
@@ -86,11 +88,11 @@ def steering(tables: Tables, look: Look) -> Any:
         (table["measure"] == "probability") & (table["task"] == "capitalization") & (table["group"] == "entity")
     ]
     level = "level" if "level" in rows else "mean"  # what the shipped tables, which are older, call it
-    canvas = single(look, 0.75)
+    canvas = single(style, 0.75)
     for i, preset in enumerate(("pls", "c2")):
         for k, (_, one) in enumerate(rows[rows["preset"] == preset].groupby("seed")):
             canvas.add_scatter(x=one["scale"], y=100 * one[level], name=NAMES[preset], legendgroup=preset,
-                               showlegend=k == 0, **look.line(i))  # fmt: skip
+                               showlegend=k == 0, **style.line(i))  # fmt: skip
     note(canvas, floor(tables))
     canvas.update_xaxes(title="scale of the heads").update_yaxes(title="P(answer), %", rangemode="tozero")
     return canvas
@@ -104,7 +106,7 @@ TABLE2 = {
 TASKS = ("capitalization", "gender", "winograd")
 
 
-def modularity(tables: Tables, look: Look) -> Any:
+def modularity(tables: Tables, style: Style) -> Any:
     """Fig. 4: (a) mean effect of removing a group on a task, % of P(answer), over seeds, and what Table 2 prints;
     (b) the effects of the entity heads on the single cases of Winograd, all seeds, with σ (mean over
     seeds) and, in brackets, what is printed."""
@@ -116,7 +118,7 @@ def modularity(tables: Tables, look: Look) -> Any:
     ]
     sd = 100 * single_cases.groupby(["preset", "seed"])["delta"].std().groupby("preset").mean()
     said = [f"σ {sd[preset]:.2f} % ({printed(f'pls-f4b-spread-{preset}'):g} %)" for preset in ("pls", "c2")]
-    canvas = panels(look, ["PLS", "C2", *said], 2, 1.05, vertical_spacing=0.2, horizontal_spacing=0.1)
+    canvas = panels(style, ["PLS", "C2", *said], 2, 1.05, vertical_spacing=0.2, horizontal_spacing=0.1)
     wide = 1.05 * 100 * float(single_cases["delta"].abs().max())
     for col, preset in enumerate(("pls", "c2"), 1):
         one = rows[rows["preset"] == preset]
@@ -128,10 +130,10 @@ def modularity(tables: Tables, look: Look) -> Any:
                                     texttemplate="%{text}"), row=1, col=col)  # fmt: skip
         values = 100 * single_cases.loc[single_cases["preset"] == preset, "delta"]
         bins = {"start": -wide, "end": wide, "size": wide / 20}
-        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": look.fill(col - 1)}),
+        canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": style.fill(col - 1)}),
                          row=2, col=col)  # fmt: skip
     note(canvas, f"{floor(tables)}<br>in brackets: the paper")
-    canvas.update_layout(coloraxis={"colorscale": look.signed, "cmid": 0,
+    canvas.update_layout(coloraxis={"colorscale": style.signed, "cmid": 0,
                                     "colorbar": {"thickness": 8, "len": 0.45, "y": 0.8, "title": "%"}},
                          margin={"t": 46})  # fmt: skip
     canvas.update_xaxes(tickangle=30, tickfont={"size": 7}, row=1)
@@ -142,29 +144,29 @@ def modularity(tables: Tables, look: Look) -> Any:
     return canvas
 
 
-def islands(tables: Tables, look: Look) -> Any:
+def islands(tables: Tables, style: Style) -> Any:
     """Fig. 5: tokens on the UMAP of their features, those of one cluster in one colour (which others have too), the
     ones in none light grey."""
-    table, canvas = placed(tables), single(look, 1.05)
+    table, canvas = placed(tables), single(style, 1.05)
     clustered = table[table["cluster"] >= 0]
     none = table[table["cluster"] < 0]
     canvas.add_scatter(x=none["x"], y=none["y"], name="in no cluster", mode="markers",
                        marker={"size": 2, "color": "#dddddd"})  # fmt: skip
     for i, (_, one) in enumerate(clustered.groupby(clustered["cluster"] % len(PALETTE))):
         canvas.add_scatter(x=one["x"], y=one["y"], mode="markers", showlegend=False,
-                           marker={"size": 2, "color": look.colour(i)})  # fmt: skip
+                           marker={"size": 2, "color": style.colour(i)})  # fmt: skip
     share, many = len(clustered) / len(table), clustered["cluster"].nunique()
     note(canvas, f"{len(table):,} tokens, {100 * share:.0f} % of them in {many} clusters<br>"
                  f"(printed: 50,453, {printed('pls-c5-coverage'):g} % in {printed('pls-c5-clusters'):g})")  # fmt: skip
     return flat(canvas)
 
 
-def strata(tables: Tables, look: Look) -> Any:
+def strata(tables: Tables, style: Style) -> Any:
     """Fig. 6: the same map, tokens by k*, the layer from which on the model predicts what it ends with."""
-    table, canvas = placed(tables), single(look, 1.05)
+    table, canvas = placed(tables), single(style, 1.05)
     layers = int(table["k_star"].max())
     bar = {"title": "k*", "thickness": 8, "tickvals": [*range(layers + 1)]}
-    marker = {"size": 2, "color": table["k_star"], "colorscale": "Greys" if look.grey else "Viridis_r",
+    marker = {"size": 2, "color": table["k_star"], "colorscale": "Greys" if style.grey else "Viridis_r",
               "colorbar": bar, "cmin": 0, "cmax": layers}  # fmt: skip
     canvas.add_scatter(x=table["x"], y=table["y"], mode="markers", marker=marker, showlegend=False)
     note(canvas, "features are 0 but at layer k*, so any map of them has such strata")
@@ -185,22 +187,117 @@ def flat(canvas: Any) -> Any:
     return canvas.update_xaxes(visible=False).update_yaxes(visible=False)
 
 
-def predicted(tables: Tables, look: Look) -> Any:
+def predicted(tables: Tables, style: Style) -> Any:
     """§5.4, of which the paper has no figure: how much of the size of a head's effect on a token's loss the features of
     the token tell, on documents that were not seen; lines: what position, loss and confidence tell without features."""
-    canvas = panels(look, [*NAMES.values()], 1, 0.95, shared_xaxes=True, vertical_spacing=0.12)
+    canvas = panels(style, [*NAMES.values()], 1, 1.05, shared_xaxes=True, vertical_spacing=0.1)
     for row, preset in enumerate(NAMES, 1):
         table = tables[f"predicted-{preset}"]
         one = table[(table["of"] == "absolute") & (table["measure"] == "delta_loss")]
         bars = {"array": one["r2_high"] - one["r2"], "arrayminus": one["r2"] - one["r2_low"], "symmetric": False,
                 "thickness": 0.8, "width": 0}  # fmt: skip
         at = {"x": one["edit"], "row": row, "col": 1, "showlegend": row == 1}
-        canvas.add_scatter(y=one["r2"], error_y=bars, name="features, 95 % over documents", **at, **look.points(0))
-        line = {"color": look.colour(1), "width": 1.2}
+        canvas.add_scatter(y=one["r2"], error_y=bars, name="features, 95 % over documents", **at, **style.points(0))
+        line = {"color": style.colour(1), "width": 1.2}
         canvas.add_scatter(y=one["baselines"], name="position, loss, confidence", mode="lines", line=line, **at)
         canvas.add_scatter(y=one["shuffled"], name="shuffled effects", mode="lines", line=RULE, **at)
-    canvas.update_xaxes(tickangle=90, tickfont={"size": 7}, dtick=1).update_xaxes(title="head without which", row=2)
+    firsts = one["edit"].groupby(one["edit"].str.extract(r"^(L\d+)")[0]).first()
+    canvas.update_xaxes(tickvals=firsts, ticktext=firsts.index, showgrid=True)
+    canvas.update_xaxes(title="ablated head, by layer", row=2)
     canvas.update_yaxes(title="R² of |Δ loss|", rangemode="tozero")
+    return canvas
+
+
+def runs(tables: Tables, style: Style) -> Any:
+    """Every run: what the unedited models can do, with the least that a claim needs; of tasks that both can do the
+    factors of the claims, the effects on every case and the curves."""
+    able = tables["competence"].groupby("task", sort=False)["cannot"].apply(lambda why: not why.any())
+    tasks = [str(task) for task in able.index[able]]
+    task, curves = tasks[0] if tasks else "no task that both can do", tables["curves"]
+    steered = len(curves) and str(curves["task"].iloc[0]) in tasks
+    titles = ["unedited: P(answer), %", "unedited: log-odds, nats", "|PLS| / |C2|, claims that can be judged",
+              f"{task}: Δ P(answer), every case, %", f"{task}: change of P(answer), %"]  # fmt: skip
+    titles = titles if steered else titles[:4]
+    height, between = (1.25, 0.1) if steered else (0.9, 0.16)
+    canvas = panels(style, titles, 2, height, vertical_spacing=between, horizontal_spacing=0.2)
+    table = tables["baselines"].rename(columns={"task": "label", "preset": "group"})
+    dots(canvas, style, table.assign(value=100 * table["probability"], group=table["group"].map(NAMES)))
+    dots(canvas, style, table.assign(value=table["log_odds"], group=table["group"].map(NAMES)), col=2)
+    canvas.add_vline(x=100 * LEAST, line=RULE, row=1, col=1).add_vline(x=0, line=RULE, row=1, col=2)
+    claims = tables["claims"][tables["claims"]["p"].notna()]
+    names = {"difference": "value", "ci_low": "low", "ci_high": "high"}
+    factors = claims[claims["kind"] == "factor"].rename(columns=names)
+    if len(factors):
+        words = factors["quantity"].str.split(".")
+        dots(canvas, style, factors.assign(label=words.str[:2].str.join(" ") + "<br>" + words.str[2]), row=2)
+        canvas.add_vline(x=1, line=RULE, row=2, col=1)
+    ticks = [0.001, 0.01, 0.1, 1, 10, 100, 1000]
+    canvas.update_xaxes(type="log", range=[-3, 3], tickvals=ticks, ticktext=[f"{x:g}" for x in ticks], row=2, col=1)
+    canvas.update_xaxes(type="log", tickvals=[0.1, 0.3, 1, 3, 10, 30, 100], row=1, col=1)
+    judged = [f"effect.{task}.{one}" for one in ("entity", "anchor", "found-entity", "found-anchor")]
+    groups = [one.rpartition(".")[2] for one in judged if one in set(claims["quantity"])]
+    if len(cases := cases_of(tables["cases"], task, groups)):
+        dots(canvas, style, cases, row=2, col=2)
+    for col, rows in ((1, factors), (2, cases)):
+        if not len(rows):
+            canvas.add_annotation(text="none", showarrow=False, x=0, y=0, row=2, col=col)
+            canvas.update_xaxes(visible=False, row=2, col=col).update_yaxes(visible=False, row=2, col=col)
+    if steered:
+        own = curves[(curves["measure"] == "probability") & (curves["task"] == curves["task"].iloc[0])]
+        own = own[own["group"].isin(["entity", "found-entity"])]
+        for (preset, group, seed), one in own.groupby(["preset", "group", "seed"], sort=False):
+            dash, name = "solid" if group == "entity" else "dash", f"{NAMES[preset]}, {group}"
+            line = {"width": 1.2, "color": style.colour([*NAMES].index(preset)), "dash": dash}
+            canvas.add_scatter(x=one["scale"], y=100 * one["change"], mode="lines", line=line, name=name, row=3, col=1,
+                               legendgroup=name, showlegend=bool(seed == own["seed"].min()),
+                               hovertext=f"seed {seed}, {one['heads'].iloc[0]}")  # fmt: skip
+        canvas.update_xaxes(title="scale of the heads", row=3, col=1)
+    return canvas.update_layout(margin={"l": 100})
+
+
+def cases_of(cases: pd.DataFrame, task: str, groups: Sequence[str]) -> pd.DataFrame:
+    """Δ P(answer) in % of every case of a task in every run, of groups of heads, as rows of `dots`."""
+    rows = cases[(cases["measure"] == "probability") & (cases["task"] == task) & cases["group"].isin(groups)]
+    name = "unit" if "unit" in rows else "id"  # of earlier tables
+    text = rows[name].astype(str) + ", seed " + rows["seed"].astype(str)
+    return pd.DataFrame(
+        {"label": rows["group"], "group": rows["preset"].map(NAMES), "value": 100 * rows["delta"], "text": text}
+    )
+
+
+AGREEMENT = {
+    "hdbscan.ari": "ARI, all tokens", "hdbscan.ari_clustered": "ARI, in clusters of both", "kmeans.ari": "ARI, k-means",
+    "hdbscan.identity": "AMI, features with token ids", "hdbscan.identity_raw": "AMI, raw with token ids",
+    "kmeans.identity": "AMI, features with ids, k-means", "kmeans.identity_raw": "AMI, raw with ids, k-means",
+}  # fmt: skip
+
+
+def modes(tables: Tables, style: Style) -> Any:
+    """Computational modes of every run: depth, the share of tokens in the largest clusters, and agreement (ARI with
+    clusters of raw activations, AMI with token ids)."""
+    titles = ["share of tokens by depth k*", "share of tokens in the m largest clusters", "agreement of clusters", ""]
+    specs = [[{}, {}], [{"colspan": 2}, None]]
+    canvas = panels(style, titles, 2, 0.95, specs=specs, vertical_spacing=0.16, horizontal_spacing=0.1)
+    for i, preset in enumerate(NAMES):
+        mean = tables["depth"][tables["depth"]["preset"] == preset].groupby("depth")["share"].mean()
+        canvas.add_bar(x=mean.index, y=mean, showlegend=False, marker={"color": style.fill(i)}, row=1, col=1)
+        for seed, one in tables["clusters"][tables["clusters"]["preset"] == preset].groupby("seed"):
+            canvas.add_scatter(x=[*range(1, len(one) + 1)], y=one["share"].cumsum(), mode="lines", showlegend=False,
+                               line={"color": style.colour(i), "width": 1}, hovertext=f"seed {seed}", row=1,
+                               col=2)  # fmt: skip
+    own = numbers("pls")
+    canvas.add_scatter(x=[own["pls", "hdbscan.clusters"].value], y=[own["pls", "hdbscan.coverage"].value], row=1, col=2,
+                       showlegend=False, mode="markers",
+                       marker={"symbol": "diamond-open", "size": 8, "color": "#000000"})  # fmt: skip
+    paper = {one: own["pls", one].value for one in AGREEMENT if ("pls", one) in own}
+    rows = tables["runs"][tables["runs"]["quantity"].isin(AGREEMENT)]
+    rows = rows.assign(label=rows["quantity"].map(AGREEMENT), group=rows["preset"].map(NAMES),
+                       paper=rows["quantity"].map(paper).where(rows["preset"] == "pls"))  # fmt: skip
+    order = [*AGREEMENT]
+    dots(canvas, style, rows.sort_values("quantity", key=lambda own: own.map(order.index), kind="stable")
+         .drop(columns=["ci_low", "ci_high"]), row=2)  # fmt: skip
+    canvas.update_xaxes(title="k*", dtick=1, row=1, col=1).update_xaxes(title="m", type="log", dtick=1, row=1, col=2)
+    canvas.update_yaxes(range=[0, 1], row=1, col=2).add_vline(x=0, line=RULE, row=2, col=1)
     return canvas
 
 
@@ -219,7 +316,7 @@ def clusters(tables: Tables) -> pd.DataFrame:
     taken: Counter[int] = Counter()
     rows = []
     for claim in cells(layouts()["pls"]["3"]).values():
-        said = CLUSTER.fullmatch(rows()[claim]["quote"])
+        said = CLUSTER.fullmatch(ledger()[claim]["quote"])
         assert said is not None
         depth = int(said["depth"])
         mine = here[here["depth"].round() == depth].sort_values("n", ascending=False, kind="stable")
@@ -259,4 +356,9 @@ FIGURES = (
                 ("bundled/predicted-pls", "bundled/predicted-c2")),
     PaperFigure("5", "Clusters on a UMAP of the features", islands, MAP),
     PaperFigure("6", "Depth on the same UMAP", strata, MAP),
+    PaperFigure("runs", "Every run: unedited, edited, steered", runs,
+                tuple(f"{HOME}/{name}" for name in ("baselines", "competence", "claims", "cases", "curves")),
+                wide=True),
+    PaperFigure("modes", "Every run: depth, coverage and agreement of clusters", modes,
+                tuple(f"{MODES}/{name}" for name in ("depth", "clusters", "runs")), wide=True),
 )  # fmt: skip

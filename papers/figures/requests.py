@@ -1,6 +1,7 @@
 """Find, draw and write what --figure and --table ask for, or say why it cannot be drawn."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from streamscope.papers.claims.table import measured
 from streamscope.papers.claims.words import SMALL
 from streamscope.papers.demo.html import Page, Section, Table, write_page
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
-from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
+from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.markdown import table as markdown
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
@@ -64,13 +65,12 @@ def read(figure: PaperFigure | OwnTable, what: str, folder: Path | None) -> dict
     return found
 
 
-def draw(figure: PaperFigure, look: Look, folder: Path | None = None) -> Any:
+def draw(figure: PaperFigure, style: Style, folder: Path | None = None) -> Any:
     """The figure (plotly). Raises `InputError` where it cannot be drawn, with what would make its data."""
-    if figure.draw is None or (folder is None and figure.instead):
-        raise InputError(f"figure {figure.number} ({figure.title}): {figure.instead}")
     tables = read(figure, f"figure {figure.number}", folder)
+    style = replace(style, width="page") if figure.wide else style
     try:
-        return figure.draw(tables, look)
+        return figure.draw(tables, style)
     except KeyError as error:
         if folder is None:
             raise
@@ -115,15 +115,15 @@ def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]
     Raises `InputError` where there is none.
     """
     if folder is None:
-        have = [number for number, one in known.items() if one.draw is not None and not one.instead]
+        have = [*known]
     else:
         have = [
             number for number, one in known.items()
-            if one.draw is not None and all(path.is_file() for path in paths_of(one, folder))
+            if one.tables and all(path.is_file() for path in paths_of(one, folder))
         ]  # fmt: skip
     if not have:
         raise InputError(f"{folder} has the tables of none of the figures: --figure list says which they are drawn of")
-    if left := [number for number in known if number not in have]:
+    if left := [number for number, one in known.items() if one.tables and number not in have]:
         print(f"not drawn, for want of tables: {', '.join(left)} (--figure list says why)")
     return have
 
@@ -171,12 +171,12 @@ def write(paper: str, chosen: Mapping[str, PaperFigure], options: Any) -> None:
     With `all`, a figure for which these tables hold no case is left out, and why is said; raises `InputError` where one
     was asked for by its number, or none can be drawn.
     """
-    folder, look = options.out or Path(), Look(options.width, options.grey)
+    folder, style = options.out or Path(), Style(options.width, options.grey)
     drawn: dict[str, Any] = {}
     why = ""
     for number, figure in chosen.items():
         try:
-            drawn[number] = draw(figure, look, options.tables)
+            drawn[number] = draw(figure, style, options.tables)
         except InputError as error:
             if ALL not in options.figure or number in options.figure:
                 raise
@@ -194,8 +194,8 @@ def listed(known: Mapping[str, PaperFigure]) -> pd.DataFrame:
     """What there is: number, title, and what it is drawn of or what stands in its place."""
 
     def how(one: PaperFigure) -> str:
-        where = f", else of {', '.join(one.otherwise)}" if one.otherwise else ""
-        return one.instead or f"drawn of {', '.join(one.tables)}{where}"
+        where = f", else from {', '.join(one.otherwise)}" if one.otherwise else ""
+        return f"drawn from {', '.join(one.tables) or 'the configuration'}{where}"
 
     rows = [(one.number, one.title, how(one)) for one in known.values()]
     return pd.DataFrame(rows, columns=["figure", "title", "how"])

@@ -18,8 +18,7 @@ from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, printed
 from streamscope.papers.comparison.seeds import NAN, estimate, paired, put_interval, seeds_of, spread
 from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
-from streamscope.papers.krom.figure import label
-from streamscope.papers.krom.mixing import ARM, NO_BIAS
+from streamscope.papers.krom.mixing import ARM, NO_BIAS, label
 
 SURVIVE = "Directions survive multi-stream coupling"
 ABOVE = ((-8.0, "excess", "0", SURVIVE), (-8.0, "cosine", "0.044", SURVIVE), (-2.0, "excess", "0", "What this means"))

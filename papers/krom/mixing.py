@@ -174,3 +174,11 @@ def mixing_row(run: Run, factor_rows: pd.DataFrame) -> dict[str, Any]:
         **stream_cosines(run),
         "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),
     }  # fmt: skip
+
+
+def label(r: Any) -> str:
+    """An arm in few words."""
+    rate = f" {r.lr:g}" if r.optimizer == "sgd" else ""
+    decay = "" if r.decay else ", no decay"
+    bias = "" if r.b_res != r.b_res else f" {r.b_res:g}"
+    return f"{r.preset}{bias}, {r.storage}, {r.optimizer}{rate}{decay}, {r.steps:,} steps"

@@ -16,11 +16,12 @@ from streamscope.papers.comparison.losses import against, bundled, losses, order
 from streamscope.papers.comparison.report import Comparison, Shown, Tables
 from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
 from streamscope.papers.comparison.seeds import over_seeds
+from streamscope.papers.figures.krom import runs as all_runs
+from streamscope.papers.figures.style import Style
 from streamscope.papers.krom import alike, signs, sweep, variants
 from streamscope.papers.krom.claims import ARCHITECTURES, CONTROL, ORDER
 from streamscope.papers.krom.curves import at_the_end, of_arms
 from streamscope.papers.krom.curves import compared as compared_curves
-from streamscope.papers.krom.figure import figure
 from streamscope.papers.krom.mixing import ARM, arm, by_factors, factors, mixing_row, topology, way
 from streamscope.papers.krom.mixing import judged as counted
 from streamscope.papers.krom.variants import topology_row
@@ -149,7 +150,7 @@ def arms(mixing: pd.DataFrame) -> pd.DataFrame:
 
 
 COMPARISON = Comparison(
-    module="papers.krom", measure=measure, judge=judged, draw=lambda runs, tables: figure(tables),
+    module="papers.krom", measure=measure, judge=judged, draw=lambda runs, tables: all_runs(tables, Style("page")),
     shown=(
         Shown(
             "comparison", f"validation loss, difference to {CONTROL} by seed",

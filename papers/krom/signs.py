@@ -20,8 +20,7 @@ from scipy import stats
 
 from streamscope.instruments.stats.proportions import proportion
 from streamscope.papers.comparison.verdicts import HOLDS, OPPOSITE, measured, with_verdicts
-from streamscope.papers.krom.figure import label
-from streamscope.papers.krom.mixing import ARM
+from streamscope.papers.krom.mixing import ARM, label
 from streamscope.probes.mixing import short
 
 NAN = float("nan")

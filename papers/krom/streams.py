@@ -160,8 +160,7 @@ def measured(runs: "Sequence[Run]", steps: Sequence[int], documents: int) -> "pd
     from streamscope.instruments.open_data import OpenDocuments
     from streamscope.instruments.undefined_cells import note
     from streamscope.papers.comparison.report import each_model
-    from streamscope.papers.krom.figure import label
-    from streamscope.papers.krom.mixing import arm
+    from streamscope.papers.krom.mixing import arm, label
 
     rows = []
     for run, model, shards, progress in each_model(runs, "cpu"):

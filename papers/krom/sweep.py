@@ -26,8 +26,7 @@ from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.comparison.seeds import NAN
 from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
-from streamscope.papers.krom.figure import label
-from streamscope.papers.krom.mixing import ARM
+from streamscope.papers.krom.mixing import ARM, label
 
 TRAP, MILDER = "What replicates", "Frozen vs alive"
 LAYERS = "Layer-specific modulation under milder initialization"

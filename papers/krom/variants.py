@@ -21,8 +21,7 @@ from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN
 from streamscope.papers.comparison.verdicts import order_row, with_verdicts
 from streamscope.papers.krom.alike import SURVIVE, quantities
-from streamscope.papers.krom.figure import label
-from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, stream_cosines
+from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, label, stream_cosines
 from streamscope.probes.mixing_monitor.measure import overview, watch
 
 EIGHT = {

@@ -18,10 +18,11 @@ from streamscope.papers.comparison.report import (
     stack,
 )
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.figures.lfa import arms as all_arms
+from streamscope.papers.figures.style import Style, note
 from streamscope.papers.lfa.claims import architectures, claims, comparisons
 from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, derived, renamed
-from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.measure import measure_run
 from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import CONTROL, Arms, in_arms, open_runs, sources
@@ -81,7 +82,10 @@ def draw(runs: Sequence[Run], tables: Tables) -> Any:
     """The figure, with what arms differ in besides their architecture."""
     arms = Arms(runs)
     others = dict.fromkeys(arms.confounded(arms.pair(CONTROL, run.arm)[0], run.arm) for run in runs)
-    return figure(tables["runs"], tables["architectures"], [text for text in others if text])
+    canvas = all_arms(tables, Style("page"))
+    if mixed := "; ".join(text for text in others if text):
+        note(canvas, f"not of the architecture alone: {mixed}")
+    return canvas
 
 
 def _main(rows: pd.DataFrame) -> pd.DataFrame:

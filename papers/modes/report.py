@@ -8,7 +8,8 @@ from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.printed import Bound, Order, Ratio, claims_to_judge
 from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.modes.figure import figure
+from streamscope.papers.figures.pls import modes
+from streamscope.papers.figures.style import Style
 from streamscope.papers.modes.measure import measure_run
 from streamscope.papers.modes.options import Options, Settings
 from streamscope.papers.pls.claims import printed
@@ -52,7 +53,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
 
 COMPARISON = Comparison(
     module="papers.modes", settings=Settings, measure=measure, judge=judged,
-    draw=lambda runs, tables: figure(tables),
+    draw=lambda runs, tables: modes(tables, Style("page")),
     shown=(
         Shown("presets", "modes, means over seeds", ("quantity", "preset", "mean", "printed", "n")),
         Shown(

@@ -20,9 +20,9 @@ from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.words import MEANINGS, reason
 from streamscope.papers.comparison.printed import number as printed_number
-from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.figures.requests import draw, figures_of
+from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import number, short, with_unit
 from streamscope.papers.pages.results import page_texts
@@ -48,10 +48,8 @@ def write_figures(folder: Path, papers: Sequence[str]) -> dict[str, dict[str, st
     folder.mkdir(parents=True, exist_ok=True)
     for paper in papers:
         for one in figures_of(paper).values():
-            if one.draw is None or one.instead:
-                continue
             page = folder / f"{paper}-{one.number}.html"
-            draw(one, Look("column")).write_html(page, include_plotlyjs="directory", config={"displayModeBar": False})
+            draw(one, Style("column")).write_html(page, include_plotlyjs="directory", config={"displayModeBar": False})
             found.setdefault(paper, {})[one.number] = one.title
     return found
 

@@ -16,9 +16,10 @@ from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.figures.pls import runs as all_runs
+from streamscope.papers.figures.style import Style
 from streamscope.papers.pls.competence import competence, of_effects, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
-from streamscope.papers.pls.figure import figure
 from streamscope.papers.pls.measure import measure_run
 from streamscope.papers.pls.options import Options, Settings
 from streamscope.papers.pls.runs import CONTROL, RUN, open_runs
@@ -63,7 +64,7 @@ def _of_measures(columns: Sequence[Column], unit: str, several: str) -> list[Col
 
 COMPARISON = Comparison(
     module="papers.pls", settings=Settings, measure=measure, judge=judged,
-    draw=lambda runs, tables: figure(tables),
+    draw=lambda runs, tables: all_runs(tables, Style("page")),
     shown=(
         Shown(
             "comparisons", f"{RUN} over {CONTROL}, pairs of training seeds",

@@ -17,9 +17,10 @@ from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, measured_once, stack
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides
 from streamscope.papers.comparison.seeds import NAN, NUMBERS, Rows, means, paired
+from streamscope.papers.figures.scorecard import runs as all_runs
+from streamscope.papers.figures.style import Style
 from streamscope.papers.scales.measured import sources
 from streamscope.papers.scorecard import orders
-from streamscope.papers.scorecard.figure import figure
 from streamscope.papers.scorecard.measure import measure_run
 from streamscope.papers.scorecard.options import Options, Settings
 
@@ -172,7 +173,7 @@ def wide(arms: pd.DataFrame) -> pd.DataFrame:
 COMPARISON = Comparison(
     module="papers.scorecard", settings=Settings, measure=measure, arms=in_arms,
     judge=lambda runs, tables, facts: judged(tables["runs"], facts["control"], facts["settings"]["seed"]),
-    draw=lambda runs, tables: figure(tables),
+    draw=lambda runs, tables: all_runs(tables, Style("page")),
     shown=(
         Shown("arms", "scorecard, means over seeds", rows=wide),
         Shown(

@@ -12,8 +12,8 @@ from streamscope.models.runs import evaluations
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.report import rejudge
 from streamscope.papers.comparison.runs import opened
-from streamscope.papers.figures.look import Look
 from streamscope.papers.figures.requests import draw, figures_of
+from streamscope.papers.figures.style import Style
 from streamscope.papers.hdpl import main, overfit
 from streamscope.papers.hdpl.report import COMPARISON as HDPL
 from streamscope.papers.hdpl.report import PRESETS, in_arms
@@ -73,7 +73,7 @@ def test_figure_2_is_drawn_of_the_runs_that_are_given(runs: list[Path], tmp_path
     assert (
         "here: one seed each" in page and "bundled" not in page.split("plotly.js")[-1].rpartition("Plotly.newPlot")[2]
     )
-    drawn = {one.name: one for one in draw(figures_of("hdpl")["2"], Look(), tmp_path).data}
+    drawn = {one.name: one for one in draw(figures_of("hdpl")["2"], Style(), tmp_path).data}
     rows = evaluations(runs[1])
     assert list(drawn["hybrid (hdpl)"].y) == [row["loss"] for row in rows]
     assert list(drawn["hybrid (hdpl)"].x) == [row["step"] / 1000 for row in rows]

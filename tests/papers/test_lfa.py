@@ -33,13 +33,13 @@ from streamscope.papers.comparison.report import write_figures
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import Rows
 from streamscope.papers.comparison.verdicts import verdicts
-from streamscope.papers.figures.look import Look
+from streamscope.papers.figures.lfa import arms
 from streamscope.papers.figures.requests import draw, figures_of
+from streamscope.papers.figures.style import Style
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.claims import BOUNDS, ORDERS, architectures, claims, comparisons, contrast
 from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, bimodality, derived, renamed, with_reference
-from streamscope.papers.lfa.figure import figure
 from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import Arms, in_arms, open_runs, sources
 from streamscope.papers.scales.training import cells
@@ -444,7 +444,7 @@ def test_the_tables_are_those_of_the_runs(out: Path, runs: dict[str, Path]) -> N
     both = gates[gates["gate"] == 0].merge(hard, on=["preset", "seed"], suffixes=("", "_hard"))
     assert len(both) == len(runs) and np.allclose(both["edited"], both["edited_hard"])
     for number in ("1", "4", "7"):  # what is written today is drawn as the shipped tables are
-        assert draw(figures_of("lfa")[number], Look(), out).data
+        assert draw(figures_of("lfa")[number], Style(), out).data
 
 
 @pytest.mark.slow
@@ -627,7 +627,7 @@ def test_without_kaleido_the_page_has_no_static_figure_and_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kaleido", None)
     table = planted({("lfa", "loss"): [1.8, 1.9], ("std-t", "loss"): [1.7, 1.75]})
-    said = write_figures(figure(table, architectures(table)), tmp_path, "svg")
+    said = write_figures(arms({"runs": table, "architectures": architectures(table)}, Style("page")), tmp_path, "svg")
     assert (tmp_path / "figure.html").is_file() and not (tmp_path / "figure.svg").exists()
     assert said[1].startswith("no figure.svg: ") and "needs kaleido" in said[1] and "\n" not in said[1]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from plotly.subplots import make_subplots
 from scipy import stats
 
 import streamscope.papers.pls.measure
@@ -22,11 +21,11 @@ from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.printed import Bound, Order, Ratio
 from streamscope.papers.comparison.seeds import Rows, paired
+from streamscope.papers.figures.pls import cases_of
 from streamscope.papers.pls import main
 from streamscope.papers.pls.claims import CLAIMS, FOUND, NAMED, factor, of_found_heads, printed
 from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
-from streamscope.papers.pls.figure import _cases
 from streamscope.papers.pls.measure import Measured, _routing, measure_run
 from streamscope.papers.pls.options import Settings
 from streamscope.papers.pls.runs import open_runs
@@ -291,10 +290,9 @@ def test_the_cases_of_a_task_that_both_can_do_are_drawn() -> None:
         "measure": "probability", "delta": [-0.1, 0.2],
     })  # fmt: skip
     for table in (cases, cases.rename(columns={"unit": "id"})):
-        canvas = make_subplots(2, 3)
-        _cases(canvas, table, "capitalization", ["entity"])
-        assert [list(one["y"]) for one in canvas.data] == [[-10.0], [20.0]]
-        assert [one["hovertext"] for one in canvas.data] == [("one, seed 0",), ("two, seed 0",)]
+        rows = cases_of(table, "capitalization", ["entity"])
+        assert rows["value"].tolist() == [-10.0, 20.0] and rows["group"].tolist() == ["PLS", "C2"]
+        assert rows["text"].tolist() == ["one, seed 0", "two, seed 0"]
 
 
 def test_the_largest_effect_and_the_loss_follow_from_what_was_measured() -> None:

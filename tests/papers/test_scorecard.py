@@ -23,9 +23,10 @@ from streamscope.models.tensors import config_digest
 from streamscope.papers import scorecard
 from streamscope.papers.comparison.report import rejudge, write_page
 from streamscope.papers.comparison.seeds import Rows
+from streamscope.papers.figures.scorecard import runs as figure
+from streamscope.papers.figures.style import Style
 from streamscope.papers.scales.training import cells
 from streamscope.papers.scorecard import orders
-from streamscope.papers.scorecard.figure import figure
 from streamscope.papers.scorecard.measure import _streams, given_back
 from streamscope.papers.scorecard.options import Settings
 from streamscope.papers.scorecard.report import (
@@ -154,7 +155,7 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
 
 
 def test_a_panel_of_one_value_has_an_axis_around_it() -> None:
-    drawn = figure(judged(planted(), ARMS[0]))
+    drawn = figure(judged(planted(), ARMS[0]), Style("page"))
     names = [a.text.split("<br>")[0] for a in drawn.layout.annotations]
     assert names == ["apart", "luck", "same"], "what no run has is no panel"
     low, high = drawn.layout.xaxis3.range
