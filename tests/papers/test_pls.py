@@ -364,7 +364,10 @@ def test_the_numbers_of_a_run_are_those_on_paper(hand_made: dict[tuple[str, int]
     for preset, delta in (("pls", 2.0), ("c2", 0.5)):
         table = hand_made[preset, 0].tables["runs"].set_index("quantity")["value"]
         for end, formula in (("", copiers.probability), ("_odds", copiers.log_odds)):
-            at = {g: np.repeat([formula(c * g * delta, c) for c in (1, -1)], 10) for g in Settings().scales}
+            at = {
+                g: np.repeat([formula(c * g * delta, c) for c in (1, -1)], 10)
+                for g in streamscope.papers.pls.measure.SCALES
+            }
             changes = at[0.0] - at[1.0]
             assert table[f"effect{end}.copies.copier"] == pytest.approx(changes.mean(), abs=1e-5)
             assert table[f"spread{end}.copies.copier"] == pytest.approx(changes.std(ddof=1), abs=1e-5)
