@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Int
@@ -98,7 +98,7 @@ def _next(model: "StreamTransformer", rows: list[list[int]], memory: list[KeyVal
     first = memory[0].k is None
     tokens = pad(rows) if first else torch.tensor([row[-1:] for row in rows])
     at = (torch.arange(tokens.shape[1]).expand(len(rows), -1) if first else last).to(model.cfg.device)
-    layers = [block.attn for block in model.blocks]
+    layers: list[Any] = [block.attn for block in model.blocks]
     tokens = tokens.to(model.cfg.device)
     model.check_tokens(tokens)
     try:

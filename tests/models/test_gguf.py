@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from streamscope.instruments.data import Documents
 from streamscope.interventions import Ablate
 from streamscope.models import load
 from streamscope.models.describe import main as describe
+from streamscope.models.interop.huggingface.gguf import read_header
 from streamscope.text.tokenizer import Tokenizer
 from tests.models import test_huggingface as cases
 
@@ -221,6 +223,20 @@ def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=line if line != "asks for 4 bytes" else "cannot be read") as caught:
         load(f"gguf:{path}")
     assert "\n" not in str(caught.value)
+
+
+def test_fields_of_another_kind_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.gguf"
+    written("llama", path)
+    whole = read_header(path)
+    for name, value in (("tokenizer.ggml.merges", [1, 2]), ("tokenizer.ggml.tokens", "abc"), ("llama.block_count", "3"),
+                        ("llama.feed_forward_length", "wide"), ("llama.rope.freq_base", [1.0]),
+                        ("tokenizer.ggml.eos_token_id", "5"), ("general.architecture", 7)):  # fmt: skip
+        changed = replace(whole, fields={**whole.fields, name: value})
+        monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path, c=changed: c)
+        with pytest.raises(InputError) as caught:
+            load(f"gguf:{path}")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class _Cursor:
     def __init__(self, path: Path) -> None:
         self.path, self.at = path, 0
         try:
-            self.data = memoryview(np.memmap(path, mode="r", dtype=np.uint8))
+            self.data = np.memmap(path, mode="r", dtype=np.uint8).data
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error})") from None
 
@@ -332,10 +332,9 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
         name = f"{kind!r}" if kind != "gpt2" else f"{kind!r} with words by {words!r}"
         raise InputError(f"{file.path} has a tokenizer of the kind {name}, which is not read: {remedy}")
     tokens, merges = (file.field(f"tokenizer.ggml.{name}", list) for name in ("tokens", "merges"))
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    pairs = [tuple(merge.split(" ")) for merge in merges]
     try:
-        backend = Backend(models.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
+        pairs = [tuple(merge.split(" ")) for merge in merges]
+        backend = Backend(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs))
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"{file.path}: its tokens and merges do not fit ({error}); {remedy}") from None
     backend.pre_tokenizer = pre_tokenizers.Sequence(list(WORDS[words]))
@@ -346,10 +345,11 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
             backend.add_tokens([AddedToken(token, normalized=False, special=mark == 3)])
     named = {
         role: tokens[i] for role in ("bos", "eos")
-        if isinstance(i := file.fields.get(f"tokenizer.ggml.{role}_token_id"), int) and i < len(tokens)
+        if isinstance(i := file.fields.get(f"tokenizer.ggml.{role}_token_id"), int) and 0 <= i < len(tokens)
     }  # fmt: skip
     made = Tokenizer(backend, SpecialTokens(**named, source=file.path.name))
     if file.fields.get("tokenizer.ggml.add_bos_token") is False:
         made.note = "; ".join(filter(None, (made.note, f"{file.path.name} adds no BOS")))
-    made.chat_template = file.fields.get("tokenizer.chat_template")
+    if isinstance(template := file.fields.get("tokenizer.chat_template"), str):
+        made.chat_template = template
     return made
