@@ -132,6 +132,14 @@ def test_fields_are_read_as_the_class_of_the_library_reads_them(kind: str, told:
     assert off(saved(kind, tmp_path / "model", **AS_THEY_DO[told])) < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["mistral", "phi3"])
+def test_layers_without_a_window_beside_a_window(kind: str, tmp_path: Path) -> None:
+    """layer_types overrule sliding_window where the library takes Ministral for a Mistral; Phi-3 reads none."""
+    layers = json.loads((saved(kind, tmp_path / "plain") / "config.json").read_text())["num_hidden_layers"]
+    folder = saved(kind, tmp_path / "model", sliding_window=4, layer_types=["full_attention"] * layers)
+    assert off(folder) < 1e-5
+
+
 @pytest.mark.parametrize(("kind", "changes", "line"), REFUSED)
 def test_what_no_class_computes_is_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=line):

@@ -440,7 +440,10 @@ def exported_weights(config: ModelConfig) -> Iterator[Weight]:
 
 qwen2 = partial(llama, name="hf-qwen2", biases=(), qkv_bias=True)
 qwen3 = partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True)
-mistral = partial(llama, name="hf-mistral", biases=(), window=partial(sliding, default=4096))
+mistral = partial(
+    llama, name="hf-mistral", biases=(),
+    window=lambda theirs: 0 if theirs.get("layer_types") else sliding(theirs, 4096),  # then all are full
+)  # fmt: skip
 smollm3 = partial(llama, name="hf-smollm3", tied=True, positions=nope)
 phi3 = partial(
     llama, name="hf-phi3", biases=(), window=partial(sliding, default=None),
