@@ -46,7 +46,7 @@ class LensConfig:
         """Raises `InputError`: TransformerLens' own `ActivationCache` asks for this in order to apply a norm."""
         raise InputError(
             "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "
-            "streamscope.models.interop.transformer_lens_api, or the cache that run_with_cache gives"
+            "streamscope.models.interop.activation_cache, or the cache that run_with_cache gives"
         )
 
     @property

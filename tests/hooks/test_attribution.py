@@ -10,7 +10,7 @@ from transformer_lens import ActivationCache
 from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.interop.transformer_lens_api import Cache
+from streamscope.models.interop.activation_cache import Cache
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise, some
