@@ -196,7 +196,7 @@ def arms(tables: Tables, style: Style) -> Any:
         means = table[(table["quantity"] == quantity) & table["preset"].isin(names)].rename(columns=columns)
         rows = runs.loc[runs["quantity"] == quantity, ["preset", "seed", "value"]].rename(columns={"preset": "label"})
         rows = rows.merge(means[["label", "paper"]], "left", "label")
-        at = {"row": i // 2 + 1, "col": i % 2 + 1}
+        at: dict[str, Any] = {"row": i // 2 + 1, "col": i % 2 + 1}
         dots(canvas, style, rows.assign(text="seed " + rows["seed"].astype(str)), labels=names, means=means, **at)
         if quantity == "coreference.keys.top1":
             for rule in ("recency", "chance"):
