@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
     from streamscope.instruments.result import Result
 
 
+LOG_EVERY = 30.0
+"""Seconds between two lines of progress in a log."""
+
+
 def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
-    """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left."""
+    """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left.
+
+    Where stderr is no terminal, lines every `LOG_EVERY` seconds come before the bar of the end.
+    """
 
     from rich.markup import escape
 
@@ -41,7 +49,13 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
             progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
         )  # fmt: skip
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            yield from shown.track(steps, description=description)
+            task, before = shown.add_task(description, total=None), time.monotonic()
+            for i, step in enumerate(shown.track(steps, task_id=task)):
+                if not shown.console.is_terminal and time.monotonic() - before >= LOG_EVERY:
+                    shown.update(task, completed=i)  # rich counts every tenth of a second
+                    shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
+                    before = time.monotonic()
+                yield step
 
     return bar
 

@@ -576,3 +576,11 @@ def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     assert list(progress_bar("[L0H0]")(range(4))) == [0, 1, 2, 3]
     assert re.search(r"^\[L0H0\] ━+ 100% 0:00:00 left 0:00:00$", said.getvalue().strip())
+
+
+def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 0.0)
+    lines = [said.getvalue().splitlines() for _ in progress_bar("[L0H0]")(range(4))]
+    assert [line[:12] for line in lines[-1]] == ["[L0H0]   0% ", "[L0H0]  25% ", "[L0H0]  50% ", "[L0H0]  75% "]
+    assert " left" in lines[-1][-1]
