@@ -28,7 +28,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
-from streamscope.models.sweep import Plan, Trajectories, measure_rows, run_sweep
+from streamscope.models.sweep import Plan, Trajectories, chunk_tokens, measure_rows, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.attention import RESOLUTION, RoleQuery
 from streamscope.probes.coherence import Coherence
@@ -133,8 +133,8 @@ def document_losses(
     """Loss of every document, unedited and under each variant. Documents are cut at the context.
 
     `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
-    layer's readout before the final norm. `budget` is the number of tokens that run at once. Raises `InputError` as
-    `Trajectories` does, for data of another vocabulary and for values that are not finite.
+    layer's readout before the final norm. `budget` is the number of tokens that run at once; larger batches are split.
+    Raises `InputError` as `Trajectories` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
@@ -150,7 +150,11 @@ def document_losses(
     along = None if direction is None else direction.to(device).double()
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
-    batches = list(document_batches(shards, model.config.n_ctx, batch_size, max_documents))
+    size = budget or chunk_tokens(model, torch.device(device).type)
+    batches = [
+        part for batch in document_batches(shards, model.config.n_ctx, batch_size, max_documents)
+        for part in _parts(*batch, size)
+    ]  # fmt: skip
     done = ticks(progress, len(batches) * (1 + len(variants)))
     for index, tokens, targets in batches:
         tokens, targets = tokens.to(device), targets.to(device)
@@ -175,6 +179,14 @@ def document_losses(
             what = "loss" if name == "baseline" else f"{name.replace('edited', 'loss')} under an edit"
             raise InputError(f"the {what} is not finite on {bad} documents: the change is too large for these weights")
     return out
+
+
+def _parts(
+    index: np.ndarray, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"], size: int
+) -> list[tuple[np.ndarray, Tensor, Tensor]]:
+    """A batch in parts of about `size` padded tokens, of at least two rows, because an edit may exchange rows."""
+    n = max(1, min(len(tokens) // 2, tokens.numel() // size))
+    return list(zip(np.array_split(index, n), tokens.tensor_split(n), targets.tensor_split(n), strict=True))
 
 
 class _Sums:

@@ -20,6 +20,7 @@ from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
+from streamscope.models.layers.projections import linear
 from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import State, Topology
 
@@ -168,7 +169,7 @@ class Decoder(nn.Module):
             x = gather_positions(self.ln_final(x), logits_at)
         else:
             x = self.ln_final(gather_positions(x, logits_at))
-        return F.linear(x, self.head)
+        return linear(x, self.head)
 
 
 def gather_positions(

@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from streamscope.models.layers.projections import linear
+
 IGNORE = -100
 """The target that stands for “none”: padding, for example."""
 
@@ -166,7 +168,7 @@ def map_logits(
     Chunks are even, because a product of one to three rows takes another path and rounds differently.
     """
     slices = _even(h.shape[0], max(1, -(-h.shape[0] // chunk_rows(w.shape[0]))))
-    return torch.cat([fn(h[rows] @ w.to(h.dtype).T, rows) for rows in slices])
+    return torch.cat([fn(linear(h[rows], w.to(h.dtype)), rows) for rows in slices])
 
 
 def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) -> Float[Tensor, "rows ids"]:
@@ -205,7 +207,7 @@ def divergences(
 
     def kl(logits: Tensor, rows: slice) -> Tensor:
         log_p = logits.double().log_softmax(-1)
-        log_q = (flat[rows] @ other.to(flat.dtype).T).double().log_softmax(-1)
+        log_q = linear(flat[rows], other.to(flat.dtype)).double().log_softmax(-1)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
 
     return map_logits(h_p.reshape(-1, h_p.shape[-1]), w_p, kl).reshape(h_p.shape[:-1])

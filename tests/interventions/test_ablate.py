@@ -21,6 +21,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
+from streamscope.models.sweep import chunk_tokens
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 
@@ -69,6 +70,32 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
             moved = ((log_q.exp() * (log_q - log_p)).sum(-1) * real).sum(1)
             np.testing.assert_allclose(losses.edited[e, index], loss, rtol=1e-5)
             np.testing.assert_allclose(losses.kl[e, index], moved, rtol=1e-3, atol=1e-5)
+
+
+def test_large_batches_are_split_and_no_part_is_a_single_row(measured) -> None:
+    model, shards = measured
+    seen: list[torch.Size] = []
+
+    def halved(x: torch.Tensor, hook) -> torch.Tensor:
+        seen.append(x.shape)
+        return 0.5 * x
+
+    sweep = [{"blocks.1.hook_mlp_out": halved}]
+    losses = document_losses(model, shards, sweep, batch_size=9, max_documents=9, budget=3 * model.config.n_ctx)
+    whole = document_losses(model, shards, sweep, batch_size=9, max_documents=9)
+    *parts, last = [shape[:2] for shape in seen]
+    assert last[0] == 9 and [b for b, _ in parts] == [3] * 3 and all(b * t <= 3 * model.config.n_ctx for b, t in parts)
+    np.testing.assert_allclose(losses.edited, whole.edited, rtol=1e-5)
+    np.testing.assert_allclose(
+        losses.edited[0], [loss for loss, _ in naive_loss(model, shards, sweep[0])[:9]], rtol=1e-5
+    )
+    assert losses.tokens.tolist() == whole.tokens.tolist()
+
+
+def test_a_wide_model_runs_fewer_tokens_at_once_and_a_bundled_one_as_many_as_before() -> None:
+    assert {chunk_tokens(load(name), "cpu") for name in ("lfa", "stories/llama", "stories/gpt2", "pls")} == {4096}
+    assert chunk_tokens(build("llama", "tiny", **{"mlp.d_mlp": 1536}), "cpu") == 1024
+    assert chunk_tokens(build("llama", "tiny", **{"mlp.d_mlp": 2**15}), "cpu") == 256
 
 
 def test_table_is_the_estimate_of_the_losses(measured) -> None:

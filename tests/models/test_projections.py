@@ -216,3 +216,24 @@ def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monk
 def test_products_are_not_padded_on_a_cpu() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert not projections.gains_from_padding(torch.zeros(2, 12))
+
+
+def test_a_large_product_without_a_gradient_is_that_of_torch() -> None:
+    """oneDNN's kernel in fp32: up to rounding, for any layout, few rows, no rows and values that are not finite."""
+    torch.manual_seed(0)
+    wide, w, bias = torch.randn(5, 7, 2 * 512), torch.randn(640, 512), torch.randn(640)
+    assert w.numel() >= projections.ONEDNN
+    for x in (wide[..., :512], wide[:1, :1, 512:], wide[..., :512].transpose(0, 1), wide[:0, :, :512]):
+        exact = torch.nn.functional.linear(x.double(), w.double(), bias.double())
+        plain = torch.nn.functional.linear(x, w, bias)
+        assert not projections.prefers_onednn(x, w) and torch.equal(projections.linear(x, w, bias), plain)
+        with torch.no_grad():
+            assert projections.prefers_onednn(x, w) and not projections.prefers_onednn(x, w[:500])
+            assert not projections.prefers_onednn(x.double(), w.double())
+            found = projections.linear(x, w, bias)
+        assert found.shape == exact.shape
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-4)
+    wide[0, 0, 3] = torch.nan
+    with torch.no_grad():
+        found = projections.linear(wide[..., :512], w)
+    assert found[0, 0].isnan().all() and found[0, 1:].isfinite().all()
