@@ -2,6 +2,7 @@
 
     python -m benchmarks.ablation_sweep
     python -m benchmarks.ablation_sweep --cases answers pairs --vocab 4096 --rounds 5
+    python -m benchmarks.ablation_sweep --run hf:./SmolLM2-135M --every 9 --batch 4 --clock cpu
 
 answers   every head ablated alone, ln p of one answer at the last position of every row
 losses    every head ablated alone, the loss at every position
@@ -10,6 +11,9 @@ pairs     every two heads ablated together, scored as `answers`
 The unit is one forward pass of the same side, with the logits of all positions. The peer is a `TransformerBridge`
 around GPT-2 with our weights and one `run_with_hooks` per head. Its outputs are checked to equal ours first. Δ is the
 largest difference to one whole pass per edit: of ln p, or of a document's loss per token.
+
+With --run the case is `losses`, ours is `document_losses` and the peer a bridge around transformers' model, one
+document at a time. The table has the seconds and the largest memory of each side's process, and the ratio peer / ours.
 """
 
 from dataclasses import dataclass
@@ -25,6 +29,10 @@ Case = Literal["answers", "losses", "pairs"]
 class Options:
     """Arguments of `python -m benchmarks.ablation_sweep`."""
 
+    run: str | None = None
+    """Measure this run or hf:FOLDER instead of random models, each side in a process of its own, with its memory."""
+    every: Count = 3
+    """With --run: ablate every N-th head."""
     cases: tuple[Case, ...] = ("answers", "losses")
     """Cases to time; pairs take a minute per round."""
     vocab: tuple[Count, ...] = (50257, 4096)

@@ -18,6 +18,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from streamscope.benchmarks.ablation_sweep import Case, Options
+from streamscope.benchmarks.ablation_sweep.given_run import compare
 from streamscope.benchmarks.inputs import random_tokens, write_shards
 from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
 from streamscope.interventions.edits import scale_heads
@@ -150,6 +151,9 @@ def as_bridge(model: Any) -> Any:
 
 def measure(options: Options) -> None:
     """Measure and print."""
+    if options.run is not None:
+        compare(options)
+        return
     titles = ["case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "peer / ours"]
     table = Table(*titles, "max Δ, nats")
     for vocab, case in itertools.product(options.vocab, options.cases):

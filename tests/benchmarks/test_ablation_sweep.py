@@ -21,6 +21,17 @@ def test_prints_a_row_per_case_and_vocabulary(capsys: pytest.CaptureFixture) -> 
     assert "1 x 6 tokens" in out
 
 
+@pytest.mark.slow  # two processes that import both sides
+def test_a_given_run_is_measured_in_two_processes_with_the_same_losses(capsys: pytest.CaptureFixture) -> None:
+    small = ["--every", "18", "--batch", "2", "--length", "20", "--rounds", "1", "--clock", "cpu"]
+    main(["--run", "stories/llama", *small])
+    out = capsys.readouterr().out
+    (row,) = ([cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│"))
+    assert row[0] == "2" and float(row[3]) > 0 and float(row[-1]) < 1e-5
+    assert all(100 < float(cell.replace(",", "")) < 5000 for cell in row[5:7]), row
+    assert "stories/llama: 2 x 20 tokens" in out
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_the_peer_has_our_weights() -> None:
     model = randomise(build("std-t", "tiny", init_std=0.2), std=0.2)

@@ -1,0 +1,111 @@
+"""`python -m benchmarks.ablation_sweep --run RUN`: a model of real size against TransformerLens, with memory.
+
+Each side runs in a process of its own, round by round: `python -m benchmarks.ablation_sweep.given_run` with the options
+as JSON, which prints seconds, MiB and the losses.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from streamscope.benchmarks.ablation_sweep import Options
+from streamscope.benchmarks.inputs import random_tokens, write_shards
+from streamscope.benchmarks.timing import CLOCKS, ratios
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.observe import document_losses
+from streamscope.models.checkpoint import HUGGING_FACE, load, model_config, run_folder
+from streamscope.models.head_spec import Head, parse_heads
+
+SIDES = ("ours", "peer")
+
+
+def compare(options: Options) -> None:
+    """Measure both sides in turn and print."""
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    for i in range(options.rounds):
+        for side in SIDES if i % 2 == 0 else SIDES[::-1]:
+            words = [sys.executable, "-m", f"{__package__}.given_run", side, json.dumps(asdict(options))]
+            found[side].append(json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout))
+    seconds = {side: [one["seconds"] for one in rounds] for side, rounds in found.items()}
+    memory = {side: max(one["MiB"] for one in rounds) for side, rounds in found.items()}
+    ratio, low, high = ratios(seconds["peer"], seconds["ours"])
+    a, b = (np.array(found[side][0]["losses"]) for side in SIDES)
+    table = Table("edits", "ours", "peer", "peer / ours", "rounds", "ours, MiB", "peer, MiB", "max Δ, nats")
+    table.add_row(
+        str(len(a)), *(f"{median(seconds[side]):.2f} s" for side in SIDES), f"{ratio:.2f}", f"{low:.2f} to {high:.2f}",
+        *(f"{memory[side]:,.0f}" for side in SIDES), f"{np.abs(a - b).max():.1e}",
+    )  # fmt: skip
+    print(f"{options.run}: {options.batch} x {options.length} tokens, {options.clock} time, torch {torch.__version__}")
+    Console(width=132).print(table)
+
+
+def side(name: str, options: Options) -> dict[str, Any]:
+    """Seconds of the sweep, largest memory of this process in MiB, and losses [edits, documents] per token."""
+    assert options.run is not None
+    config = model_config(run_folder(options.run))
+    tokens, _ = random_tokens(config.d_vocab, options.batch, options.length + 1)
+    heads = parse_heads("all", config.n_layers, config.n_heads)[:: options.every]
+    return (_ours if name == "ours" else _peer)(options, tokens, heads)
+
+
+def _ours(options: Options, tokens: Tensor, heads: list[Head]) -> dict[str, Any]:
+    model = load(str(options.run))
+    with tempfile.TemporaryDirectory() as folder:
+        starts = np.arange(len(tokens) + 1) * tokens.shape[1]
+        shards = write_shards(Path(folder), tokens.numpy(), starts, model.config.d_vocab)
+        sweep = [scale_heads([head], 0.0) for head in heads]
+        start = CLOCKS[options.clock]()
+        found = document_losses(model, shards, sweep, budget=options.budget)
+        return _about(options, start, found.edited / found.tokens)
+
+
+@torch.no_grad()
+def _peer(options: Options, tokens: Tensor, heads: list[Head]) -> dict[str, Any]:
+    from streamscope.models.interop.export.write import export
+    from streamscope.models.interop.huggingface.bridged import bridge
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = str(options.run).removeprefix(HUGGING_FACE)
+        if source == options.run:
+            source = f"{folder}/model"
+            export(options.run, Path(source), native=True)
+        model = bridge(source)
+    start, losses = CLOCKS[options.clock](), np.zeros((len(heads), len(tokens)))
+    for e, head in enumerate(heads):
+
+        def ablate(z: Tensor, hook: Any, index: int = head.head) -> Tensor:
+            z = z.clone()
+            z[:, :, index] = 0
+            return z
+
+        for d, row in enumerate(tokens):
+            logits = model.run_with_hooks(row[None, :-1], fwd_hooks=[(f"blocks.{head.layer}.attn.hook_z", ablate)])
+            losses[e, d] = torch.nn.functional.cross_entropy(logits[0], row[1:])
+    return _about(options, start, losses)
+
+
+def _about(options: Options, start: float, losses: np.ndarray) -> dict[str, Any]:
+    seconds, memory = CLOCKS[options.clock]() - start, getrusage(RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "MiB": memory, "losses": losses.tolist()}
+
+
+def read(words: Mapping[str, Any]) -> Options:
+    """Options from JSON."""
+    return Options(**{f.name: tuple(v) if isinstance(v := words[f.name], list) else v for f in fields(Options)})
+
+
+if __name__ == "__main__":
+    print(json.dumps(side(sys.argv[1], read(json.loads(sys.argv[2])))))
