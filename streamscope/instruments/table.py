@@ -6,6 +6,7 @@ the reason below the table. Terminal, notebook and Markdown show the same cells.
 
 import html
 import io
+import math
 import shutil
 import tempfile
 import weakref
@@ -61,7 +62,7 @@ class Column:
                 raise InputError(f"column {self.name!r} has no {what}; say what it is, and what it is counted in")
 
     def text(self, value: Any, low: Any = None, high: Any = None) -> str:
-        """The text of a cell: the value with its interval."""
+        """The text of a cell: the value with its interval, which has two digits of its width if it is narrow."""
         if value is None or (isinstance(value, float) and np.isnan(value)):
             return "undefined"
         if self.format == "p":
@@ -70,10 +71,23 @@ class Column:
             return "yes" if value else "no"
         if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
             value = int(value)  # pandas makes floats of counts where one is missing
-        shown = value if isinstance(value, str) else format(value, self.format)
-        if low is not None and not np.isnan(low):
-            shown += f" ({low:{self.format}} … {high:{self.format}})"
-        return shown
+        if low is None or np.isnan(low):
+            return value if isinstance(value, str) else format(value, self.format)
+        spec = finer(self.format, float(high) - float(low))
+        return f"{value:{spec}} ({low:{spec}} … {high:{spec}})"
+
+
+FINEST = 8
+"""Most decimals of a number with an interval; what is narrower is rounding."""
+
+
+def finer(spec: str, width: float) -> str:
+    """A format such as "+.4f", with two digits of an interval that is narrower than two units of its last."""
+    sign, dot, decimals = spec.rstrip("f").partition(".")
+    if not spec.endswith("f") or not dot or not 0 < width < 2 * 10.0 ** -int(decimals):
+        return spec
+    needed = 1 - math.floor(math.log10(width))
+    return spec if needed > FINEST else f"{sign}.{needed}f"
 
 
 def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:

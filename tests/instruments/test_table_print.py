@@ -154,3 +154,14 @@ def test_a_notebook_shows_a_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a long title" in repr(one) and not shown
     one.print()
     assert any("a long title" in text for text in shown)
+
+
+def test_a_narrow_interval_has_two_digits_of_its_width() -> None:
+    """Else an effect of a large model, whose single heads change little, reads -0.0000 (-0.0001 … -0.0000)."""
+    value, *_ = described("v", "v", "nats", "value", format="+.4f")
+    assert value.text(-0.00003, -0.00006, -0.00001) == "-0.000030 (-0.000060 … -0.000010)"
+    assert value.text(-0.0123, -0.01236, -0.01224) == "-0.01230 (-0.01236 … -0.01224)"
+    assert value.text(0.1, 0.05, 0.2) == "+0.1000 (+0.0500 … +0.2000)"
+    assert value.text(0.0, 0.0, 0.0) == "+0.0000 (+0.0000 … +0.0000)"
+    assert value.text(1e-9, -1e-9, 1e-9) == "+0.0000 (-0.0000 … +0.0000)", "rounding"
+    assert value.text(np.float32(-0.00003), np.float32(-0.00006), np.float32(-0.00001)).startswith("-0.000030")
