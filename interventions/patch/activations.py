@@ -37,6 +37,7 @@ class Spot:
     name: with L for the layer, blocks.L.attn.hook_z, or outside the blocks: hook_embed.
     time, head: the axis of positions (in patterns the query's) and of heads, or None.
     stream: the number of a parallel stream; None for all.
+    kv: whether the heads are those of keys and values, which several query heads may share.
     """
 
     short: str
@@ -44,6 +45,7 @@ class Spot:
     time: int | None
     head: int | None
     stream: int | None = None
+    kv: bool = False
 
     @property
     def layered(self) -> bool:
@@ -108,7 +110,7 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
         point = model.hook_dict[base.hook(0)]
         if isinstance(point, ObservePoint):
             raise InputError(f"{short} only shows {point.shows}; patch {point.instead.replace('hook_', '')} instead")
-        found[short] = Spot(short, base.name, base.time, base.head, stream)
+        found[short] = Spot(short, base.name, base.time, base.head, stream, base.kv)
     return list(found.values())
 
 
@@ -121,11 +123,11 @@ def _known(model: Any) -> dict[str, Spot]:
         if (parts[0] == "blocks" and parts[1] != "0") or row is None:
             continue
         letters = row.shape.split(" | ")[0].split()[1:]
-        mixing = full.endswith("_mix")
+        mixing, kv = full.endswith("_mix"), "G" in letters
         short = ".".join(parts[2 * (parts[0] == "blocks") :]).replace("hook_", "").removeprefix("attn.")
         found[short] = Spot(
             short, row.name, letters.index("T") if "T" in letters else None,
-            letters.index("H") if "H" in letters and not mixing else None,
+            letters.index("G") if kv else letters.index("H") if "H" in letters and not mixing else None, kv=kv,
         )  # fmt: skip
     return found
 
@@ -141,18 +143,20 @@ def plan(
 ) -> list[Cell]:
     """The cells of a sweep: hooks × layers × (position labels, heads, both, or the whole activation).
 
-    auto: by head for hooks with heads, by position label for others. Raises `InputError` for heads or positions of a
+    auto: by head for hooks with query heads, by position label for others; "head" patches keys and values by the heads
+    that queries share. Raises `InputError` for heads or positions of a
     hook without them.
     """
     labels = _labels(pairs)
     cells = []
     for spot in chosen:
-        how = ("head" if spot.head is not None else "role" if spot.time is not None else "all") if by == "auto" else by
+        own = spot.head is not None and not spot.kv
+        how = ("head" if own else "role" if spot.time is not None else "all") if by == "auto" else by
         if "head" in how and spot.head is None:
             raise InputError(f"{spot.short} has no heads: patch it with --by role")
         if "role" in how and spot.time is None:
             raise InputError(f"{spot.short} has no positions: patch it with --by head or all")
-        heads = range(model.config.n_heads) if "head" in how else [None]
+        heads = range((spot.kv and model.cfg.n_key_value_heads) or model.config.n_heads) if "head" in how else [None]
         places = labels if "role" in how else [ANYWHERE]
         every = range(model.config.n_layers) if layers is None else layers
         for layer in every if spot.layered else [-1]:

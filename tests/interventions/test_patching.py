@@ -13,6 +13,7 @@ from streamscope.instruments.open_data import given_prompts
 from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.activations import default_spots, patch_pairs, plan, spots
 from streamscope.interventions.patch.attribution import attribute_pairs
+from streamscope.interventions.patch.measure import cell_labels
 from streamscope.models.hooks import ObservePoint, capture, edit
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
@@ -106,6 +107,28 @@ def test_every_kind_of_hook_by_hand(preset: str, names: list[str]) -> None:
             assert changed > 1e-6 or spot.short in ("v_mix", "mlp_hc.post", "attn_hc.res"), (
                 spot
             )  # weights; static at first
+
+
+@pytest.mark.parametrize("shared", [1, 2, 4])
+def test_keys_and_values_are_patched_by_the_heads_that_queries_share(shared: int) -> None:
+    model = make("llama", n_heads=4, **{"attention.kv_heads": shared})
+    cells = plan(model, PAIRS[:1], spots(model, ["k", "v"]), "head", [1])
+    assert [(cell.spot.short, cell.head) for cell in cells] == [(s, h) for s in "kv" for h in range(shared)]
+    assert [cell_labels(cell, "denoise")["head"] for cell in cells[:shared]] == [f"L1KV{h}" for h in range(shared)]
+    found = patch_pairs(model, PAIRS[:1], cells)
+    with torch.no_grad(), capture(model, [cell.hook for cell in cells]) as seen:
+        model(CLEAN[:1])
+    for c, cell in enumerate(cells):
+
+        def put(x: Tensor, hook: Any, head: int | None = cell.head) -> Tensor:
+            new = x.clone()
+            new[:, :, head] = seen[hook.name][:, :, head]
+            return new
+
+        with torch.no_grad(), edit(model, {cell.hook: put}):
+            assert found.patched[c, 0] == pytest.approx(odds(model(CLEAN[1:])), abs=1e-9), cell
+    assert np.abs(found.effect).min() > 1e-6
+    assert plan(model, PAIRS[:1], spots(model, ["k"]), layers=[1])[0].head is None, "auto stays by position"
 
 
 @pytest.mark.parametrize("preset", ["lfa", "llama", "kromcanon", "hdpl"])
