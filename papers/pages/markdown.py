@@ -91,6 +91,7 @@ def short(quote: str, most: int = QUOTE) -> str:
     for mark, sign in MATHS:
         quote = quote.replace(mark, sign)
     quote = re.sub(r"(α(?:=\d+)?)\1(?!\d)", r"\1", quote)  # a formula of a web page is there twice, once as LaTeX
+    quote = re.sub(r"\)\d(Yes|No)$", ")", quote)  # the next cells of a printed table
     return textwrap.shorten(quote, most, placeholder=" …")
 
 
@@ -102,7 +103,7 @@ def number(claim: Any) -> str:
     own, *ends = (
         three_digits(100 * x if percent else x) + " %" * percent for x in (claim.value, claim.ci_low, claim.ci_high)
     )
-    return f"{own} ({ends[0]} to {ends[1]})" if claim.ci_low == claim.ci_low else own
+    return f"{own} ({ends[0]} to {ends[1]})" if claim.ci_low < claim.ci_high else own  # a count is the same in all runs
 
 
 def with_unit(text: str, unit: str) -> str:

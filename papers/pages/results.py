@@ -80,9 +80,10 @@ def paper_page(paper: str, source: Source) -> Page:
     rows = [
         [
             short(r.quote),
-            short("; ".join(filter(None, (r.configuration, r.why))), 160),
+            short("; ".join(filter(None, (r.configuration, r.why))), 320),
             with_unit(r.printed, r.unit),
             with_unit(number(r), r.unit),
+            r.tokens,
             r.verdict,
         ]
         for r in decided.itertuples()
@@ -102,7 +103,14 @@ def paper_page(paper: str, source: Source) -> Page:
             Section(
                 title="Claims that were decided",
                 text=f"Of {len(mine)} claims {n} were decided. The others: {other}. {page_texts()['table']}",
-                columns=("the paper says", "model, and how we read it", "printed", "measured (95 %)", "verdict"),
+                columns=(
+                    "the paper says",
+                    "model, and how we read it",
+                    "printed",
+                    "measured (95 %)",
+                    "training tokens",
+                    "verdict",
+                ),
                 rows=rows,
             )
         ],
