@@ -104,7 +104,11 @@ def _about(options: Options, start: float, losses: np.ndarray) -> dict[str, Any]
 
 def read(words: Mapping[str, Any]) -> Options:
     """Options from JSON."""
-    return Options(**{f.name: tuple(v) if isinstance(v := words[f.name], list) else v for f in fields(Options)})
+    given: dict[str, Any] = {}
+    for one in fields(Options):
+        value = words[one.name]
+        given[one.name] = tuple(value) if isinstance(value, list) else value
+    return Options(**given)
 
 
 if __name__ == "__main__":

@@ -170,8 +170,7 @@ def _counterfactual(row: dict[str, Any], i: int) -> dict[str, Any]:
         "roles": {"query": list(last_word(text))},
     }
     rest = {key: value for key, value in row.items() if key != "clean"}
-    first |= {"coherent": row["answers"][0], "incoherent": row["foils"][0]}
-    return first | rest
+    return {**first, "coherent": row["answers"][0], "incoherent": row["foils"][0], **rest}
 
 
 def _prompt(row: dict[str, Any]) -> Prompt:
@@ -198,5 +197,5 @@ def _prompt(row: dict[str, Any]) -> Prompt:
         isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span) for span in roles.values()
     ):
         raise InputError("'roles' must map each role to its characters [start, end]")
-    sets = {key: tuple(row[key]) for key in ("answers", "foils") if key in row}
+    sets: dict[str, Any] = {key: tuple(row[key]) for key in ("answers", "foils") if key in row}
     return Prompt(**{**row, **sets, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})
