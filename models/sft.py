@@ -3,12 +3,19 @@
     python -m models.sft runs/lfa --data pairs.jsonl --out runs/lfa-sft
     python -m models.sft runs/lfa --data pairs.jsonl --valid held-out.jsonl --out runs/chat --epochs 3 --packing stream
     python -m models.sft runs/lfa --data pairs.jsonl --template "Q: {prompt}\\nA: {response}" --out runs/qa
+    python -m models.sft runs/smollm2 --data chats.jsonl --lora 8 --lr 5e-4 --context 256 --out runs/smollm2-sft
     python -m models.sft --resume --out runs/lfa-sft
 
-A line of the data is {"prompt": …, "response": …}. The loss is the mean over the tokens of the responses and the BOS
-that ends each, with --unmasked also over the prompts; padding is never a target. Defaults are those of SPEC §1.7: AdamW
-6e-5, constant, decay 0.01, clip 1, batches of 16 windows. Training starts from the run's weights; the manifest names
-the parent run.
+A line of the data is {"prompt": …, "response": …}, or a chat {"messages": [{"role": …, "content": …}, …]} for a model
+with a chat template. The loss is the mean over the tokens of the responses (of a chat, the assistant's turns) and the
+token that ends each, with --unmasked also over the prompts; padding is never a target. Batches are padded to their
+longest row. Before the training, one line says how much memory it will take.
+
+--lora RANK freezes the model's weights W and trains W + (α / RANK) B A in their place, in the projections --lora-on
+(Hu et al. 2021, LoRA). The run holds the merged weights, so it is an ordinary run.
+
+Defaults are those of SPEC §1.7: AdamW 6e-5, constant, decay 0.01, clip 1, batches of 16 windows. Training starts from
+the run's weights; the manifest names the parent run.
 """
 
 from collections.abc import Sequence
@@ -18,6 +25,7 @@ from typing import Annotated
 
 import tyro
 
+from streamscope.cli.bounds import Count, Positive
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.models.training.config import Training
@@ -42,10 +50,19 @@ class Options:
     """JSONL with prompt and response on each line."""
     valid: Path | None = None
     """JSONL for validation; default: 5 % of the prompts of --data, held out."""
-    template: str = "User: {prompt}\nAssistant: {response}"
-    """Template of a pair; \\n is a new line."""
+    template: str | None = None
+    """Template of a pair, with {prompt} and {response}; \\n is a new line. Default: the model's chat template if it has
+    one, else User: {prompt}\\nAssistant: {response}."""
     unmasked: bool = False
     """Also train on the prompts."""
+    context: Count | None = None
+    """Cut rows after this many tokens; default: the context of the model."""
+    lora: Count | None = None
+    """Train adapters of this rank instead of the whole model. They need a higher rate: --lr 5e-4."""
+    lora_on: str = "q,v"
+    """Names of the dense projections with an adapter, such as q,k,v,o,up,down,gate, or all."""
+    lora_alpha: Positive = 16.0
+    """α: adapters are multiplied by α / RANK."""
     out: Path | None = None
     """Run folder to write."""
     resume: bool = False

@@ -20,7 +20,7 @@ from streamscope.cli.disk import Config, Manifest, parse, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import visible
 from streamscope.models.checkpoint import load_weights
-from streamscope.models.tensors import read_tensors, write_tensors
+from streamscope.models.tensors import read_tensors, release_memory, write_tensors
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
 
@@ -49,6 +49,7 @@ def save_checkpoint(
     best_weights: BestWeights | None = None,
 ) -> None:  # fmt: skip
     """Write a checkpoint and keep the previous one. Raises `InputError` when it cannot be written."""
+    release_memory()  # of the activations, because writing copies all tensors
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for i, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}

@@ -26,6 +26,7 @@ from streamscope.models.readout import IGNORE
 from streamscope.models.training.checkpoints import BestWeights, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
 from streamscope.models.training.feed import Feed
+from streamscope.models.training.lora import merged
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
 from streamscope.models.training.parallel import Ranks, load_sharded, save_sharded
 from streamscope.models.training.progress import Progress
@@ -96,6 +97,7 @@ class Trainer:
         self.mean_loss: float | None = None  # running mean for the progress bar
         self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
         self.seconds, self.tokens, self.flops = 0.0, 0, 0.0  # of the steps since the last log row
+        self.positions = 0  # of the last step's batch, with padding
         self.feed: Feed | None = None
         self._stop = False
         self._mixes, self._warned = has_mixing(model), False
@@ -109,8 +111,9 @@ class Trainer:
         """The phases of the run, one by default. Raises `InputError` for impossible ones."""
         t, model, declared = self.training, self.model, phases_of(self.training.phases)
         if not declared:
-            flops = sum(training_flops_per_token(model).values())
-            return [TrainingPhase(0, self.batch, model.config.n_ctx, self.train, flops)]
+            n_ctx = getattr(self.train, "n_ctx", model.config.n_ctx)
+            flops = sum(training_flops_per_token(model, n_ctx).values())
+            return [TrainingPhase(0, self.batch, n_ctx, self.train, flops)]
         if not isinstance(self.train, Windows | MixedWindows):
             raise InputError("phases need a training on text: leave out --phases")
         phases = []
@@ -174,6 +177,7 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         windows = self.phases[self.phase(self.step)].windows
         batches = list(itertools.islice(self.feed or map(windows.batch, self.micro_batches(self.step)), t.accumulate))
+        self.positions = self.ranks.size * sum(tokens.numel() for tokens, _ in batches)
         for i, (batch, (of_targets, of_places)) in enumerate(zip(batches, self._shares(batches), strict=True)):
             tokens, targets = self._move(batch)
             with self.ranks.syncing(i == t.accumulate - 1):
@@ -331,7 +335,7 @@ class Trainer:
                         raise Stopped(
                             f"stopped at step {self.step} of {self.steps}; saved; --resume continues from here"
                         )
-            best = self.best_weights or BestWeights(self.step, self.model.state_dict())
+            best = self.best_weights or BestWeights(self.step, merged(self.model))
             final = {"weights": self.run.save_final(best.weights, best.step)}
             outcome = "completed"
         except Stopped as stop:
@@ -367,9 +371,8 @@ class Trainer:
         if due:
             self._read_values()  # waits for the device, so that the clock below counts all of the work
         self.seconds += time.perf_counter() - began
-        phase = self.phases[self.phase(self.step - 1)]
-        self.tokens += phase.batch * phase.n_ctx
-        self.flops += phase.batch * phase.n_ctx * phase.flops
+        self.tokens += self.positions
+        self.flops += self.positions * self.phases[self.phase(self.step - 1)].flops
         if not due:
             return
         rate = self.tokens / self.seconds
@@ -395,7 +398,7 @@ class Trainer:
         if self._mixes and self.ranks.leader:
             self.monitor_mixing(progress)
         if self.training.keep == "best" and result["loss"] < self.best:
-            weights = {name: x.detach().cpu().clone() for name, x in self.model.state_dict().items()}
+            weights = {name: x.detach().cpu().clone() for name, x in merged(self.model).items()}
             self.best_weights = BestWeights(self.step, weights)
             self.run.save_model(weights, self.step)
         self.best = min(self.best, result["loss"])
@@ -410,7 +413,7 @@ class Trainer:
     def _snapshot(self) -> None:
         if self.step in self.snapshots:
             self.ranks.refresh(self.model)
-            self.run.save_snapshot(self.model, self.step, self.training.snapshot_dtype)
+            self.run.save_snapshot(merged(self.model), self.step, self.training.snapshot_dtype)
 
     def _save(self) -> None:
         self._read_values()
@@ -423,7 +426,7 @@ class Trainer:
             if self.ranks.leader:
                 save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state, self.best_weights)
         if self.best_weights is None:
-            self.run.save_model(self.model.state_dict(), self.step)
+            self.run.save_model(merged(self.model), self.step)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,8 +13,18 @@ from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import now
 from streamscope.models.checkpoint import snapshot_step, write_snapshot
-from streamscope.models.tensors import CONFIG, DIGEST, FORMAT, config_digest, digest, read_tensors, write_tensors
+from streamscope.models.tensors import (
+    CONFIG,
+    DIGEST,
+    FORMAT,
+    GENERATION,
+    config_digest,
+    digest,
+    read_tensors,
+    write_tensors,
+)
 from streamscope.models.training.lock import NAME, Lock
+from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import Tokenizer
 
 MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
@@ -30,8 +41,14 @@ class Run:
         self._board: Any = None
 
     @classmethod
-    def create(cls, folder: Path, config: dict[str, Any], tokenizer: Tokenizer, manifest: dict[str, Any]) -> "Run":
-        """Create the folder; the manifest is written last. Raises `InputError` if it is not empty."""
+    def create(
+        cls, folder: Path, config: dict[str, Any], tokenizer: Tokenizer, manifest: dict[str, Any],
+        generation: Mapping[str, Any] = MappingProxyType({}),
+    ) -> "Run":  # fmt: skip
+        """Create the folder; the manifest is written last. Raises `InputError` if it is not empty.
+
+        `generation` is the content of its generation_config.json, if it has one.
+        """
         check_startable(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +59,8 @@ class Run:
             check_startable(folder)
             write_text(folder / "config.json", json.dumps({"format": FORMAT, **config}, indent=1))
             tokenizer.save(folder / "tokenizer.json")
+            if generation:
+                write_text(folder / GENERATION, json.dumps(dict(generation)))
             manifest = {**manifest, CONFIG: config_digest(config["model"])}
             write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
         return run
@@ -109,9 +128,9 @@ class Run:
         """Write model.safetensors; returns the digest of the weights."""
         return write_tensors(self.folder / "model.safetensors", weights, {"step": str(step)})
 
-    def save_snapshot(self, model: torch.nn.Module, step: int, dtype: str) -> None:
+    def save_snapshot(self, weights: Mapping[str, torch.Tensor], step: int, dtype: str) -> None:
         """Write snapshots/step-NNNNNN.safetensors, then its line in snapshots/snapshots.json."""
-        write_snapshot(self.folder, dict(model.state_dict()), step, dtype)
+        write_snapshot(self.folder, dict(weights), step, dtype)
 
     def save_final(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
         """`save_model`, unless model.safetensors already holds these weights undamaged."""
@@ -140,7 +159,7 @@ def check_startable(folder: Path) -> None:
     if not folder.exists():
         return
     files = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    ours = {NAME, "config.json", "tokenizer.json"}
+    ours = {NAME, "config.json", "tokenizer.json", TEMPLATE, GENERATION}
     if {name for name in files if not name.endswith(".part")} - ours:
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")
 

@@ -16,12 +16,16 @@ from streamscope.models.checkpoint import load, model_config, run_folder, whole_
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.derived import inherited, parent_of
 from streamscope.models.hooks import check_weights
+from streamscope.models.interop.huggingface.convert import read_eos, read_generation
 from streamscope.models.training.checkpoints import none_yet
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
+from streamscope.models.training.lora import add_lora
+from streamscope.models.training.memory import announce
 from streamscope.models.training.run import Run, check_startable
 from streamscope.models.transformer import StreamTransformer
-from streamscope.text.pairs import PairWindows, check_template, encode_pairs, hold_out, read_pairs
+from streamscope.text.chat import read_template
+from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, read_pairs
 from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
@@ -31,27 +35,39 @@ def start(options: Any, out: Path) -> None:
     """Start the fine-tuning with these `models.sft.Options`."""
     if not options.run or options.data is None:
         raise InputError("give a run and --data FILE, for example: runs/lfa --data pairs.jsonl --out runs/lfa-sft")
-    template = options.template.replace("\\n", "\n")
-    check_template(template)
+    plain = type(options)()
+    if options.lora is None and (options.lora_on, options.lora_alpha) != (plain.lora_on, plain.lora_alpha):
+        raise InputError("--lora-on and --lora-alpha have no effect without --lora RANK: give it, or leave them out")
     training = with_recipe(options.training, "", "small")
     training = replace(training, device=pick_device(training.device))
     check_startable(out)
     folder = run_folder(options.run)
-    check_given(options.training, training, model_config(folder), type(options)().training)
+    check_given(options.training, training, model_config(folder), plain.training)
+    names = [name.strip() for name in options.lora_on.split(",")]
     sft = {
         "data": str(options.data), "valid": None if options.valid is None else str(options.valid),
-        "template": template, "masked": not options.unmasked,
+        "template": _template(options.template, folder), "masked": not options.unmasked, "context": options.context,
+        "lora": options.lora and {"rank": options.lora, "alpha": options.lora_alpha, "names": names},
     }  # fmt: skip
     trainer, counts = _trainer(folder, out, sft, training)
     config, manifest = inherited(folder)
     saved = {"model": to_dict(trainer.model.config), "training": asdict(training), **config, "sft": sft}
     manifest = {"preset": trainer.model.config.name, "scale": "", **manifest}
     manifest |= {
-        "seed": training.seed, "parameters": trainer.model.n_params(), "parent": parent_of(folder), "sft": counts,
+        "seed": training.seed, "parameters": counts.pop("parameters"), "parent": parent_of(folder), "sft": counts,
         **provenance(training.device),
     }  # fmt: skip
-    trainer.run = Run.create(out, saved, trainer.model.tokenizer, manifest)
+    trainer.run = Run.create(out, saved, trainer.model.tokenizer, manifest, read_generation(folder))
     _fit(trainer, counts)
+
+
+def _template(given: str | None, folder: Path) -> str | None:
+    """The template of the pairs; None is the model's chat template."""
+    if given is None:
+        return None if read_template(folder) else TEMPLATE
+    template = given.replace("\\n", "\n")
+    check_template(template)
+    return template
 
 
 def resume(out: Path) -> None:
@@ -98,30 +114,40 @@ def _trainer(
         model = load(start)
         check_weights(model)
     else:  # a checkpoint will fill it
-        model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"))
-    tokenizer, n_ctx = model._text(), model.config.n_ctx
+        model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"), seed=None)
+        model.eos_ids = read_eos(start, model.tokenizer) or model.eos_ids
+    tokenizer, n_ctx = model._text(), sft.get("context") or model.config.n_ctx
+    if n_ctx > model.config.n_ctx:
+        raise InputError(f"--context {n_ctx} is more than the context of the model, {model.config.n_ctx}")
     windows: dict[str, PairWindows] = {}
     counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
-    counts["tokenizer"] = tokenizer.sha256
+    counts["tokenizer"], counts["parameters"], counts["context"] = tokenizer.sha256, model.n_params(), n_ctx
     for name, some in (("data", train), ("valid", valid)):
-        rows = encode_pairs(some, tokenizer, n_ctx, sft["template"])
-        w = PairWindows(rows, n_ctx, tokenizer.pad_id, packing=training.packing, masked=sft["masked"])
+        rows = encode_pairs(some, tokenizer, n_ctx, sft["template"], model.eos_ids)
+        how: dict[str, Any] = {"packing": training.packing, "masked": sft["masked"], "fixed": training.compile != "off"}
+        w = PairWindows(rows, n_ctx, tokenizer.pad_id, **how)
         windows[name] = w
         counts[name] = {
             "pairs": len(some), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
             "targets": w.n_targets, "windows": len(w),
             "sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest(),
         }  # fmt: skip
-    return Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device), counts
+    if lora := sft.get("lora"):
+        adapters = add_lora(model, lora["rank"], lora["alpha"], lora["names"], training.seed_of("weights"))
+        counts["lora"] = {**lora, "parameters": adapters}
+    trainer = Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device)
+    announce(trainer, max(w.n_ctx for w in windows.values()))
+    return trainer, counts
 
 
 def _fit(trainer: Any, counts: dict[str, Any]) -> None:
-    n_ctx = trainer.model.config.n_ctx
     for name, part in (("data", "training"), ("valid", "validation")):
         c = counts[name]
         print(
-            f"{part}: {c['used']} of {c['pairs']} pairs ({c['truncated']} cut at {n_ctx} tokens, {c['dropped']} "
-            f"without a response within them), {c['targets']:,} targets in {c['windows']} windows",
+            f"{part}: {c['used']} of {c['pairs']} pairs ({c['truncated']} cut at {counts['context']} tokens, "
+            f"{c['dropped']} without a response within them), {c['targets']:,} targets in {c['windows']} windows",
             file=sys.stderr,
         )
+    if lora := counts.get("lora"):
+        print(f"LoRA of rank {lora['rank']}: {lora['parameters']:,} parameters are trained", file=sys.stderr)
     run_to_end(trainer)

@@ -1,10 +1,11 @@
-"""Training windows of prompts with responses; by default, only the responses are targets.
+"""Training windows of prompts with responses, or of chats; by default, only the responses are targets.
 
     data = read_pairs(Path("pairs.jsonl"))                       [("How many legs has a dog?", "Four."), …]
-    rows = encode_pairs(data, tokenizer, n_ctx=256)              token ids, where the response begins
+    rows = encode_pairs(data, tokenizer, n_ctx=256)              token ids, and which are of a response
     windows = PairWindows(rows, n_ctx=256, packing="document")   what a `Trainer` reads
 
-A row is BOS, the prompt in its template, the response and BOS, at which sampling stops. Padding is never a target; with
+A row is BOS, the prompt in its template, the response and a token at which sampling stops (`model.eos_ids`). A chat is
+what the model's chat template writes; its responses are the assistant's turns. Padding is never a target; with
 `masked`, neither is the prompt (SPEC §1.10 c).
 """
 
@@ -13,6 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +27,18 @@ from streamscope.text.tokenizer import Tokenizer
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 Pair = tuple[str, str]
+Chat = list[dict[str, str]]
+"""Messages {"role", "content"}."""
+Row = Pair | Chat
+MESSAGE = ("role", "content")
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """Read (prompt, response) from a JSONL file; other fields are ignored.
+def read_pairs(path: Path) -> list[Row]:
+    """Read (prompt, response), or a chat from the field messages, from each line of a JSONL file; other fields are
+    ignored.
 
-    Raises `InputError` with the line that is not an object, lacks a field, or has an empty prompt or response.
+    Raises `InputError` with the line that is not an object, lacks a field, has an empty prompt or response, or a chat
+    of another form, that begins with the assistant or lacks it.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -38,7 +46,7 @@ def read_pairs(path: Path) -> list[Pair]:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; check the path") from None
-    pairs = []
+    pairs: list[Row] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -48,6 +56,9 @@ def read_pairs(path: Path) -> list[Pair]:
             row = None
         if not isinstance(row, dict):
             raise InputError(f'{path}:{number}: expected {{"prompt": …, "response": …}}, found {line[:60]!r}')
+        if "messages" in row:
+            pairs.append(_chat(row["messages"], f"{path}:{number}"))
+            continue
         for name in ("prompt", "response"):
             value = row.get(name)
             if not isinstance(value, str) or not value.strip():
@@ -62,6 +73,23 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
+def _chat(messages: Any, where: str) -> Chat:
+    """Check the messages of a row."""
+    good = isinstance(messages, list) and all(
+        isinstance(one, dict) and all(isinstance(one.get(name), str) and one[name].strip() for name in MESSAGE)
+        for one in messages
+    )
+    if not good:
+        raise InputError(f'{where}: messages must be a list of {{"role": …, "content": …}}, neither of them empty')
+    chat = [{name: one[name] for name in MESSAGE} for one in messages]
+    whole = "".join(text for one in chat for text in one.values())
+    if any("\ud800" <= c <= "\udfff" for c in whole):
+        raise InputError(f"{where}: 'messages' holds a lone surrogate, which UTF-8 cannot hold")
+    if "assistant" not in [one["role"] for one in chat[1:]] or chat[0]["role"] == "assistant":
+        raise InputError(f"{where}: messages need a turn of the assistant after one of another role")
+    return chat
+
+
 def check_template(template: str) -> None:
     """Raise `InputError` unless the template has {prompt} and {response} once each, in this order."""
     once = template.count("{prompt}") == template.count("{response}") == 1
@@ -71,94 +99,159 @@ def check_template(template: str) -> None:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Rows (token ids, first position of the response), and the numbers of truncated and dropped pairs."""
+    """Rows (token ids, whether each is of a response), and the numbers of truncated and dropped pairs."""
 
-    rows: list[tuple[list[int], int]]
+    rows: list[tuple[list[int], list[bool]]]
     truncated: int
     dropped: int
 
 
-def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, n_ctx: int, template: str = TEMPLATE) -> EncodedPairs:
-    """Encode the pairs in their template, at most n_ctx + 1 tokens each (inputs and the last target).
+def encode_pairs(
+    pairs: Sequence[Row], tokenizer: Tokenizer, n_ctx: int, template: str | None = TEMPLATE, ends: Sequence[int] = ()
+) -> EncodedPairs:
+    """Encode the rows, at most n_ctx + 1 tokens each (inputs and the last target).
 
-    A token belongs to the response if it covers one of its characters, or of the template after it. Longer rows lose
-    their end, including the closing BOS; pairs without a remaining response token are dropped. Raises `InputError` for
-    a bad template, and if no pair remains.
+    Pairs are written in the template, or by the tokenizer's chat template if it is None. A token belongs to the
+    response if it covers one of its characters, or of the template after it. A row ends with the first of `ends`
+    (default: BOS). Longer rows lose their end; rows without a remaining response token are dropped. Raises `InputError`
+    for a bad template, chats without a chat template, and if no row remains.
     """
-    check_template(template)
-    before, rest = template.split("{prompt}")
-    between, after = rest.split("{response}")
+    if template is not None:
+        check_template(template)
+    ends = ends or (tokenizer.bos_id,)
     rows, truncated, dropped = [], 0, 0
-    for prompt, response in pairs:
-        start = len(before) + len(prompt) + len(between)
-        ids, spans = tokenizer.spans(before + prompt + between + response + after)
-        first = next(i for i, (_, end) in enumerate(spans) if end > start)
-        ids = [*ids, tokenizer.bos_id]
-        if first >= n_ctx + 1:
+    for row in pairs:
+        if isinstance(row, tuple) and template is not None:
+            ids, learned = _encode_pair(row, tokenizer, template, ends)
+        else:
+            ids, learned = _encode_chat(messages_of(row), tokenizer, ends)
+        if not any(learned[1 : n_ctx + 1]):
             dropped += 1
             continue
         truncated += len(ids) > n_ctx + 1
-        rows.append((ids[: n_ctx + 1], first))
+        rows.append((ids[: n_ctx + 1], learned[: n_ctx + 1]))
     if not rows:
         raise InputError(f"no pair has a response within the context of {n_ctx} tokens: shorten the prompts")
     return EncodedPairs(rows, truncated, dropped)
 
 
-def hold_out(pairs: Sequence[Pair], fraction: float) -> tuple[list[Pair], list[Pair]]:
+def _encode_pair(pair: Pair, tokenizer: Tokenizer, template: str, ends: Sequence[int]) -> tuple[list[int], list[bool]]:
+    """(ids, whether each is of the response) of a pair in its template."""
+    before, rest = template.split("{prompt}")
+    between, after = rest.split("{response}")
+    prompt, response = pair
+    ids, spans = tokenizer.spans(before + prompt + between + response + after)
+    start = len(before) + len(prompt) + len(between)
+    return [*ids, ends[0]], [*(end > start for _, end in spans), True]
+
+
+def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple[list[int], list[bool]]:
+    """(ids, whether each is of an assistant's turn) of a chat by the tokenizer's chat template.
+
+    A turn is what the template writes after the place where the model answers, up to the first of `ends`. Raises
+    `InputError` if the template writes a turn differently when others follow: then nobody ever reads this text.
+    """
+    text = tokenizer.chat_text(chat, reply=False)
+    ids, spans = tokenizer.spans(text, bos=False, special=True)
+    learned = [False] * len(ids)
+    for i, message in enumerate(chat):
+        if message["role"] != "assistant":
+            continue
+        start, stop = tokenizer.chat_text(chat[:i]), tokenizer.chat_text(chat[: i + 1], reply=False)
+        if not text.startswith(stop) or not stop.startswith(start):
+            raise InputError(
+                f"the chat template writes turn {i + 1} differently in a longer chat: give each answer its own row"
+            )
+        for k, (first, last) in enumerate(spans):
+            if last > len(start) and first < len(stop):
+                learned[k] = True
+                if ids[k] in ends:
+                    break
+    if not any(i in ends for i, own in zip(ids, learned, strict=True) if own):  # a template that ends no turn
+        ids, learned = [*ids, ends[0]], [*learned, True]
+    return ids, learned
+
+
+def messages_of(row: Row) -> Chat:
+    """A chat as it is, and a pair as a question with its answer."""
+    if not isinstance(row, tuple):
+        return row
+    return [{"role": "user", "content": row[0]}, {"role": "assistant", "content": row[1]}]
+
+
+def prompt_of(row: Row) -> str:
+    """The prompt of a pair; of a chat, what precedes the first answer, as JSON."""
+    if isinstance(row, tuple):
+        return row[0]
+    first = next(i for i, one in enumerate(row) if one["role"] == "assistant")
+    return json.dumps(row[:first])
+
+
+def hold_out(pairs: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:
     """Split into (training, validation): the share of prompts with the smallest sha256, at least one, is held out.
 
     All responses to a prompt are on one side. Raises `InputError` for a single prompt.
     """
-    keys = {prompt: hashlib.sha256(prompt.encode()).hexdigest() for prompt, _ in pairs}
+    keys = {prompt: hashlib.sha256(prompt.encode()).hexdigest() for prompt in map(prompt_of, pairs)}
     if len(keys) < 2:
         raise InputError("a file with one prompt cannot be split: give --valid FILE")
     n = min(max(1, round(fraction * len(keys))), len(keys) - 1)
     held = set(sorted(keys, key=keys.__getitem__)[:n])
-    return [p for p in pairs if p[0] not in held], [p for p in pairs if p[0] in held]
+    return [p for p in pairs if prompt_of(p) not in held], [p for p in pairs if prompt_of(p) in held]
 
 
 class PairWindows:
     """Windows of pairs, with the interface of `text.shards.Windows`.
 
-    document: one pair per window. stream: as many whole pairs as fit, in the order of the file; the BOS that ends one
-    starts the next, and attention sees earlier pairs, as in packed pretraining. Inputs are padded on the right with the
-    padding token, targets with −100.
+    document: one pair per window. stream: as many whole pairs as fit into n_ctx, in the order of the file; the BOS that
+    ends one starts the next, and attention sees earlier pairs, as in packed pretraining. Inputs are padded on the right
+    with the padding token, targets with −100: to the longest window of the batch, or to n_ctx if `fixed`.
     """
 
     def __init__(
-        self, pairs: EncodedPairs, n_ctx: int, pad_id: int, *, packing: str = "document", masked: bool = True
-    ) -> None:
+        self, pairs: EncodedPairs, n_ctx: int, pad_id: int, *, packing: str = "document", masked: bool = True,
+        fixed: bool = False,
+    ) -> None:  # fmt: skip
         if packing not in PACKINGS:
             raise unknown("packing", packing, list(PACKINGS))
-        self.n_ctx, self.pad_id, self.masked = n_ctx, pad_id, masked
-        self.windows: list[list[tuple[list[int], int]]] = []
+        self.pad_id, self.masked, self.fixed = pad_id, masked, fixed
+        self.windows: list[list[tuple[list[int], list[bool]]]] = []
         room = 0
-        for ids, first in pairs.rows:
+        for ids, learned in pairs.rows:
             if packing == "document" or len(ids) - 1 > room:
                 self.windows.append([])
                 room = n_ctx
-            self.windows[-1].append((ids, first))
-            # a truncated row has no closing BOS for the next one, but it also fills the window
+            self.windows[-1].append((ids, learned))
+            # a truncated row has no end for the next one, but it also fills the window
             room -= len(ids) - 1
+        self.n_ctx = n_ctx if fixed else max(map(_length, self.windows))
 
     def __len__(self) -> int:
         return len(self.windows)
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
         """Inputs and targets (int64) of the windows `indices`, else IndexError."""
-        inputs = torch.full((len(indices), self.n_ctx), self.pad_id)
-        targets = torch.full((len(indices), self.n_ctx), NO_TARGET)
-        for row, index in enumerate(indices):
+        windows = [self.windows[int(index)] for index in indices]
+        shape = len(windows), self.n_ctx if self.fixed else max(map(_length, windows), default=0)
+        inputs, targets = torch.full(shape, self.pad_id), torch.full(shape, NO_TARGET)
+        for row, window in enumerate(windows):
             at = 0
-            for ids, first in self.windows[int(index)]:
+            for ids, learned in window:
                 n = len(ids) - 1
-                begin = first if self.masked else 1
                 inputs[row, at : at + n] = torch.tensor(ids[:-1])
-                targets[row, at + begin - 1 : at + n] = torch.tensor(ids[begin:])
+                next_ids = torch.tensor(ids[1:])
+                real = torch.tensor(learned[1:]) | (not self.masked)
+                targets[row, at : at + n] = torch.where(real, next_ids, NO_TARGET)
                 at += n
         return inputs, targets
 
     @property
     def n_targets(self) -> int:
         """Number of targets in all windows."""
-        return sum(len(ids) - (first if self.masked else 1) for window in self.windows for ids, first in window)
+        rows = [learned[1:] for window in self.windows for _, learned in window]
+        return sum(sum(learned) if self.masked else len(learned) for learned in rows)
+
+
+def _length(window: list[tuple[list[int], list[bool]]]) -> int:
+    """Inputs of a window."""
+    return sum(len(ids) - 1 for ids, _ in window)

@@ -238,12 +238,15 @@ class Tokenizer:
         The template writes its own special tokens; nothing is put in front. Raises `InputError` without a template, and
         as `chat.render` does.
         """
+        return self.encode(self.chat_text(messages, reply=reply), bos=False, special=True)
+
+    def chat_text(self, messages: Sequence[Mapping[str, str]], *, reply: bool = True) -> str:
+        """The text whose ids `chat` returns."""
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template: its folder lacks chat_template.jinja")
         ids = {"bos_token": self.bos_id, "eos_token": self.eos_id}
         tokens = {role: self._added[i] for role, i in ids.items() if i is not None and i in self._added}
-        text = render(self.chat_template, messages, reply=reply, **tokens)
-        return self.encode(text, bos=False, special=True)
+        return render(self.chat_template, messages, reply=reply, **tokens)
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of `ids` without special and unused ones; `InputError` for an id out of range."""
@@ -267,14 +270,15 @@ class Tokenizer:
             return bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
         return token.replace("▁", " ")
 
-    def spans(self, text: str, *, bos: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of `text`, and the characters [start, end) that each covers; (0, 0) for BOS.
+    def spans(self, text: str, *, bos: bool = True, special: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of `text`, and the characters [start, end) that each covers; (0, 0) for BOS. With `special`, names of
+        special tokens are those tokens.
 
         In a byte-level tokenizer a span includes the leading space, and tokens that share a character (an emoji) all
         cover it.
         """
         try:
-            encoding = self._backend.encode(text, add_special_tokens=bos)
+            encoding = (self._special_backend if special else self._backend).encode(text, add_special_tokens=bos)
         except Exception as error:
             raise _unreadable(error) from error
         return encoding.ids, encoding.offsets

@@ -11,7 +11,7 @@ from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.export.code import files
-from streamscope.models.interop.huggingface.convert import their_weights
+from streamscope.models.interop.huggingface.convert import read_generation, their_weights
 from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
 from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
 from streamscope.text.tokenizer import Tokenizer
@@ -74,7 +74,8 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     if eos is not None:
         ids["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
     _write_json(folder / "config.json", described | ids)
-    _write_json(folder / GENERATION, ids | ({} if as_native else {"use_cache": False}))
+    generation = read_generation(run_folder(run)) | ids  # with its makers' sampling
+    _write_json(folder / GENERATION, generation | ({} if as_native else {"use_cache": False}))
     write_tensors(folder / "model.safetensors", their_weights(tensors, there, family), {"format": "pt"})
     for name, text in files().items() if not as_native else ():
         write_text(folder / name, text)
@@ -88,7 +89,8 @@ def _write_tokenizer(tokenizer: Tokenizer, eos: int | None, folder: Path, n_ctx:
     end_id = eos if eos is not None and eos < tokenizer.d_vocab else tokenizer.bos_id
     bos, end = tokenizer.pieces([tokenizer.bos_id, end_id])
     options = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, "split_special_tokens": True,
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx,
+        "split_special_tokens": tokenizer.chat_template is None,  # a chat names its special tokens in the text
         "clean_up_tokenization_spaces": False, "bos_token": bos, "eos_token": end, "pad_token": bos,
         "model_input_names": ["input_ids", "attention_mask"], "padding_side": "left",
     }  # fmt: skip
