@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.stats.comparisons import compare_seeds
 from streamscope.instruments.stats.effect_sizes import cohens_d
-from streamscope.instruments.stats.t_tests import constant
+from streamscope.instruments.stats.estimators import t_quantile
+from streamscope.instruments.stats.t_tests import constant, welch_t
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.printed import Bound, Order, Printed, claims_to_judge, numbers, smallest
 from streamscope.papers.comparison.seeds import FLAT, NAN, means, nothing, paired, seeds_of
@@ -66,8 +66,8 @@ def contrast(quantities: pd.DataFrame, quantity: str, a: str, b: str) -> Contras
     for values, preset in ((x, a), (y, b)):
         if not len(values):
             return Contrast(NAN, NAN, NAN, NAN, "0", nothing(quantities, quantity, preset), "")
+    gap = float(x.mean() - y.mean())
     if quantity in EXACT and constant(x) and constant(y):
-        gap = float(x.mean() - y.mean())
         return Contrast(gap, gap, gap, NAN, _counts(x, y), "", "")
     seeds = [set(quantities.loc[quantities["preset"] == preset, "seed"]) for preset in (a, b)]
     if seeds[0] == seeds[1]:
@@ -76,10 +76,13 @@ def contrast(quantities: pd.DataFrame, quantity: str, a: str, b: str) -> Contras
         why = "one pair of seeds" if why == "one seed" else why
         n = str(numbers["n"])
         return Contrast(numbers["mean"], numbers["ci_low"], numbers["ci_high"], numbers["p"], n, why, PAIRED)
-    apart = compare_seeds(x, y)
     few = [preset for preset, values in ((a, x), (b, y)) if len(values) < 2]
-    why = f"one seed of {' and '.join(few)}" if few else reasons(apart.undefined).get("ci_low", "")
-    return Contrast(apart.difference, apart.ci_low, apart.ci_high, apart.p, _counts(x, y), why, WELCH)
+    if few or (constant(x) and constant(y)):
+        why = f"one seed of {' and '.join(few)}" if few else "seeds without spread"
+        return Contrast(gap, NAN, NAN, NAN, _counts(x, y), why, WELCH)
+    test = welch_t(x, y)
+    half = t_quantile(0.95, float(test.df)) * float(test.error)
+    return Contrast(gap, gap - half, gap + half, float(test.p), _counts(x, y), "", WELCH)
 
 
 def _counts(x: np.ndarray, y: np.ndarray) -> str:

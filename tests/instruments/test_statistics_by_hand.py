@@ -8,12 +8,11 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.comparisons import compare_seeds
 from streamscope.instruments.stats.cross_validation import dealt
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import RULES, best_head, deal, halves, held_out
 from streamscope.instruments.stats.means import estimate, hits, with_holm
-from streamscope.instruments.stats.p_values import relabel, sign_flip
+from streamscope.instruments.stats.p_values import sign_flip
 from streamscope.instruments.stats.proportions import effective_n, paired_proportions, proportion, score_p, wilson
 from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import reasons
@@ -170,32 +169,6 @@ def test_hits_are_true_or_false(bad: Any) -> None:
     for call, name in calls:
         with pytest.raises(InputError, match=f"^{name} must be (one row of at least two cases, got shape|true or fal)"):
             call()
-
-
-def test_seeds_with_a_spread_in_one_group() -> None:
-    s = compare_seeds([1.0], [2.0, 4.0])
-    assert (s.n_a, s.n_b, s.mean_a, s.mean_b, s.sd_b) == (1, 2, 1.0, 3.0, pytest.approx(np.sqrt(2)))
-    few = "1 and 2 training seeds, two in each group are needed to know their spread"
-    unknown = ("ci_low", "ci_high", "t", "df", "p", "p_permutation", "p_permutation_min")
-    assert reasons(s.undefined) == dict.fromkeys(unknown, few) | {"sd_a": "one training seed"}
-    assert "sd_b" in reasons(compare_seeds([2.0, 4.0], [1.0]).undefined)
-    flat = compare_seeds([1.0, 1.0], [2.0, 2.0])
-    assert reasons(flat.undefined) == dict.fromkeys(unknown[:5], "seeds without spread")
-    assert (flat.p_permutation, flat.p_permutation_min) == pytest.approx((1 / 3, 1 / 3)) and flat.sd_a == 0
-    assert np.isnan([flat.ci_low, flat.ci_high]).all()
-    rounded = compare_seeds([0.3, 0.1 + 0.2], [2.0, 2.0])
-    assert rounded.undefined == flat.undefined and rounded.sd_a > 0
-    assert np.isnan([rounded.ci_low, rounded.ci_high, rounded.t, rounded.df, rounded.p]).all()
-    a, b = [1.0, 1.0, 1.0], [2.0, 2.5, 2.2]  # Welch with one spread is a t test of b about the mean of a
-    half, reference = compare_seeds(a, b, confidence=0.9), stats.ttest_1samp(b, 1.0)
-    low, high = reference.confidence_interval(0.9)
-    assert (half.p, half.undefined) == (pytest.approx(reference.pvalue), "")
-    assert (half.ci_low, half.ci_high) == pytest.approx((1 - high, 1 - low))
-    other = compare_seeds(b, a, confidence=0.9)
-    assert (other.p, other.ci_low, other.sd_a) == pytest.approx((half.p, -half.ci_high, np.std(b, ddof=1)))
-    many = np.random.default_rng(4).normal(size=(2, 10))
-    assert compare_seeds(*many, seed=5).p_permutation == relabel(*many, seed=5).p
-    assert compare_seeds(*many).p_permutation == relabel(*many).p
 
 
 def cases(n: int, per_text: int) -> pd.DataFrame:

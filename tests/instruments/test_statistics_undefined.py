@@ -11,7 +11,6 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments import undefined_cells as undefined
 from streamscope.instruments.parquet import print_table, write_table
-from streamscope.instruments.stats.comparisons import compare_seeds
 from streamscope.instruments.stats.p_values import correct
 
 NAN = float("nan")
@@ -61,13 +60,6 @@ def test_marks_survive_parquet(tmp_path: Path) -> None:
     marked = undefined.mark(table(), ["p"], [False, True, False], "by construction")
     write_table(marked, tmp_path / "t.parquet", units={}, about={})
     pd.testing.assert_frame_equal(undefined.mask(pd.read_parquet(tmp_path / "t.parquet")), undefined.mask(marked))
-
-
-def test_results_are_rows_that_explain_themselves() -> None:
-    rows = pd.DataFrame([compare_seeds([1.0], [2.0])._asdict(), compare_seeds([1.0, 2.0], [2.0, 4.0])._asdict()])
-    shown = undefined.printable(rows)
-    assert shown["p"][0] == "undefined" and isinstance(shown["p"][1], float)
-    assert not shown.isin(["NaN (unexplained)"]).any().any()
 
 
 def test_note_and_reasons_are_inverse() -> None:

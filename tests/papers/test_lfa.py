@@ -75,6 +75,9 @@ def test_seeds_that_both_have_are_paired_and_others_are_compared_by_welch() -> N
         assert found.difference == pytest.approx(np.mean(lfa) - np.mean(std)) and found.seeds == "3"
     assert contrast(table, "pds.max.L5", "lfa", "std-t").test == "paired by seed"
     assert contrast(shifted(table, "lfa", 3), "pds.max.L5", "lfa", "std-t").test == "Welch"
+    flat = shifted(planted({("lfa", "pds.max.L5"): [0.2, 0.2], ("std-t", "pds.max.L5"): [0.1, 0.1]}), "lfa", 3)
+    found = contrast(flat, "pds.max.L5", "lfa", "std-t")
+    assert (found.why, found.difference) == ("seeds without spread", pytest.approx(0.1)) and np.isnan(found.p)
 
 
 def test_what_all_seeds_share_vanishes_from_a_paired_contrast() -> None:

@@ -1,7 +1,6 @@
-"""p by counting (sign flips, relabelled seeds, the rank among random draws), and p of several tests corrected."""
+"""p by counting (sign flips, the rank among random draws), and p of several tests corrected."""
 
-from math import comb
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +39,8 @@ def sign_flip(
     Assumes independent clusters with sums symmetric about 0 under the null. Raises `InputError` for values that are
     not finite, labels of another length and fewer than two clusters. scipy.stats.permutation_test.
     """
+    from scipy import stats
+
     x = finite(differences, "differences", 2)
     totals, counts = cluster_totals(x, cluster_codes(clusters, len(x)))
     d = len(totals)
@@ -47,9 +48,9 @@ def sign_flip(
         raise InputError(f"a sign-flip test needs at least two clusters, got {d}")
     moving = totals[totals != 0]
     m = len(moving)
-    result = _permutation_test(
+    result = stats.permutation_test(
         (np.pad(moving, (0, max(0, 2 - m))) / counts.sum(),),
-        _sum,
+        np.sum,
         permutation_type="samples",
         vectorized=True,
         alternative=alternative,
@@ -61,36 +62,6 @@ def sign_flip(
     sides = 2 if alternative == "two-sided" else 1
     p_min = min(1.0, sides / 2**m if exact else sides / (resamples + 1))
     return Counted(float(result.statistic), float(result.pvalue), p_min, d, exact)
-
-
-def relabel(
-    a: ArrayLike, b: ArrayLike, *, alternative: Alternative = "two-sided", resamples: int = 9999, seed: int = 0
-) -> Counted:
-    """Does a − b exceed what relabelling the units gives? Exact when the C(n_a+n_b, n_a) labellings are few.
-
-    Statistic: mean(a) − mean(b). Under the null the groups have one distribution: unequal spreads count against it.
-    p_min = 2 / C(n_a+n_b, n_a): with 3 seeds against 3 it is 0.10, so 5 % is out of reach; 4 against 4 gives 0.029.
-
-    Raises `InputError` for values that are not finite and a group of fewer than two. scipy.stats.permutation_test.
-    """
-    x, y = finite(a, "first group"), finite(b, "second group")
-    n = len(x) + len(y)
-    if min(len(x), len(y)) < 2:
-        raise InputError(f"relabelling {len(x)} against {len(y)} units: two in each group are needed; train more seeds")
-    result = _permutation_test(
-        (x, y),
-        _difference,
-        permutation_type="independent",
-        vectorized=True,
-        alternative=alternative,
-        n_resamples=resamples,
-        batch=max(1, 1_000_000 // n),
-        rng=np.random.default_rng(seed),
-    )
-    labellings = comb(n, len(x))
-    exact = labellings <= resamples
-    p_min = (2 if alternative == "two-sided" else 1) / (labellings if exact else resamples + 1)
-    return Counted(float(result.statistic), float(result.pvalue), p_min, n, exact)
 
 
 def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = "two-sided") -> Counted:
@@ -115,21 +86,6 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
     p = {"greater": above, "less": below, "two-sided": min(1.0, 2 * min(above, below))}[alternative]
     p_min = (2 if alternative == "two-sided" else 1) / (1 + n)
     return Counted(float(observed - x.mean()), p, p_min, n, True)
-
-
-def _permutation_test(*args: Any, **options: Any) -> Any:
-    """scipy's."""
-    from scipy import stats
-
-    return stats.permutation_test(*args, **options)
-
-
-def _sum(x: np.ndarray, axis: int) -> np.ndarray:
-    return np.asarray(x.sum(axis))
-
-
-def _difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
-    return np.asarray(x.mean(axis) - y.mean(axis))
 
 
 # ---- several tests at once -------------------------------------------------------------------
