@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import print_table
+from streamscope.instruments.table import Table
 from streamscope.papers.claims.judged import number_text
 from streamscope.papers.claims.words import MEANINGS
 
@@ -55,5 +55,5 @@ def show(rows: pd.DataFrame) -> None:
     """The claims, a line each, then how many have which verdict."""
     printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
     columns = rows[["id", "place", "verdict"]].assign(printed=printed, measured=measured(rows))
-    print_table(columns, "claims")
-    print_table(counts(rows), "verdicts")
+    Table.plain(columns, "claims").print()
+    Table.plain(counts(rows), "verdicts").print()

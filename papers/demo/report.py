@@ -8,8 +8,8 @@ import pandas as pd
 
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
-from streamscope.instruments.parquet import print_table, write_table
-from streamscope.instruments.table import short_units
+from streamscope.instruments.parquet import write_table
+from streamscope.instruments.table import Table, short_units
 from streamscope.interventions.ablate.measure import LOSS
 from streamscope.interventions.suppress.measure import CONTROLS, DRAWS, EFFECTS
 from streamscope.models.checkpoint import run_label
@@ -33,7 +33,8 @@ def write_report(options: Options) -> None:
     _write_tables(options.out, found, about)
     page = options.out / "index.html"
     write_page(build(found, options.sizes, _footer(about)), page)
-    print_table(summary({subject.name: one.tables for subject, one in found}), "in short; in brackets 95 % intervals")
+    overview = summary({subject.name: one.tables for subject, one in found})
+    Table.plain(overview, "in short; in brackets 95 % intervals").print()
     print(f"{len(list(options.out.glob('*.parquet')))} tables in {options.out}")
     print(f"page {page}")
 

@@ -11,11 +11,13 @@ import pandas as pd
 from streamscope.cli.disk import check_writable, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import check_figure, write_figure
-from streamscope.instruments.parquet import print_table, read_parquet
+from streamscope.instruments.parquet import read_parquet
+from streamscope.instruments.table import Table
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.table import measured
 from streamscope.papers.claims.words import SMALL
-from streamscope.papers.demo.html import Page, Section, Table, write_page
+from streamscope.papers.demo.html import Page, Section, write_page
+from streamscope.papers.demo.html import Table as TableBlock
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
 from streamscope.papers.figures.style import Style
@@ -84,10 +86,10 @@ def show(paper: str, options: Any) -> None:
     known, claims = figures_of(paper), claims_of(paper) if options.table else pd.DataFrame()
     printed = list(dict.fromkeys(claims["table"])) if len(claims) else []
     if LIST in options.figure:
-        print_table(listed(known), f"figures of {paper}")
+        Table.plain(listed(known), f"figures of {paper}").print()
     if LIST in options.table:
         found = claims["table"].value_counts().reindex(printed).rename("claims").reset_index()
-        print_table(found, f"tables of {paper}")
+        Table.plain(found, f"tables of {paper}").print()
     numbers = printed if ALL in options.table else [one for one in options.table if one != LIST]
     write_tables(paper, claims, list(dict.fromkeys(numbers)), options)
     numbers = [one for one in options.figure if one not in (ALL, LIST)]
@@ -146,7 +148,7 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
         if own := own_tables(paper).get(number):
             parts[f"{paper}, table {number}: {own.title}"] = own.make(read(own, f"table {number}", None))
         for heading, table in parts.items():
-            print_table(table, heading)
+            Table.plain(table, heading).print()
             if layout and heading == title:
                 print(KEY)
         if options.out is None:
@@ -158,7 +160,7 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
             text = "\n\n".join(f"## {heading}\n\n{rows}" for heading, rows in zip(parts, both, strict=True))
             write_text(paths[number], text.removeprefix("#") + (f"\n\n{KEY}\n" if layout else "\n"))
         else:
-            sections = [Section(heading, [Table(table, wrap=True)]) for heading, table in parts.items()]
+            sections = [Section(heading, [TableBlock(table, wrap=True)]) for heading, table in parts.items()]
             made = f"python -m papers.{paper} --table {number}"
             lead = SMALL.replace("*", "") + (f" {KEY}." if layout else "")
             write_page(Page(title=title, lead=lead, sections=sections, footer=made), paths[number])

@@ -12,7 +12,7 @@ import torch
 from streamscope.cli.disk import Manifest, TrainedConfig, check_folder, read_json, read_rows, write_text
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
-from streamscope.instruments.parquet import print_table
+from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import (
     NAMES,
     load,
@@ -75,8 +75,7 @@ def bundle_runs(runs: Sequence[str], out: Path, steps: Sequence[int] = ()) -> No
     rows = [read_json(path, dict[str, Any]) for path in out.glob(f"*/{SCORES}")]
     rows.sort(key=lambda row: (row["model"] not in NAMES, [*NAMES, row["model"]].index(row["model"]), row["model"]))
     write_text(out / "README.md", index(rows))
-    shown = printed(rows).set_index("model").T.reset_index(names="")
-    print_table(shown, "bundled models")
+    Table.plain(printed(rows).set_index("model").T.reset_index(names="phenomenon"), "bundled models").print()
     print(f"cards {out}/*/README.md")
 
 

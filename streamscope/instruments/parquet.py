@@ -1,8 +1,7 @@
-"""Tidy tables on disk and on the screen: parquet with units and provenance in the schema metadata."""
+"""Tidy tables on disk: parquet with units and provenance in the schema metadata."""
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,31 +10,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
 from streamscope.cli.disk import CHECKSUM, parse, with_checksum, write_atomically
 from streamscope.cli.errors import InputError
-from streamscope.cli.terminal import visible
 from streamscope.text.readers import first_line
-
-WORD, HEADER = 16, 8
-"""Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
-NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
-"""How cells begin that hold a number or an interval."""
-
-LEAST_P = 1e-4
-
-
-def probability(p: float) -> str:
-    """The text of a p in every table: four decimals, or < 1e-4. Files keep the number."""
-    return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
-
-
-def _is_p(name: str) -> bool:
-    """Whether a column holds p: p, p_holm, delta_p, above_p_holm, p_rank …"""
-    return name == "p" or name.startswith("p_") or name.endswith(("_p", "_p_holm"))
 
 
 def read_meta(path: Path) -> dict[bytes, bytes]:
@@ -118,56 +96,3 @@ def check_own(path: Path, module: str, folders: Sequence[Path] = ()) -> None:
     read = path.is_file() and not maker and path.suffix in (".csv", ".parquet")
     if read and any(folder.resolve() in path.resolve().parents for folder in folders):
         raise InputError(f"--out {path} is an input, which would be lost; name another file")
-
-
-def print_table(table: pd.DataFrame, title: str, *, digits: int = 4) -> None:
-    """A table on the terminal; numbers right-aligned, floats with `digits` decimals.
-
-    Where it is narrow, names and long words are folded; numbers are never cut, a table of many is wider than it.
-    """
-    texts = {visible(name): [_text(v, str(name), digits) for v in table[name]] for name in table.columns}
-    right = [bool(pd.api.types.is_numeric_dtype(table[name])) for name in table.columns]
-    whole = [
-        number or all(re.match(NUMBER, cell) for cell in cells)
-        for number, cells in zip(right, texts.values(), strict=True)
-    ]
-    terminal, grid = Console(), Table(title=visible(title, keep="\n"), title_justify="left")
-    given, width = widths(list(texts), list(texts.values()), whole, terminal.width if terminal.is_terminal else 160)
-    for name, number, wide in zip(texts, right, given, strict=True):
-        grid.add_column(name, justify="right" if number else "left", overflow="fold", width=wide)
-    for row in zip(*texts.values(), strict=True):
-        grid.add_row(*row)
-    Console(width=width, markup=False, emoji=False).print(grid)  # cells are text: “[find]” is no style
-
-
-def widths(
-    heads: Sequence[str], texts: Sequence[Sequence[str]], whole: Sequence[bool], terminal: int
-) -> tuple[list[int], int]:
-    """The width of every column of a table, and of the terminal: as given, or what the columns need at least.
-
-    A column that is `whole` (of numbers) is as wide as its longest cell, any other has room for 16 characters, a head
-    for 8; the rest folds. What the terminal has beyond that goes to the first columns first.
-    """
-    longest = [max((_wide(cell) for cell in cells), default=0) for cells in texts]
-    least = [
-        max(cell if one else min(cell, WORD), min(_wide(head), HEADER))
-        for one, cell, head in zip(whole, longest, heads, strict=True)
-    ]
-    needed = 1 + sum(width + 3 for width in least)
-    room, given = max(terminal - needed, 0), []
-    for low, cell, head in zip(least, longest, heads, strict=True):
-        given.append(min(max(cell, _wide(head)), low + room))
-        room -= given[-1] - low
-    return given, max(terminal, needed)
-
-
-def _wide(text: str) -> int:
-    """The columns of a terminal that a text takes."""
-    return max(cell_len(line) for line in text.split("\n"))
-
-
-def _text(value: Any, name: str, digits: int) -> str:
-    """The text of a cell."""
-    if not isinstance(value, float):
-        return visible(value, keep="\n")
-    return probability(value) if _is_p(name) and value == value else f"{value:.{digits}f}"

@@ -7,6 +7,7 @@ the reason below the table. Terminal, notebook and Markdown show the same cells.
 import html
 import io
 import math
+import re
 import shutil
 import tempfile
 import weakref
@@ -20,8 +21,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -29,10 +30,16 @@ from streamscope.cli.disk import write_atomically
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import cell, visible
 from streamscope.instruments.observations import Reasons
-from streamscope.instruments.parquet import probability, reading, widths
+from streamscope.instruments.parquet import reading
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import note
 from streamscope.instruments.undefined_cells import reasons as read_reasons
+
+WORD, HEADER = 16, 8
+"""Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
+NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
+"""How cells begin that hold a number or an interval."""
+LEAST_P = 1e-4
 
 LONGEST = 60
 """Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
@@ -75,6 +82,11 @@ class Column:
             return value if isinstance(value, str) else format(value, self.format)
         spec = finer(self.format, float(high) - float(low))
         return f"{value:{spec}} ({low:{spec}} … {high:{spec}})"
+
+
+def probability(p: float) -> str:
+    """The text of a p in every table: four decimals, or < 1e-4. Files keep the number."""
+    return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
 
 
 FINEST = 8
@@ -209,6 +221,14 @@ class Table:
         missing = {(i, name): why for i, text in enumerate(texts) for name, why in read_reasons(text).items()}
         return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
 
+    @classmethod
+    def plain(cls, frame: pd.DataFrame, title: str = "") -> "Table":
+        """The table of a frame whose columns need no description, for the screen: they are titled by their names."""
+        kinds = ((pd.api.types.is_integer_dtype, "d"), (pd.api.types.is_float_dtype, ".4f"))
+        formats = [next((text for is_kind, text in kinds if is_kind(frame[name])), "") for name in frame]
+        names = zip(frame, formats, strict=True)
+        return cls(frame, tuple(key(name, name, name, format=text) for name, text in names), title=title)
+
     def column(self, name: str) -> Column:
         """The description of a column."""
         for one in self.columns:
@@ -291,7 +311,7 @@ class Table:
         terminal, grid = console or Console(), Grid()
         given, width = widths(
             [column.title for column in columns], [[row[i] for row in rows] for i in range(len(columns))],
-            [bool(column.format) for column in columns],
+            [bool(c.format) or all(re.match(NUMBER, row[i]) for row in rows) for i, c in enumerate(columns)],
             terminal.width if terminal.is_terminal or console is not None else 160,
         )  # fmt: skip
         out = (
@@ -301,9 +321,9 @@ class Table:
         )
         for column, wide in zip(columns, given, strict=True):
             justify: Any = "right" if column.format else "left"
-            grid.add_column(escape(visible(column.title)), justify=justify, overflow="fold", width=wide)
+            grid.add_column(Text(visible(column.title)), justify=justify, overflow="fold", width=wide)
         for row in rows:
-            grid.add_row(*map(escape, row))
+            grid.add_row(*map(Text, row))
         if self.title:
             out.print(Text(visible(self.caption(), keep="\n"), style="italic"))
         out.print(grid)
@@ -350,6 +370,32 @@ class Table:
         below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in brief.legend())
         title = f"<caption>{html.escape(brief.caption())}</caption>" if self.title else ""
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def widths(
+    heads: Sequence[str], texts: Sequence[Sequence[str]], whole: Sequence[bool], terminal: int
+) -> tuple[list[int], int]:
+    """The width of every column of a table, and of the terminal: as given, or what the columns need at least.
+
+    A column that is `whole` (of numbers) is as wide as its longest cell, any other has room for 16 characters, a head
+    for 8; the rest folds. What the terminal has beyond that goes to the first columns first.
+    """
+    longest = [max(map(_wide, column), default=0) for column in texts]
+    least = [
+        max(most if one else min(most, WORD), min(_wide(head), HEADER))
+        for one, most, head in zip(whole, longest, heads, strict=True)
+    ]
+    needed = 1 + sum(width + 3 for width in least)
+    room, given = max(terminal - needed, 0), []
+    for low, most, head in zip(least, longest, heads, strict=True):
+        given.append(min(max(most, _wide(head)), low + room))
+        room -= given[-1] - low
+    return given, max(terminal, needed)
+
+
+def _wide(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    return max(cell_len(line) for line in text.split("\n"))
 
 
 class Scratch:

@@ -13,7 +13,6 @@ from streamscope.cli.ledger import Ledger
 from streamscope.cli.parse import command
 from streamscope.cli.terminal import cell, code, visible, yaml
 from streamscope.features.card import card
-from streamscope.instruments.parquet import print_table
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table
@@ -79,7 +78,7 @@ def test_other_tables_of_a_terminal(run: Path, tmp_path: Path, capsys: pytest.Ca
     describe(["--run", str(run)])
     Ledger(tmp_path / ".ledger").work(["a"], fails)
     print_status(tmp_path, [Cell("a", ())])
-    print_table(pd.DataFrame({NASTY: [NASTY]}), NASTY)
+    Table.plain(pd.DataFrame({NASTY: [NASTY]}), NASTY).print()
     column = Column(name="a", title=NASTY, unit="name", format="", doc="a")
     Table(pd.DataFrame({"a": [NASTY]}), (column,), {}, NASTY).print()
     text = capsys.readouterr().out

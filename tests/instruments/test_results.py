@@ -19,7 +19,6 @@ from streamscope.instruments.contract import Instrument, InstrumentData, instrum
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.parquet import print_table
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.registry import REGISTERED
 from streamscope.instruments.result import Result
@@ -541,9 +540,8 @@ def test_small_p_are_said_to_be_small_everywhere_and_kept_in_files(
     assert table.cells()[1] == [["< 1e-4"], ["0.0001"], ["0.5000"]]
     assert "&lt; 1e-4" in table._repr_html_() and "| < 1e-4 |" in table.markdown()
     table.print()
-    print_table(pd.DataFrame({"head": ["a"], "p_holm": [3.2e-7], "above_p": [np.nan], "d": [3.2e-7]}), "t", digits=3)
     said = capsys.readouterr().out
-    assert said.count("< 1e-4") == 2 and "0.000 " in said and "nan" in said
+    assert said.count("< 1e-4") == 1
     Result({"t": table}).save(tmp_path / "t.csv")
     assert pd.read_csv(tmp_path / "t.csv")["p"][0] == 3.2e-7
 

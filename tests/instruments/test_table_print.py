@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from streamscope.instruments.parquet import print_table, widths
-from streamscope.instruments.table import Column, LongTable, Table, described, key
+from streamscope.instruments.table import Column, LongTable, Table, described, key, widths
 
 NAME = "a_name_of_22_letters.."
 VALUE = "+1.2346 (+0.2346 … +2.2346)"
@@ -69,14 +68,14 @@ def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monk
     frame = pd.DataFrame({"head": ["blocks.0.attn.hook_z"], "delta": [1.5], "ci": ["+1.0000 (+0.5000 … +1.5000)"]})
     monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
     monkeypatch.setenv("COLUMNS", "20")
-    print_table(frame, "", digits=4)
+    Table.plain(frame).print()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert {len(line) for line in lines} == {1 + 19 + 9 + 30} and lines[-2] == f"│ {'ok_z':16} │{' ' * 8}│{' ' * 29}│"
     assert lines[-3] == "│ blocks.0.attn.ho │ 1.5000 │ +1.0000 (+0.5000 … +1.5000) │"
 
 
 def test_brackets_in_a_bare_frame_are_text(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(pd.DataFrame({"[b]": ["to [find] :smile: [/b]"]}), "[bold] a title")
+    Table.plain(pd.DataFrame({"[b]": ["to [find] :smile: [/b]"]}), "[bold] a title").print()
     out = capsys.readouterr().out
     assert "to [find] :smile: [/b]" in out and "│ [b]" in out.replace("┃", "│") and "[bold] a title" in out
 

@@ -70,7 +70,7 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     """Tables of one suite: counts by category and relation; what was skipped or filtered."""
     import pandas as pd
 
-    from streamscope.instruments.parquet import print_table
+    from streamscope.instruments.table import Table
 
     def count(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
         return Counter((p.category, p.relation or "") for p in prompts)
@@ -90,13 +90,13 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     rows.append(["all", "", *(sum(column.values()) for column in columns.values())])
     texts = len({p.text for p in suite.prompts})
     title = f"{suite.name}: {len(suite.prompts)} prompts in {texts} texts ({suite.source}); {population(suite.prompts)}"
-    print_table(pd.DataFrame(rows, columns=["category", "relation", *columns]), title)
+    Table.plain(pd.DataFrame(rows, columns=["category", "relation", *columns]), title).print()
     left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
     if left_out:
         first = {why: name for name, why in reversed(left_out)}
         reasons = Counter(why for _, why in left_out).most_common()
         table = pd.DataFrame([[n, why, first[why]] for why, n in reasons], columns=["left out", "why", "first"])
-        print_table(table, f"{suite.name}: entries left out")
+        Table.plain(table, f"{suite.name}: entries left out").print()
 
 
 if __name__ == "__main__":
