@@ -11,16 +11,16 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, say
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, estimate
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import best_head, halves
 from streamscope.instruments.table import Table, counts, described, key, number
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.hooks import Query, run
 from streamscope.models.layers.projections import linear
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
@@ -33,7 +33,7 @@ from streamscope.probes.heads import Heads
 from streamscope.probes.mixing import MIX
 from streamscope.probes.mixing_monitor.measure import kinds, watch
 from streamscope.probes.pds import Pds
-from streamscope.probes.phenomena import PHENOMENA, Phenomena
+from streamscope.probes.phenomena import PHENOMENA, Phenomena, Phenomenon
 from streamscope.probes.probe import measure
 
 PRESENT, ABSENT, UNDECIDED = "present", "absent", "undecided"
@@ -68,9 +68,13 @@ class PhenomenonObservations:
 def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """One block per phenomenon, with one cell, or two that are subtracted, over its own units."""
     seen = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
-    shared = Shared(how, model, data)
+    shared, failed = Shared(how, model, data), []
     for phenomenon in progress([one for one in PHENOMENA if one.name in how.only]):
-        found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
+        try:
+            found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
+        except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
+            failed.append(error)
+            found = PhenomenonObservations.nothing(f"failed: {error}".replace(";", ","))
         total = np.atleast_2d(np.asarray(found.total, float))
         names = [str(i) for i in range(total.shape[1])] if found.unit is None else list(found.unit)
         seen.blocks[phenomenon.name] = Observations(
@@ -85,7 +89,19 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
         one = Contrast(quantity="value", weights=weights, labels=labels, tested=False, missing=found.missing,
                        fixed=found.fixed)  # fmt: skip
         seen.contrasts[phenomenon.name] = [one]
+        say(progress, _line(seen, phenomenon))
+    if len(failed) == len(how.only):
+        raise failed[0]
     return seen
+
+
+def _line(seen: InstrumentData, phenomenon: Phenomenon) -> str:
+    """One measured phenomenon in a line, for those who stop before the table."""
+    (row,) = estimate(seen.blocks[phenomenon.name], seen.contrasts[phenomenon.name]).frame.to_dict("records")
+    (contrast,) = seen.contrasts[phenomenon.name]
+    interval = "" if row["low"] != row["low"] else f" ({row['low']:.3f} … {row['high']:.3f})"
+    value = contrast.missing or f"{row['value']:.3f}{interval} {phenomenon.unit}"
+    return f"{seen.about['title']}: {phenomenon.name} {value}"
 
 
 def verdict(value: float, low: float, high: float, limit: float | None) -> str:
@@ -159,13 +175,11 @@ class Shared:
         self._pairs: dict[str, pd.DataFrame | None] = {}
 
     @cached_property
-    def repeated(self) -> tuple[Heads, Query, Captures]:
-        """Repeated random words: patterns of every head, logits at every position."""
+    def repeated(self) -> tuple[Heads, Query]:
+        """Repeated random words."""
         length = min(self.how.length, (self.model.config.n_ctx - 1) // 2)
         probe = Heads(sequences=self.how.sequences, length=length, pool="words")
-        query = probe.plan([], self.tokenizer)
-        query = replace(query, logits=[list(range(len(ids))) for ids in query.tokens])
-        return probe, query, run(self.model, query)
+        return probe, probe.plan([], self.tokenizer)
 
     def pairs(self, suite: str) -> pd.DataFrame | None:
         """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
@@ -177,34 +191,55 @@ class Shared:
         return self._pairs[suite]
 
     @cached_property
-    def documents(self) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-        """(units, summed losses [documents] in nats, tokens by settling layer [documents, layers])."""
-        opened, losses, layers = self.data[Documents], [], []
-        for real, lost, depth in over_documents(self.model, opened):
+    def documents(self) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+        """(units, summed losses [documents] in nats, tokens [documents], those read for the settling depth by its layer
+        [documents, layers])."""
+        opened, losses, tokens, layers = self.data[Documents], [], [], []
+        for real, lost, read, depth in over_documents(self.model, opened, self.every):
             losses += lost.cpu().tolist()
-            for row, here in zip(depth, real, strict=True):
+            tokens += real.sum(1).tolist()
+            for row, here in zip(depth, read, strict=True):
                 layers.append(np.bincount(row[here].cpu().numpy(), minlength=self.model.config.n_layers))
         order = np.concatenate([index for index, *_ in opened.batches()])
-        return opened.units().iloc[order], np.array(losses), np.array(layers)
+        return opened.units().iloc[order], np.array(losses), np.array(tokens), np.array(layers)
+
+    @cached_property
+    def every(self) -> int:
+        """k if the settling depth is read at one token in k, spread over all documents; 0 if it is not asked for."""
+        if "depth" not in self.how.only:
+            return 0
+        logits = self.model.config.n_layers * self.model.config.d_vocab
+        tokens = sum(int((targets != IGNORE).sum()) for *_, targets in self.data[Documents].batches())
+        return max(1, -(-tokens * logits // DEPTH_LOGITS))
 
 
-def over_documents(model: Any, opened: OpenDocuments) -> Iterator[tuple[Any, Any, Any]]:
-    """Batches of documents: whether targets are real [B, T], summed losses [B] in nats, and the settling layer of every
-    real target [B, T], 0 elsewhere."""
+DEPTH_LOGITS = 2**31
+"""Largest number of logits for the settling depth, tokens · layers · vocabulary: a minute or two on two cores."""
+
+
+def over_documents(model: Any, opened: OpenDocuments, every: int = 1) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Batches of documents: whether targets are real [B, T], summed losses [B] in nats, whether the settling layer was
+    read [B, T], at every `every`-th real target (0: at none), and that layer [B, T], 0 elsewhere."""
+    before = 0
     for _, tokens, targets in opened.batches():
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
         real, predicted = targets != IGNORE, []
+        at = before + real.flatten().cumsum(0).view_as(real) - 1
+        read = real & (at % every == 0) if every else torch.zeros_like(real)
+        before += int(real.sum())
         with torch.no_grad():
             state = model.embed_tokens(tokens)
             for layer in range(model.config.n_layers):
                 state = model.segment(state, layer, layer + 1)
-                h = model.layer_norm(layer)(model.readout(state))[real]
-                chunks = h.split(chunk_rows(model.config.d_vocab))
-                predicted.append(torch.cat([linear(chunk, model.head).argmax(-1) for chunk in chunks]))
+                if every:
+                    h = model.layer_norm(layer)(model.readout(state))[read]
+                    chunks = h.split(chunk_rows(model.config.d_vocab))
+                    predicted.append(torch.cat([linear(chunk, model.head).argmax(-1) for chunk in chunks]))
             losses = model.losses_from(state, targets).double().sum(1)
         depth = torch.zeros(targets.shape, dtype=torch.int64, device=targets.device)
-        depth[real] = settling(torch.stack(predicted))
-        yield real, losses, depth
+        if every:
+            depth[read] = settling(torch.stack(predicted))
+        yield real, losses, read, depth
 
 
 def settling(predicted: torch.Tensor) -> torch.Tensor:
@@ -214,21 +249,19 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
 
 
 def _loss(of: Shared, name: str) -> PhenomenonObservations:
-    units, losses, layers = of.documents
-    size = layers.sum(1)
+    units, losses, size, _ = of.documents
     some = size > 0
     return PhenomenonObservations(losses[some], units["unit"][some], units["cluster"][some], size=size[some])
 
 
 def _depth(of: Shared, name: str) -> PhenomenonObservations:
-    units, _, layers = of.documents
+    units, *_, layers = of.documents
     size, commonest = layers.sum(1), int(layers.sum(0).argmax())
     some = size > 0
     beyond = (size - layers[:, commonest])[some]
     names, clusters = units["unit"][some], units["cluster"][some]
-    return PhenomenonObservations(
-        beyond, names, clusters, size=size[some], resolution=0.0, head=f"commonest: L{commonest}"
-    )
+    head = f"commonest: L{commonest}" + (f", at {size.sum():,} tokens, 1 of {of.every}" if of.every > 1 else "")
+    return PhenomenonObservations(beyond, names, clusters, size=size[some], resolution=0.0, head=head)
 
 
 def _attention(of: Shared, name: str) -> PhenomenonObservations:
@@ -236,13 +269,19 @@ def _attention(of: Shared, name: str) -> PhenomenonObservations:
     opened = of.data[Documents]
     units, chosen, size = opened.units(), [], []
     for _, tokens, targets in opened.batches():
-        heads = of.model.config.n_layers * of.model.config.n_heads
-        rows = max(1, PATTERNS // (heads * tokens.shape[1] ** 2))
+        n_layers, n_heads = of.model.config.n_layers, of.model.config.n_heads
+        layer = n_heads * tokens.shape[1] ** 2
+        rows, layers = max(1, PATTERNS // (n_layers * layer)), min(n_layers, max(1, PATTERNS // layer))
         for some, real in zip(tokens.split(rows), (targets != IGNORE)[:, FIRST:].split(rows), strict=True):
-            with torch.no_grad():
-                choosing = chooses(of.model.patterns(some.to(of.model.cfg.device))).cpu() & real[:, None, None]
-            chosen += choosing.sum((1, 2, 3)).tolist()
-            size += (real.sum(1) * heads).tolist()
+            found = torch.zeros(len(some), dtype=torch.int64)
+            for first in range(0, n_layers, layers):
+                with torch.no_grad():
+                    patterns = of.model.patterns(
+                        some.to(of.model.cfg.device), range(first, min(first + layers, n_layers))
+                    )
+                found += (chooses(patterns).cpu() & real[:, None, None]).sum((1, 2, 3))
+            chosen += found.tolist()
+            size += (real.sum(1) * n_layers * n_heads).tolist()
     order = np.concatenate([index for index, *_ in opened.batches()])
     long = np.array(size) > 0
     if not long.any():
@@ -278,8 +317,8 @@ def _copying(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _induction(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query, captures = of.repeated
-    table = probe.read(captures, query)
+    probe, query = of.repeated
+    table = probe.read(run(of.model, query), query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     chosen, head = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
@@ -287,8 +326,18 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _repeats(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query, captures = of.repeated
-    return PhenomenonObservations(repetition_gain(captures.logits, list(query.tokens), probe.length))
+    probe, query = of.repeated
+    n = max(1, REPEAT_LOGITS // (of.model.config.d_vocab * len(query.tokens[0])))
+    gains = []
+    for first in range(0, len(query.tokens), n):
+        some = list(query.tokens[first : first + n])
+        logits = run(of.model, Query(tokens=some, logits=[list(range(len(ids))) for ids in some])).logits
+        gains.append(repetition_gain(logits, some, probe.length))
+    return PhenomenonObservations(np.concatenate(gains))
+
+
+REPEAT_LOGITS = 2**24
+"""Logits of repeated words that are held at once: 64 MiB in fp32."""
 
 
 def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
@@ -351,7 +400,8 @@ def _task(of: Shared, name: str) -> PhenomenonObservations:
     reads = task.reads
     found = run(of.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
     assert found is not None
-    log_p = torch.cat(found).double().log_softmax(-1).cpu().gather(1, torch.as_tensor(reads.ids)).numpy()
+    each = zip(found, torch.as_tensor(reads.ids), strict=True)
+    log_p = torch.cat([row.double().log_softmax(-1).cpu().gather(1, ids[None]) for row, ids in each]).numpy()
     odds = task.scores(log_p)["log_odds"]
     if not np.isfinite(odds).all():
         raise InputError(f"{title_of(of.model)}: log-odds of {name} are not finite")

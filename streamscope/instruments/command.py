@@ -57,6 +57,7 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
                     before = time.monotonic()
                 yield step
 
+    bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
     return bar
 
 

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 Progress = Callable[[Iterable], Iterable]
 
 
+def say(progress: Any, line: str) -> None:
+    """Print a line on stderr if `progress` is a command's bar; for other callables, nothing."""
+    getattr(progress, "say", lambda line: None)(line)
+
+
 @dataclass
 class InstrumentData:
     """What an instrument saw: observations and the contrasts wanted of them, by the same names.

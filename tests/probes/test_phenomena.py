@@ -9,16 +9,19 @@ import torch
 
 import streamscope.instruments.command
 from streamscope.cli.errors import InputError
+from streamscope.instruments.command import progress_bar
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
+from streamscope.models import hooks
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes import coherence
 from streamscope.probes.phenomena import NAMES, Phenomena, main
+from streamscope.probes.phenomena import measure as measure_module
 from streamscope.probes.phenomena.measure import (
     PhenomenonObservations,
     _when,
@@ -224,6 +227,54 @@ def test_loss_and_depth_are_those_of_the_documents(one: object, run: Path) -> No
     assert found["value"] == pytest.approx(1 - share) and found["n"] == 5
     opened = open_data(Documents(max_documents=5), one)
     assert sum(int(real.sum()) for real, *_ in over_documents(one, opened)) == len(depths)
+
+
+def test_depth_of_a_large_model_is_read_at_few_tokens(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token in k of all documents, in their order; the loss is still that of every token."""
+    opened, found = open_data(Documents(max_documents=5), one), []
+    ((_, tokens, targets),) = opened.batches()
+    tops = one.layer_logits(tokens).argmax(-1)[targets != -100].T  # [layers, targets]
+    kept = settling(tops[:, ::7])
+    logits = one.config.n_layers * one.config.d_vocab
+    monkeypatch.setattr(measure_module, "DEPTH_LOGITS", logits * (-(-tops.shape[1] // 7)))
+    found = Phenomena(only=("loss", "depth")).measure(one, Documents(max_documents=5)).table().frame
+    depth, commonest = found.set_index("phenomenon").loc["depth"], int(kept.mode().values)
+    assert depth["value"] == pytest.approx(float((kept != commonest).double().mean()))
+    assert depth["head"] == f"commonest: L{commonest}, at {len(kept)} tokens, 1 of 7" and depth["n"] == 5
+    assert found.set_index("phenomenon").loc["loss", "value"] == look(one, "loss")["value"]
+
+
+def test_repeats_hold_few_logits_at_once(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, held = look(one, "repeats"), []
+    monkeypatch.setattr(measure_module, "REPEAT_LOGITS", 1)
+    monkeypatch.setattr(
+        measure_module, "run", lambda model, query: held.append(len(query.logits)) or hooks.run(model, query)
+    )
+    assert look(one, "repeats")["value"] == pytest.approx(whole["value"], abs=1e-6) and held == [1, 1, 1, 1]
+
+
+def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one: object, capsys, monkeypatch) -> None:
+    how = Phenomena(only=("loss", "repeats", "mixing"), sequences=4, length=6)
+
+    def end(error: BaseException) -> None:
+        def fail(of: object, name: str) -> PhenomenonObservations:
+            raise error
+
+        monkeypatch.setitem(measure_module.LOOKS, "mixing", fail)
+
+    end(InputError("no memory"))
+    table = how.measure(one, Documents(max_documents=5)).table()
+    frame = table.frame.set_index("phenomenon")
+    assert frame["value"].notna().tolist() == [True, True, False]
+    assert table.missing[2, "value"] == table.missing[2, "level"] == "failed: no memory"
+    with pytest.raises(InputError, match="no memory"):
+        Phenomena(only=("mixing",)).measure(one)
+    end(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        how.measure(one, Documents(max_documents=5), progress=progress_bar("x"))
+    lines = " ".join(capsys.readouterr().err.split())
+    for name in ("loss", "repeats"):
+        assert f": {name} {frame.loc[name, 'value']:.3f} ({frame.loc[name, 'value_low']:.3f} …" in lines
 
 
 def test_mixing_is_that_of_the_monitor(one: object) -> None:
