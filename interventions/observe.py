@@ -11,6 +11,7 @@
 Edits share their passes (`models.sweep`), and nothing holds [tokens, vocabulary] for more than a chunk of rows.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +24,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.provenance import peak_resident_bytes
+from streamscope.instruments.contract import say
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
-from streamscope.models.sweep import Plan, Trajectories, chunk_tokens, measure_rows, run_sweep
+from streamscope.models.sweep import Plan, Trajectories, chunk_tokens, measure_rows, pass_shares, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.attention import RESOLUTION, RoleQuery
 from streamscope.probes.coherence import Coherence
@@ -74,6 +77,45 @@ def ticks(progress: Progress, total: int) -> Callable[[int], None]:
             next(bar, None)
 
     return done
+
+
+FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
+"""A sweep is timed for so long, then announced if it takes longer than this."""
+
+
+class Forecast:
+    """Says on stderr what a sweep will cost, once it has run for `FIRST_SECONDS`; nothing of a short one.
+
+    Call it with the members of the sweep that have finished a batch, and the padded tokens of the batch.
+    """
+
+    def __init__(self, progress: Progress, model: Any, plans: Sequence[Plan], tokens: int, cases: str) -> None:
+        self.shares = pass_shares(model, plans)
+        self.progress, self.all, self.spent, self.said = progress, self.shares.sum() * tokens, 0.0, False
+        self.what, self.start = f"{len(plans) - 1} edits on {cases}", time.monotonic()
+
+    def __call__(self, members: Sequence[int], tokens: int) -> None:
+        self.spent += self.shares[list(members)].sum() * tokens
+        seconds = time.monotonic() - self.start
+        if self.said or seconds < FIRST_SECONDS:
+            return
+        self.said, whole = True, seconds * self.all / self.spent
+        if whole > LONG_SECONDS:
+            say(self.progress, f"about {duration(whole)} for {self.what}; {peak_gigabytes():.1f} GB of memory so far")
+
+
+def duration(seconds: float) -> str:
+    """ "40 s", "4 min" or "1.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def peak_gigabytes() -> float:
+    """Largest memory of the process so far, in GB: of the GPU where there is one in use."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 1e9
+    return peak_resident_bytes() / 1e9
 
 
 # ---- losses of documents ------------------------------------------------------------------------
@@ -156,11 +198,17 @@ def document_losses(
         for part in _parts(*batch, size)
     ]  # fmt: skip
     done = ticks(progress, len(batches) * (1 + len(variants)))
+    forecast = Forecast(progress, model, plans, sum(tokens.numel() for _, tokens, _ in batches), f"{n:,} documents")
     for index, tokens, targets in batches:
+
+        def finished(members: Sequence[int], tokens: int = tokens.numel()) -> None:
+            done(len(members))
+            forecast(members, tokens)
+
         tokens, targets = tokens.to(device), targets.to(device)
         tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
         sums = _Sums(model, targets, kl, last)
-        unedited, *values = measure_rows(model, tokens, plans, sums, done=done, budget=budget, **options)
+        unedited, *values = measure_rows(model, tokens, plans, sums, done=finished, budget=budget, **options)
         baseline[index] = unedited[0]
         for at, value in zip(edited, values, strict=True):
             found[:, at, index] = value
@@ -282,10 +330,12 @@ def _one_by_one(
 ) -> np.ndarray:
     """One run per edit, for models without segments."""
     found = []
-    for edits in progress([{}, *sweep]):
+    forecast = Forecast(progress, model, [Plan(model, edits) for edits in [{}, *sweep]], 1, f"{len(wanted):,} cases")
+    for at, edits in enumerate(progress([{}, *sweep])):
         logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
         assert logits is not None
         found.append(log_probs_at(torch.cat(logits), wanted.to(model.cfg.device)).cpu().numpy())
+        forecast([at], 1)
     return np.stack(found)
 
 
@@ -298,6 +348,8 @@ def _shared(
     found = np.zeros((len(plans), *wanted.shape))
     prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
     done = ticks(progress, len(plans) * len(prompts))
+    size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
+    forecast = Forecast(progress, model, plans, size, f"{len(wanted):,} cases")
     for rows in prompts:
         at = torch.as_tensor([list(query.logits[i]) for i in rows])
         batch = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
@@ -307,6 +359,7 @@ def _shared(
             order += arrived.edits
             streams.append(arrived.h[:, :, 0])
             done(sum(map(len, arrived.edits)))
+            forecast([e for edits in arrived.edits for e in edits], batch.numel())
         h, answers = torch.cat(streams).flatten(0, 1), wanted[rows].repeat(len(order), 1).to(model.cfg.device)
         log_p = map_logits(h, model.head, partial(chunk_log_probs, answers))
         for edits, values in zip(order, log_p.unflatten(0, (len(order), -1)).cpu().numpy(), strict=True):
@@ -359,7 +412,10 @@ def observe_prompts(
     found: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
     cases: dict[str, pd.DataFrame] = {}
     readouts: dict[str, tuple[str, ...]] = {}
-    sweeps = [run_sweep(model, query, [{}, *sweep]) for query in queries]
+    plans = [Plan(model, edits) for edits in [{}, *sweep]]
+    size = sum(len(ids) for query in queries for ids in query.tokens)
+    forecast = Forecast(progress, model, plans, size, f"{len(queries[0].tokens) if queries else 0:,} prompts")
+    sweeps = [run_sweep(model, query, [{}, *sweep], done=forecast) for query in queries]
     for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
         for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):
             table = probe.read(seen, query)

@@ -140,6 +140,17 @@ class Plan:
         """Whether some hook is not in the table and may fire at any place from its stage on."""
 
 
+def pass_shares(model: Any, plans: Sequence[Plan]) -> Float[np.ndarray, " plans"]:
+    """What each member costs after the members before it, in passes of the unedited model: the weights that follow its
+    first edit."""
+    if not hasattr(model, "segment"):
+        return np.ones(len(plans))
+    end = model.config.n_layers * STAGES
+    blocks = sum(p.numel() for p in model.blocks.parameters())
+    first = np.array([max(0, min(plan.stages.values(), default=0)) for plan in plans])
+    return ((1 - first / end) * blocks + model.head.numel()) / (blocks + model.head.numel())
+
+
 def identity(value: Any) -> Hashable:
     """Equal for functions that are equal by construction: partial applications of equal values, or one object."""
     if isinstance(value, partial):
@@ -546,13 +557,13 @@ def measure_rows(
     sweep: Sequence[Edits | Plan],
     measure: Measure,
     *,
-    done: Callable[[int], None] = lambda n: None,
+    done: Callable[[Sequence[int]], None] = lambda members: None,
     **options: Any,
 ) -> Float[np.ndarray, "members ..."]:
     """`measure` of every member of `sweep`, called once per trajectory, first for the first member.
 
     So `measure` may keep the values of the first member, such as the unedited model, to compare the others with them.
-    `done` is called with the number of members that have just finished. `options` are those of `Trajectories`, which
+    `done` is called with the members that have just finished. `options` are those of `Trajectories`, which
     also lists the errors.
     """
     values: np.ndarray | None = None
@@ -564,34 +575,44 @@ def measure_rows(
             if values is None:
                 values = np.zeros((len(sweep), *value.shape))
             values[members] = value
-            done(len(members))
+            done(members)
     assert values is not None
     return values
 
 
 def run_sweep(
-    model: Any, query: Query, sweep: Sequence[Edits], *, batch_tokens: int = 8192, budget: int | None = None
-) -> Iterator[Captures]:
+    model: Any, query: Query, sweep: Sequence[Edits], *, batch_tokens: int = 8192, budget: int | None = None,
+    done: Callable[[Sequence[int], int], None] = lambda members, tokens: None,
+) -> Iterator[Captures]:  # fmt: skip
     """`run(model, query, edits)` for every member of `sweep`, in order; {} is the unedited model.
 
     Values equal those of `run` up to rounding, and edits see the same batches. Unchanged values are computed once and
     shared by the members, so do not change tensors in place. `HELD` limits the members computed at a time; `budget` is
-    that of `Trajectories`. Models other than ours run once per member. Raises `InputError` like `run`; an edit after
+    that of `Trajectories`. Models other than ours run once per member. `done` is called with the members that have just
+    finished a batch and its padded tokens. Raises `InputError` like `run`; an edit after
     everything that the query needs does not run.
     """
     if not hasattr(model, "segment"):
-        yield from (run(model, query, edits) for edits in sweep)
+        for at, edits in enumerate(sweep):
+            yield run(model, query, edits)
+            done([at], sum(map(len, query.tokens)))
         return
     names = match(model, query.hooks) if query.hooks else []
     plans = [Plan(model, edits) for edits in sweep]
     size = max(8, HELD // (sum(map(len, query.tokens)) * max(1, len(names))))
     for first in range(0, len(plans), size):
-        yield from _run_plans(model, query, names, plans[first : first + size], batch_tokens, budget)
+        later = partial(_done_from, done, first)
+        yield from _run_plans(model, query, names, plans[first : first + size], batch_tokens, budget, later)
+
+
+def _done_from(done: Callable[[Sequence[int], int], None], first: int, members: Sequence[int], tokens: int) -> None:
+    done([first + member for member in members], tokens)
 
 
 def _run_plans(
-    model: Any, query: Query, names: list[str], plans: list[Plan], batch_tokens: int, budget: int | None
-) -> Iterator[Captures]:
+    model: Any, query: Query, names: list[str], plans: list[Plan], batch_tokens: int, budget: int | None,
+    done: Callable[[Sequence[int], int], None],
+) -> Iterator[Captures]:  # fmt: skip
     """The captures of `plans`, all computed before the first is returned."""
     n = len(query.tokens)
     kept: list[dict[str, list[Any]]] = [{name: [None] * n for name in names} for _ in plans]
@@ -612,6 +633,7 @@ def _run_plans(
                             kept[e][name][i] = arrived.found[r][name][b]
                         if arrived.h is not None and query.logits is not None:
                             streams[e][i] = arrived.h[r, b, : len(query.logits[i])].clone()
+                done(edits, tokens.numel())
     for hooks, h in zip(kept, streams, strict=True):
         yield Captures(hooks, None if query.logits is None else _logits(model, h))
 

@@ -87,7 +87,9 @@ def _batch(
             wanted = torch.stack([ids[:, 1:][at], map_logits(h, model.head, _argmax).long()], 1)
         return map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
 
-    values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda k: done(k * n), budget=budget)
+    values = measure_rows(
+        model, ids[:, :-1], plans, log_probs, done=lambda members: done(len(members) * n), budget=budget
+    )
     if not np.isfinite(values).all():
         raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
     assert wanted is not None

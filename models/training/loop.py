@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import visible
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
@@ -452,16 +453,6 @@ class Trainer:
 def compiled_loss(model: StreamTransformer, backend: str = "inductor") -> Any:
     """Compile `model.loss` to one graph, forward and backward, for one shape of tokens."""
     return torch.compile(model.loss, backend=backend, dynamic=False, fullgraph=True)
-
-
-def peak_resident_bytes() -> int:
-    """Peak resident memory of this process; 0 if the operating system does not report it."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def run_to_end(trainer: Trainer) -> None:

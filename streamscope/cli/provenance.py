@@ -29,6 +29,16 @@ def pick_device(name: str) -> str:
     return name
 
 
+def peak_resident_bytes() -> int:
+    """Peak resident memory of this process; 0 if the operating system does not report it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 def now() -> str:
     """UTC time in seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,7 +1,10 @@
 """The ablation on planted models: what a head writes is what its removal costs."""
 
+import re
+from importlib import import_module
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,9 +13,11 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import numerics_of
+from streamscope.instruments.command import progress_bar
 from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
+from streamscope.interventions import observe
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.edits import resample_heads, scale_heads
@@ -21,7 +26,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.sweep import chunk_tokens
+from streamscope.models.sweep import Plan, chunk_tokens, pass_shares
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 
@@ -267,3 +272,43 @@ def test_dtype_and_autocast_are_said() -> None:
     assert (half.about["dtype"], half.about["autocast"]) == ("bfloat16", None)
     model.ln_final.float()
     assert how.open(model, data).model is model and numerics_of(model)["dtype"] == "bfloat16, float32"
+
+
+# ---- what a sweep costs ----------------------------------------------------------------------------
+
+
+def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, monkeypatch) -> None:
+    """Deep heads come first and are cheap: the forecast weighs each edit by the layers after it."""
+    model, shards = measured
+    sweep = [scale_heads([head], 0.0) for head in parse_heads(("all",), model.config.n_layers, model.config.n_heads)]
+    options = {"max_documents": 8, "progress": progress_bar("x")}
+    document_losses(model, shards, sweep, **options)
+    assert "about" not in capsys.readouterr().err, "a short sweep says nothing"
+    plans = [Plan(model, edits) for edits in ({}, *sweep)]
+    shares, n = pass_shares(model, plans), len(sweep) // model.config.n_layers
+    blocks, head = sum(p.numel() for p in model.blocks.parameters()), model.head.numel()
+    last = (blocks * 3 / 4 / model.config.n_layers + head) / (blocks + head)
+    assert shares[0] == 1 and shares[-1] == pytest.approx(last)
+    assert (np.diff(shares[1:].reshape(-1, n)) == 0).all() and (np.diff(shares[1::n]) < 0).all()
+    now = [0.0]
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    forecast = observe.Forecast(progress_bar("x"), model, plans, 100, "8 documents")
+    now[0] = 10.0
+    forecast([0], 100)  # one unedited pass took 10 s
+    line = f"about {observe.duration(10 * shares.sum())} for {len(sweep)} edits on 8 documents; "
+    assert line in (said := capsys.readouterr().err) and said.strip().endswith("GB of memory so far")
+    forecast([1], 100)
+    assert not capsys.readouterr().err, "once"
+
+
+def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)
+    lines = {
+        "amplify": (["lfa", "--max-documents", "2", "--text", "", "--prompt", ""], "documents"),
+        "suppress": (["lfa", "--k", "1", "--gates", "0", "--suite", "competing", "--draws", "1"], "prompts"),
+        "ablation_effects": (["lfa", "--tasks", "winograd", "--draws", "1"], "cases"),
+    }
+    for name, (argv, cases) in lines.items():
+        import_module(f"streamscope.interventions.{name}").main(argv)
+        assert re.search(rf"about \d+ s for \d+ edits on \d+ {cases}", capsys.readouterr().err), name
