@@ -148,7 +148,6 @@ BESIDE = {
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
     "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens
-    "models/training/loop.py": {"resource"},  # not on Windows
     "models/training/parallel.py": {  # of several GPUs only
         "torch.distributed.checkpoint", "torch.distributed.checkpoint.api", "torch.distributed.device_mesh",
         "torch.distributed.fsdp",
