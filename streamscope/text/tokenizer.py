@@ -152,7 +152,8 @@ class Tokenizer:
             raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets: use a fast tokenizer")
         named = SpecialTokens(bos=theirs.bos_token, eos=theirs.eos_token)
         made = cls.from_json(theirs.backend_tokenizer.to_str(), named)
-        made.chat_template = theirs.chat_template if isinstance(theirs.chat_template, str) else None
+        template = getattr(theirs, "chat_template", None)
+        made.chat_template = template if isinstance(template, str) else None
         return made
 
     @classmethod

@@ -172,7 +172,7 @@ def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
     said = made.getdoc()
     assert (
         said.startswith("Scale heads, one at a time")
-        and "\nscale = (0.0,)\n    Factors g for the heads' outputs." in said
+        and "\nscale = (0.0,)\n    Factors on the heads' outputs: 0 removes a head, 1 leaves it." in said
     )
     for one in INSTRUMENTS.values():
         assert all(f"\n{name} = " in one.getdoc() and meaning for name, _, meaning in options_of(one))

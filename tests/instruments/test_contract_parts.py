@@ -329,9 +329,9 @@ def test_data_that_do_not_fit_are_refused() -> None:
 
         tokenizer = "a name"
 
-    assert instrument("named", Named())(type("N", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))().open(
-        Plain(), Named()
-    ).specs == {Named: Named()}
+    parts = {"__annotations__": {}, "__doc__": "x", "observe": lambda self, model, data, progress: None}
+    named = instrument("named", Named())(type("N", (Instrument,), parts))
+    assert named().open(Plain(), Named()).specs == {Named: Named()}
     REGISTERED.pop("named")
 
     class Refuses(MINE):  # type: ignore[misc, valid-type]

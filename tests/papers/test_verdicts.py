@@ -14,7 +14,7 @@ from streamscope.papers.comparison.verdicts import (
     bound_row,
     direction,
     measured,
-    pairs_row,
+    seeds_row,
     size,
     summary,
     verdicts,
@@ -112,7 +112,7 @@ def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
 
 def test_pairs_are_judged_by_students_interval_of_their_differences() -> None:
     a, b = np.array([1.0, 1.4, 1.9]), np.array([0.9, 1.2, 1.75])
-    found = pairs_row(dict(ROW), paired(planted({("a", "x"): list(a), ("b", "x"): list(b)}), "x", "a", "b"))
+    found = seeds_row(dict(ROW), paired(planted({("a", "x"): list(a), ("b", "x"): list(b)}), "x", "a", "b"))
     test = stats.ttest_rel(a, b)
     assert (found["ci_low"], found["ci_high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
     assert found["p"] == pytest.approx(test.pvalue) and found["seeds"] == "3"
