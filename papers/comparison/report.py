@@ -18,7 +18,6 @@ from streamscope.instruments.command import progress_bar
 from streamscope.instruments.figures import write_figure
 from streamscope.instruments.parquet import read_about, read_parquet, write_table
 from streamscope.instruments.table import Column
-from streamscope.instruments.undefined_cells import legend, note, reasons
 from streamscope.models.checkpoint import load
 from streamscope.models.training.data import evaluation_shards
 from streamscope.models.transformer import StreamTransformer
@@ -128,7 +127,7 @@ def show(paper: Comparison, runs: Sequence[Run], tables: Tables) -> None:
     if len(claims := tables.get("claims", pd.DataFrame())):
         print(summary(claims))
     if len(lost := tables.get("runs", pd.DataFrame())) and len(lost := lost[lost["value"].isna()]):
-        print(legend(lost.assign(undefined=[note({"value": reasons(text)["value"]}) for text in lost["undefined"]])))
+        print(*table_of(lost[["value", "undefined"]], name_of(paper, "runs")).legend(), sep="\n")
 
 
 # ---- through the runs --------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from streamscope.instruments.table import Column, Table
+from streamscope.instruments.table import Column, Table, format_of
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import reasons
 
 NOT_DESCRIBED = "not described"
+OWNERS = ("difference", "mean", "value", "delta", "change", "sps", "log_odds")
+"""Columns that ci_low and ci_high may be the interval of: the first that a table has."""
 
 
 @cache
@@ -50,14 +52,13 @@ def table_of(
 
     A number stands with its interval. The text column `undefined` gives the reasons of missing values.
     """
-    owner = next((name for name in ("difference", "mean", "value") if name in frame), "")
+    owner = next((name for name in OWNERS if name in frame), "")
     columns, ends = [], set()
     for name in frame.columns.drop(UNDEFINED, errors="ignore"):
         one, low = column(name, table, own), "ci_low" if name == owner else f"{name}_low"
         interval = (low, f"{low.removesuffix('low')}high") if low in frame else None
         ends |= set(interval or ())
-        digits = one.format or (".4f" if pd.api.types.is_float_dtype(frame[name]) else "")
-        columns.append(replace(one, format=digits, interval=interval))
+        columns.append(replace(one, format=one.format or format_of(frame[name]), interval=interval))
     shown = names or [one.name for one in columns if one.name not in ends]
     columns = [replace(one, shown=one.name in shown) for one in columns]
     columns.sort(key=lambda one: shown.index(one.name) if one.shown else len(shown))

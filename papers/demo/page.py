@@ -5,10 +5,11 @@ from math import log
 
 import pandas as pd
 
+from streamscope.instruments.table import Table
 from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import sections as show
 from streamscope.papers.demo import sentences
-from streamscope.papers.demo.html import Command, Figure, Page, Panels, Samples, Section, Table, Text, Verdict
+from streamscope.papers.demo.html import Command, Figure, Page, Panels, Samples, Section, TableBlock, Text, Verdict
 from streamscope.papers.demo.measure import PROMPT, SUITE
 from streamscope.papers.demo.options import Sizes
 from streamscope.papers.demo.sections import Runs, each
@@ -44,7 +45,7 @@ def _overview(runs: Runs) -> Section:
         "In short",
         [
             Text("One line per measure, explained below. In brackets: 95 % intervals over prompts or documents."),
-            Table(table, wrap=True),
+            TableBlock(Table.plain(table), wrap=True),
         ],
     )
 
@@ -73,7 +74,7 @@ def _models(runs: Runs) -> Section:
             ),
             Text(f"Each continues “{PROMPT}”, sampled at temperature 0.8 with seed 0:"),
             samples,
-            Table(parts, "Parameters by part, layers summed"),
+            TableBlock(Table.plain(parts, "Parameters by part, layers summed")),
             Command(each(runs, "python -m models.describe --run {}")),
         ],
     )

@@ -9,20 +9,15 @@ import pandas as pd
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.parquet import write_table
-from streamscope.instruments.table import Table, short_units
-from streamscope.interventions.ablate.measure import LOSS
-from streamscope.interventions.suppress.measure import CONTROLS, DRAWS, EFFECTS
+from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import run_label
+from streamscope.papers.comparison.tables import units
 from streamscope.papers.demo.html import write_page
 from streamscope.papers.demo.measure import Found, Subject, measure_run, open_runs
 from streamscope.papers.demo.options import Options
 from streamscope.papers.demo.page import build
+from streamscope.papers.demo.sections import COLUMNS
 from streamscope.papers.demo.sentences import summary
-from streamscope.probes.coherence.measure import ODDS
-from streamscope.probes.coreference.measure import HEADS as COREFERENCE
-from streamscope.probes.coreference.measure import HELD_OUT
-from streamscope.probes.pds.measure import HEADS
-from streamscope.probes.sps.measure import COLUMNS as SPS
 
 
 def write_report(options: Options) -> None:
@@ -41,31 +36,13 @@ def write_report(options: Options) -> None:
 
 def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict[str, Any]) -> None:
     """One parquet file per measure, the rows of all runs together; units and provenance in the schema."""
-
-    units = _units()
     for name in found[0][1].tables:
         parts = [one.tables[name].assign(run=subject.name) for subject, one in found]
         table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
         table = table[["run", *(c for c in table if c != "run")]]
-        known = {c: u for c, u in units[name.split("-")[0]].items() if c in table}
+        known = units(table, f"demo/{name}", COLUMNS.get(name.split("-")[0], ()))
         runs = {subject.name: run_label(subject.folder) for subject, _ in found}
         write_table(table, out / f"{name}.parquet", units=known, about={**about, "runs": runs})
-
-
-def _units() -> dict[str, dict[str, str]]:
-    """Units by the first word of a table's name, from the modules that made the table."""
-
-    return {
-        "parameters": {"parameters": "numbers, layers summed"},
-        "losses": {"loss": "nats/token", "tokens": "training tokens seen, repetitions counted"},
-        "pds": short_units(HEADS, "difference"),
-        "coreference": short_units((*COREFERENCE, *HELD_OUT)),
-        "sps": short_units(SPS, "sps"),
-        "coherence": short_units(ODDS, "log_odds"),
-        "following": {"change": "nats of log-odds; of the row `whole` the log-odds due to the nouns themselves"},
-        "ablation": short_units(LOSS, "delta"),
-        "suppression": short_units((*EFFECTS, *CONTROLS, *DRAWS), "delta"),
-    }
 
 
 def _footer(about: dict[str, Any]) -> str:

@@ -1,21 +1,34 @@
 """The sections of `papers.demo` that show what was measured: prose, verdicts, figures, tables, commands."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from streamscope.instruments.table import short_units
+from streamscope.instruments.table import Column, short_columns
 from streamscope.interventions.ablate.measure import LOSS
+from streamscope.interventions.suppress.measure import CONTROLS, DRAWS, EFFECTS
+from streamscope.papers.comparison.tables import table_of
 from streamscope.papers.demo import figures as draw
 from streamscope.papers.demo import sentences
-from streamscope.papers.demo.html import Command, Figure, Panels, Section, Table, Text, Token, TokenRow, Verdict
+from streamscope.papers.demo.html import Command, Figure, Panels, Section, TableBlock, Text, Token, TokenRow, Verdict
 from streamscope.papers.demo.measure import GATES, SUITE, Found, Subject
 from streamscope.papers.demo.options import Sizes
 from streamscope.papers.demo.sentences import prose
-from streamscope.probes.coreference.measure import HEADS, HELD_OUT
+from streamscope.probes.coherence.measure import ODDS
+from streamscope.probes.coreference.measure import HEADS as COREFERENCE
+from streamscope.probes.coreference.measure import HELD_OUT
+from streamscope.probes.pds.measure import HEADS
+from streamscope.probes.sps.measure import COLUMNS as SPS
 
 Runs = Sequence[tuple[Subject, Found]]
+COLUMNS: Mapping[str, tuple[Column, ...]] = {
+    "pds": short_columns(HEADS, "difference"), "coreference": (*COREFERENCE, *HELD_OUT),
+    "sps": short_columns(SPS, "sps"), "coherence": short_columns(ODDS, "log_odds"),
+    "ablation": short_columns(LOSS, "delta"),
+    "suppression": short_columns((*EFFECTS, *CONTROLS, *DRAWS), "delta"),
+}  # fmt: skip
+"""Columns that an instrument describes, by the first word of a table's name; all others are in columns.csv."""
 FRONT = {
     "following": ("who", "role", "change", "ci_low", "ci_high", "p", "p_holm", "n", "clusters"),
     "ablation": ("head", "delta", "ci_low", "ci_high", "p_holm", "control", "above", "above_low", "above_high",
@@ -90,10 +103,8 @@ def coreference(runs: Runs, sizes: Sizes) -> Section:
             Text(prose("coreference", pairs=sizes.pairs)),
             Verdict([sentences.coreference(subject.name, found.tables) for subject, found in runs]),
             Panels([figure], wide=True),
-            Table(
-                _together(runs, "coreference-held-out"), "Chosen on one half, scored on the other", units=_units("c")
-            ),
-            Table(_together(runs, "coreference-keys-held-out"), "The same over all tokens", units=_units("c")),
+            _pooled(runs, "coreference-held-out", "Chosen on one half, scored on the other"),
+            _pooled(runs, "coreference-keys-held-out", "The same over all tokens"),
             Command(
                 [
                     *each(runs, f"python -m probes.coreference {{}} --suite {SUITE} --n {sizes.pairs}"),
@@ -122,8 +133,8 @@ def meaning(runs: Runs, sizes: Sizes) -> Section:
             Text(prose("meaning", pairs=sizes.pairs)),
             Verdict(lines),
             Panels(panels),
-            Table(_together(runs, "sps"), "SPS; `even` is that of a head that looks everywhere alike", digits=5),
-            Table(_together(runs, "coherence"), "Coherence, in nats; share: of prompts with log-odds above 0"),
+            _pooled(runs, "sps", "SPS"),
+            _pooled(runs, "coherence", "Coherence, in nats"),
             Command(
                 [
                     *each(runs, f"python -m probes.sps {{}} --suite {SUITE} --n {sizes.pairs}"),
@@ -146,8 +157,8 @@ def ablation(runs: Runs, sizes: Sizes) -> Section:
         figure = draw.heads(scaled, "delta", i, factor * limit, unit=unit, signed=True, digits=digits)
         panels.append(Figure(subject.name, figure, f"change of the loss, {unit}; grey: it falls"))
     tables = [
-        Table(_front("ablation", found.tables["ablation"].drop(columns=["layer", "index", "scale"])),
-              f"{subject.name}: every head, largest effect first", digits=5, units=_units("a"))
+        _block("ablation", found.tables["ablation"].drop(columns=["layer", "index", "scale"]),
+               f"{subject.name}: every head, largest effect first")
         for subject, found in runs
     ]  # fmt: skip
     n, limited = int(runs[0][1].tables["ablation"]["n"].iloc[0]), sizes.documents
@@ -177,7 +188,7 @@ def following(runs: Runs, sizes: Sizes) -> Section:
         title = "change of what is due to the nouns, nats"
         figure = draw.dots([(subject.name, removed)], "who", "change", title, first=i, limits=limits)
         panels.append(Figure(subject.name, figure, "the first row is the head that follows the right noun", 300))
-        tables.append(Table(_front("following", table), f"{subject.name}: due to the nouns, and without a head"))
+        tables.append(_block("following", table, f"{subject.name}: due to the nouns, and without a head"))
     return Section(
         "The head that follows the right noun, and what is lost without it",
         [
@@ -214,8 +225,7 @@ def suppression(runs: Runs, sizes: Sizes) -> Section:
             ),
             Verdict([line for subject, found in runs for line in sentences.suppression(subject.name, found.tables)]),
             Panels(panels),
-            Table(_together(runs, "suppression-controls"), "At the smallest gate: selected heads and their controls",
-                  digits=5),
+            _pooled(runs, "suppression-controls", "At the smallest gate: selected heads and their controls"),
             Command(each(runs, command)),
         ],
     )  # fmt: skip
@@ -229,21 +239,14 @@ def each(runs: Runs, command: str) -> list[str]:
     return [command.format(subject.run) for subject, _ in runs]
 
 
-def _together(runs: Runs, name: str) -> pd.DataFrame:
+def _pooled(runs: Runs, name: str, title: str) -> TableBlock:
     """The table `name` of all runs, with the run's name first."""
-
-    parts = [_front(name, found.tables[name]).assign(run=subject.name) for subject, found in runs]
-    table = pd.concat(parts, ignore_index=True)
-    return table[["run", *(c for c in table if c != "run")]]
+    parts = [found.tables[name].assign(run=subject.name) for subject, found in runs]
+    return _block(name, pd.concat(parts, ignore_index=True), title, ("run",))
 
 
-def _front(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """The same columns, those that matter first."""
-    first = [c for c in FRONT.get(name, ()) if c in table]
-    return table[[*first, *(c for c in table if c not in first)]]
-
-
-def _units(which: str) -> dict[str, str]:
-    """Units of the columns, from the modules that made them."""
-
-    return short_units(LOSS, "delta") if which == "a" else short_units((*HEADS, *HELD_OUT))
+def _block(name: str, table: pd.DataFrame, title: str, first: Sequence[str] = ()) -> TableBlock:
+    """A table of the page, the columns that matter first."""
+    front = [c for c in (*first, *FRONT.get(name, ())) if c in table]
+    table = table[[*front, *(c for c in table if c not in front)]]
+    return TableBlock(table_of(table, f"demo/{name}", title, own=COLUMNS.get(name.split("-")[0], ())))

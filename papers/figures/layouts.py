@@ -17,7 +17,7 @@ WRITTEN = tuple(MEANINGS)[-3:]
 SIGNS = {"reproduced": "=", "different value": "≠", "contradicted": "≠", "no effect": "≈ 0", "inconclusive": "?"}
 """Behind a measured value; other verdicts stand there in words."""
 KEY = "= reproduced, ≠ contradicted or different, ≈ 0 no effect, ? inconclusive; in brackets 95 % intervals"
-ROW, PAPER, HERE = "", "printed", "here"
+ROW, SOURCE, PAPER, HERE = "row", "value", "printed", "here"
 
 
 @cache
@@ -45,7 +45,7 @@ def arranged(claims: pd.DataFrame, layout: Mapping[str, Any]) -> pd.DataFrame:
     said = claims.drop_duplicates("id").assign(cell=lambda rows: measured(rows)).set_index("id")
     lines = []
     for row in layout["rows"]:
-        printed, here = {ROW: row, " ": PAPER}, {ROW: "", " ": HERE}
+        printed, here = {ROW: row, SOURCE: PAPER}, {ROW: "", SOURCE: HERE}
         for column in layout["columns"]:
             name = cells(layout).get((row, column))
             one = None if name is None else said.loc[name]

@@ -16,8 +16,7 @@ from streamscope.instruments.table import Table
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.table import measured
 from streamscope.papers.claims.words import SMALL
-from streamscope.papers.demo.html import Page, Section, write_page
-from streamscope.papers.demo.html import Table as TableBlock
+from streamscope.papers.demo.html import Page, Section, TableBlock, write_page
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
 from streamscope.papers.figures.style import Style
@@ -147,8 +146,9 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
             parts[f"{paper}, table {number}: other claims about it" if layout else title] = table_of(rest)
         if own := own_tables(paper).get(number):
             parts[f"{paper}, table {number}: {own.title}"] = own.make(read(own, f"table {number}", None))
-        for heading, table in parts.items():
-            Table.plain(table, heading).print()
+        tables = {heading: Table.plain(rows, heading) for heading, rows in parts.items()}
+        for heading, table in tables.items():
+            table.print()
             if layout and heading == title:
                 print(KEY)
         if options.out is None:
@@ -160,7 +160,7 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
             text = "\n\n".join(f"## {heading}\n\n{rows}" for heading, rows in zip(parts, both, strict=True))
             write_text(paths[number], text.removeprefix("#") + (f"\n\n{KEY}\n" if layout else "\n"))
         else:
-            sections = [Section(heading, [TableBlock(table, wrap=True)]) for heading, table in parts.items()]
+            sections = [Section(heading, [TableBlock(one, wrap=True)]) for heading, one in tables.items()]
             made = f"python -m papers.{paper} --table {number}"
             lead = SMALL.replace("*", "") + (f" {KEY}." if layout else "")
             write_page(Page(title=title, lead=lead, sections=sections, footer=made), paths[number])

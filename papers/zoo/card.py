@@ -79,10 +79,8 @@ def lines_of(table: Table) -> list[dict[str, Any]]:
 
 def index(rows: list[dict[str, Any]]) -> str:
     """The table of all bundled models."""
-    table = printed(rows, bold="**")
-    lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
-    lines += ["| " + " | ".join(map(cell, one)) + " |" for one in table.itertuples(index=False)]
-    return "\n".join(["# Bundled models", "", *INDEX_NOTE, "", *lines, ""])
+    table = Table.plain(printed(rows, bold="**")).markdown()
+    return "\n".join(["# Bundled models", "", *INDEX_NOTE, "", table, ""])
 
 
 def printed(rows: list[dict[str, Any]], bold: str = "") -> pd.DataFrame:

@@ -93,6 +93,12 @@ FINEST = 8
 """Most decimals of a number with an interval; what is narrower is rounding."""
 
 
+def format_of(values: pd.Series) -> str:
+    """How the numbers of a column are shown that nothing describes; "" for texts."""
+    is_float, is_whole = pd.api.types.is_float_dtype(values), pd.api.types.is_integer_dtype(values)
+    return ".4f" if is_float else ",d" if is_whole else ""
+
+
 def finer(spec: str, width: float) -> str:
     """A format such as "+.4f", with two digits of an interval that is narrower than two units of its last."""
     sign, dot, decimals = spec.rstrip("f").partition(".")
@@ -171,11 +177,6 @@ def short_columns(columns: Sequence[Column], name: str = "") -> tuple[Column, ..
     return tuple(replace(one, name=names.get(one.name, one.name)) for one in columns)
 
 
-def short_units(columns: Sequence[Column], name: str = "") -> dict[str, str]:
-    """The units of `Table.short`."""
-    return {one.name: one.unit for one in short_columns(columns, name)}
-
-
 def counts(n: str, clusters: str) -> tuple[Column, Column]:
     """The columns n and clusters of `Estimates.wide`."""
     return (
@@ -224,10 +225,7 @@ class Table:
     @classmethod
     def plain(cls, frame: pd.DataFrame, title: str = "") -> "Table":
         """The table of a frame whose columns need no description, for the screen: they are titled by their names."""
-        kinds = ((pd.api.types.is_integer_dtype, "d"), (pd.api.types.is_float_dtype, ".4f"))
-        formats = [next((text for is_kind, text in kinds if is_kind(frame[name])), "") for name in frame]
-        names = zip(frame, formats, strict=True)
-        return cls(frame, tuple(key(name, name, name, format=text) for name, text in names), title=title)
+        return cls(frame, tuple(key(name, name, name, format=format_of(frame[name])) for name in frame), title=title)
 
     def column(self, name: str) -> Column:
         """The description of a column."""

@@ -5,11 +5,10 @@ training seed) is NaN in its column, and the row says so in a text column `undef
 
     ci_low, ci_high, p: one training seed in a group; r2: the mean response is the same at every gate
 
-Parquet keeps both. `printable` shows such a cell as "undefined", and any other NaN as "NaN (unexplained)".
+Parquet keeps both. A table (`instruments.table`) shows such a cell as "undefined", with the reason below.
 Corrections for several tests leave the cells out and count them (`instruments.stats.p_values`).
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -59,39 +58,3 @@ def mark(table: pd.DataFrame, columns: Sequence[str], where: ArrayLike, reason: 
     new[COLUMN] = [note({**reasons(b), **added}) if hit else b for b, hit in zip(before, rows, strict=True)]
     new.loc[rows, list(columns)] = np.nan
     return new
-
-
-def mask(table: pd.DataFrame) -> pd.DataFrame:
-    """True where the cell is undefined by construction, same rows and columns as the table."""
-    out = pd.DataFrame(False, index=table.index, columns=table.columns)
-    if COLUMN in table:
-        for row, text in enumerate(table[COLUMN]):
-            for column in reasons(text):
-                if column in out:
-                    out.iat[row, out.columns.get_loc(column)] = True
-    return out
-
-
-def printable(table: pd.DataFrame) -> pd.DataFrame:
-    """A copy for the screen: marked cells say "undefined", other NaN "NaN (unexplained)"; numbers stay numbers.
-
-    The column `undefined` is left out, too wide for a table: print `legend` below. Raises `InputError` for a marked
-    cell with a number.
-    """
-    marked = mask(table)
-    new = table.drop(columns=COLUMN, errors="ignore")
-    for column in new.columns:
-        missing = table[column].isna()
-        if (marked[column] & ~missing).any():
-            raise InputError(f"column {column!r} has a number in a cell marked undefined")
-        if missing.any():
-            text = np.where(marked[column], "undefined", "NaN (unexplained)")
-            new[column] = table[column].astype(object).where(~missing, text)
-    return new
-
-
-def legend(table: pd.DataFrame) -> str:
-    """One line per reason, "undefined (2 rows) p, t: reason", to print below the table; "" when all is defined."""
-    texts = table[COLUMN].to_list() if COLUMN in table else []
-    count = Counter(part for text in texts for part in text.split("; ") if part)
-    return "\n".join(f"undefined ({n} row{'s' if n > 1 else ''}) {part}" for part, n in count.items())

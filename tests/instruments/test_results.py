@@ -32,7 +32,7 @@ from streamscope.instruments.table import (
     described,
     key,
     quantity,
-    short_units,
+    short_columns,
 )
 from streamscope.instruments.undefined_cells import reasons
 
@@ -429,7 +429,7 @@ def test_parts_of_a_table_keep_their_reasons() -> None:
     names = ["name", "kind", "gain", "sd", "ci_low", "ci_high", "p", "kept", "undefined"]
     assert list(short) == names and short["sd"].tolist()[:3] == [0.5, -1.5, 1.0]
     assert reasons(short["undefined"][3]) == {"gain": "flat", "sd": "flat", "p": "flat"} and short["undefined"][0] == ""
-    units = short_units(table.columns, "gain")
+    units = {one.name: one.unit for one in short_columns(table.columns, "gain")}
     assert list(units) == names[:-1] and units["sd"] == "nats, between texts" and units["ci_low"] == "nats"
     columns = [replace(c, name=new, interval=None) for c, new in zip(table.columns, names[:-1], strict=True)]
     again = Table.noted(short, tuple(columns), "t")

@@ -1,7 +1,6 @@
 """Undefined cells stay undefined through marking, parquet, printing and corrections."""
 
 import gc
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,6 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments import undefined_cells as undefined
-from streamscope.instruments.parquet import write_table
 from streamscope.instruments.stats.p_values import correct
 
 NAN = float("nan")
@@ -22,41 +20,19 @@ def table() -> pd.DataFrame:
     )
 
 
-def test_mark_and_print() -> None:
+def test_marked_cells_are_missing_with_a_reason() -> None:
     raw = table()
     marked = undefined.mark(raw, ["delta", "p"], raw["layer"] == 5, "gating the last layer cannot change attention")
     assert marked["undefined"].tolist()[0] == ""
     assert marked["undefined"][1] == "delta, p: gating the last layer cannot change attention"
     assert np.isnan(marked["delta"][1:]).all() and raw["delta"][1] == 0, "the table given is left alone"
-    shown = undefined.printable(marked)
-    assert shown["delta"].tolist() == [0.1, "undefined", "undefined"]
-    assert undefined.legend(marked) == "undefined (2 rows) delta, p: gating the last layer cannot change attention"
-    assert undefined.legend(raw) == ""
 
 
-def test_unexplained_nan_is_loud() -> None:
-    assert undefined.printable(table())["p"].tolist() == [0.2, "NaN (unexplained)", 1]
-
-
-def test_a_table_without_gaps_prints_as_it_is() -> None:
-    full = table().fillna(1.0)
-    pd.testing.assert_frame_equal(undefined.printable(full.assign(undefined="")), full)
-
-
-def test_marks_add_up_and_the_mask_finds_them() -> None:
+def test_marks_add_up() -> None:
     twice = undefined.mark(
         undefined.mark(table(), ["p"], [False, True, True], "a"), ["delta"], [True, True, False], "b"
     )
     assert twice["undefined"].tolist() == ["delta: b", "p: a; delta: b", "p: a"]
-    mask = undefined.mask(twice)
-    assert mask["p"].tolist() == [False, True, True] and mask["delta"].tolist() == [True, True, False]
-    assert not mask["head"].any()
-
-
-def test_marks_survive_parquet(tmp_path: Path) -> None:
-    marked = undefined.mark(table(), ["p"], [False, True, False], "by construction")
-    write_table(marked, tmp_path / "t.parquet", units={}, about={})
-    pd.testing.assert_frame_equal(undefined.mask(pd.read_parquet(tmp_path / "t.parquet")), undefined.mask(marked))
 
 
 def test_note_and_reasons_are_inverse() -> None:
@@ -107,7 +83,6 @@ def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -
         (lambda: undefined.mark(table(), ["p"], [True], "x"), "3 rows but a mask"),
         (lambda: undefined.note({"p": "a; b"}), "without ';'"),
         (lambda: undefined.note({"p": " "}), "reason"),
-        (lambda: undefined.printable(table().assign(undefined="delta: why")), "number in a cell marked undefined"),
     ],
 )
 def test_bad_input_is_one_line(call, message: str) -> None:

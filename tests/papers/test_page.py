@@ -9,6 +9,8 @@ import plotly.graph_objects as go
 import pytest
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.table import Column, Table
+from streamscope.papers.comparison.tables import table_of
 from streamscope.papers.demo.html import (
     Command,
     Figure,
@@ -16,12 +18,11 @@ from streamscope.papers.demo.html import (
     Panels,
     Samples,
     Section,
-    Table,
+    TableBlock,
     Text,
     Token,
     TokenRow,
     Verdict,
-    cell,
     marked,
     render,
     write_page,
@@ -102,20 +103,19 @@ def test_a_table_joins_intervals_and_says_what_is_undefined() -> None:
             "undefined": ["", "ci_low, ci_high, p: one <case>"],
         }
     )
-    html = Table(frame, "Heads", units={"delta": "nats"}).html([])
-    assert "95 % interval" in html.replace("\u00a0", " ") and "ci high" not in html
-    assert "−0.600 … −0.400" in html and "&lt; 0.001" in html and "12,345" in html and "1.0e−5" in html
-    assert html.count(">undefined</span>") == 2
-    assert "one &lt;case&gt;" in html
-    assert 'title="nats"' in html
+    delta = Column(name="delta", title="Δ loss", unit="nats", doc="without the head", format=".3f")
+    html = TableBlock(table_of(frame, "lfa/heads", "Heads", own=(delta,))).html([])
+    assert 'title="without the head (nats)">Δ loss</th>' in html and "ci" not in re.findall(r"<th[^>]*>([^<]*)", html)
+    assert "−0.500 (−0.600 … −0.400)" in html and "&gt; 1e-4" not in html and ">0.0001<" in html and ">12345<" in html
+    assert html.count(">undefined</span>") == 1 and "Heads</p>" in html
+    assert "p: one &lt;case&gt;" in html
 
 
-@pytest.mark.parametrize(
-    ("value", "name", "text"),
-    [(True, "", "yes"), (0.0, "", "0"), (-3, "", "−3"), (0.25, "p_holm", "0.250"), (0.5, "pds", "0.500")],
-)
-def test_cells(value, name: str, text: str) -> None:
-    assert cell(value, 3, name) == text
+def test_words_of_a_table_are_marked_up_and_escaped() -> None:
+    frame = pd.DataFrame({"what": ["**bold** `code` <b>"], "n": [-1234]})
+    html = TableBlock(Table.plain(frame), wrap=True).html([])
+    assert "<b>bold</b> <code>code</code> &lt;b&gt;" in html and '<td class="n">−1,234</td>' in html
+    assert "title=" not in html and 'class="wrap"' in html and "caption" not in html
 
 
 def test_token_rows_join_a_word_and_sum_its_shares() -> None:

@@ -12,20 +12,19 @@ once and draws every figure in the colours of the page (page.css, page.js): a fi
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
-from streamscope.instruments.undefined_cells import legend, printable
+from streamscope.instruments.table import Table
 
 HERE = Path(__file__).parent
 INK, MUTED, LINE, SURFACE = "var(--ink)", "var(--muted)", "var(--line)", "var(--surface)"
@@ -127,58 +126,17 @@ class Panels(Block):
 
 
 @dataclass(frozen=True)
-class Table(Block):
-    """A table that scrolls inside itself. Cells without a value say "undefined", with the reasons below.
+class TableBlock(Block):
+    """A table that scrolls inside itself, with its title above and the reasons of undefined cells below."""
 
-    Neighbouring columns `x_low`, `x_high` become one, "x low … high" (of `ci`: "95 % interval").
-    """
-
-    frame: pd.DataFrame
-    caption: str = ""
-    digits: int = 3
-    units: dict[str, str] = field(default_factory=dict)
-    """Shown when the pointer rests on a column's name."""
+    table: Table
     wrap: bool = False
     """Break the lines of long cells, for a table that is mostly words."""
 
     def html(self, figures: list[Any]) -> str:
         """<table> in a scrolling box."""
-
-        shown = printable(self.frame)
-        columns: list[dict[str, Any]] = []
-        values: list[list[str]] = []
-        for name in shown:
-            stem = str(name).removesuffix("_low")
-            if str(name).endswith("_high") and f"{str(name).removesuffix('_high')}_low" in shown:
-                continue
-            label, cells = str(name), [cell(v, self.digits, str(name)) for v in shown[name]]
-            if stem != name and f"{stem}_high" in shown:
-                high = [cell(v, self.digits, str(name)) for v in shown[f"{stem}_high"]]
-                cells = [a if "undefined" in a else f"{a} … {b}" for a, b in zip(cells, high, strict=True)]
-                label = "95 % interval" if stem == "ci" else f"{stem} low … high"
-            numeric = pd.api.types.is_numeric_dtype(self.frame[name])
-            columns.append({"label": label.replace("_", " "), "numeric": numeric, "unit": self.units.get(name, "")})
-            values.append([Markup(one) for one in cells])
-        html: str = self._macro(self, columns, list(zip(*values, strict=True)), legend(self.frame))
+        html: str = self._macro(self, *self.table.cells(), self.table.legend())
         return html
-
-
-def cell(value: Any, digits: int, name: str = "") -> str:
-    """HTML of a table's cell: a true minus sign, thousands, p below 0.001 as such, two digits of what is very small."""
-    if isinstance(value, str):
-        text = marked(value)
-        return f'<span class="undefined">{text}</span>' if value in ("undefined", "NaN (unexplained)") else text
-    if str(value) in ("True", "False"):
-        return "yes" if value else "no"
-    number = float(value)
-    if number == int(number):
-        return f"{int(number):,}".replace("-", "−")
-    if name == "p" or name.startswith("p_"):
-        return "&lt; 0.001" if number < 0.001 else f"{number:.3f}"
-    if abs(number) < 10.0**-digits:
-        mantissa, exponent = f"{number:.1e}".split("e")
-        return f"{mantissa}e{int(exponent)}".replace("-", "−")
-    return f"{number:.{digits}f}".replace("-", "−")
 
 
 @dataclass(frozen=True)
