@@ -54,7 +54,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "probes.stats": ("instruments.stats",),
     "probes.stats.corrections": ("instruments.stats.p_values",),
     "probes.stats.permutations": ("instruments.stats.p_values",),
-    "probes.tables": ("instruments.parquet",),
+    "probes.tables": ("instruments.parquet", "instruments.table"),
     "probes.together": ("instruments.pool_results",),
     "probes.undefined": ("instruments.undefined_cells",),
 }

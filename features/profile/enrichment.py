@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom
 
-from streamscope.instruments.stats.p_values import correct
+from streamscope.instruments.stats.p_values import holm
 
 COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", "p", "p_holm")
 
@@ -40,5 +40,5 @@ def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> pd.Data
     if not tables:
         return pd.DataFrame(columns=COLUMNS)
     table = pd.concat(tables, ignore_index=True)
-    table["p_holm"] = correct(table["p"]).p
+    table["p_holm"] = holm(table["p"])
     return table.sort_values(["cluster", "p", "kind"], kind="stable", ignore_index=True)[list(COLUMNS)]

@@ -10,7 +10,6 @@ import pandas as pd
 
 from streamscope.instruments.table import Column, Table, format_of
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
-from streamscope.instruments.undefined_cells import reasons
 
 NOT_DESCRIBED = "not described"
 OWNERS = ("difference", "mean", "value", "delta", "change", "sps", "log_odds")
@@ -62,7 +61,4 @@ def table_of(
     shown = names or [one.name for one in columns if one.name not in ends]
     columns = [replace(one, shown=one.name in shown) for one in columns]
     columns.sort(key=lambda one: shown.index(one.name) if one.shown else len(shown))
-    texts = frame.get(UNDEFINED, [])
-    missing = {(i, name): why for i, text in enumerate(texts) for name, why in reasons(text).items() if name in frame}
-    frame = frame.drop(columns=UNDEFINED, errors="ignore").reset_index(drop=True)
-    return Table(frame, tuple(columns), missing, title)
+    return Table.noted(frame.reset_index(drop=True), tuple(columns), title)

@@ -15,7 +15,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.held_out import halves
-from streamscope.instruments.stats.p_values import correct
+from streamscope.instruments.stats.p_values import holm
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
@@ -187,7 +187,7 @@ def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
     p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
     edges = {"shuffled_95": np.quantile(dealt, 0.95, axis=0), "draws": len(dealt), "p_shuffled": p}
     found = found.assign(**edges)
-    found["p_shuffled_holm"] = correct(found["p_shuffled"]).p
+    found["p_shuffled_holm"] = holm(found["p_shuffled"])
     return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
 
 

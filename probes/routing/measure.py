@@ -13,7 +13,7 @@ from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
-from streamscope.instruments.stats.p_values import correct
+from streamscope.instruments.stats.p_values import holm
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.mixing import routing
@@ -166,7 +166,7 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
                     row["hub_p"] = (1 + (chance >= score.max() - 1e-12).sum()) / (1 + shuffles)
             rows.append({**row, "undefined": note(why)})
     table = pd.DataFrame(rows)
-    p = correct(table["hub_p"]).p if table["hub_p"].notna().any() else np.nan
+    p = holm(table["hub_p"]) if table["hub_p"].notna().any() else np.nan
     table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", p)
     whys = [reasons(text) for text in table["undefined"]]
     table["undefined"] = [note(why | ({"hub_p_holm": why["hub_p"]} if "hub_p" in why else {})) for why in whys]

@@ -33,7 +33,7 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
     statistic_interval,
 )
-from streamscope.instruments.stats.p_values import correct, rank_among
+from streamscope.instruments.stats.p_values import holm, rank_among
 from streamscope.instruments.stats.proportions import score_p, wilson
 
 Reasons = dict[tuple[int, str], str]
@@ -341,7 +341,7 @@ def estimate_all(
                 members.setdefault(c.family, []).append((name, i))
     for rows in members.values():
         if len({name for name, _ in rows}) > 1:
-            p = correct([found[name].frame["p"].iloc[i] for name, i in rows]).p
+            p = holm([found[name].frame["p"].iloc[i] for name, i in rows])
             for (name, i), corrected in zip(rows, p, strict=True):
                 found[name].frame.loc[i, "p_holm"] = corrected
     return found
@@ -380,7 +380,7 @@ def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) 
     for _, rows in families.groupby(families, sort=False).groups.items():
         p = frame.loc[rows, "p"]
         if p.notna().any():
-            frame.loc[rows, "p_holm"] = correct(p).p
+            frame.loc[rows, "p_holm"] = holm(p)
     for i, p in enumerate(frame["p"] if len(frame) else ()):
         if np.isnan(p) and (i, "p") in reasons:
             reasons.setdefault((i, "p_holm"), reasons[i, "p"])

@@ -54,9 +54,9 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
     strange = sorted(set(units) - set(table.columns))
     if strange:
         raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
-    schema = pa.Table.from_pandas(table, preserve_index=False)
-    told = {b"units": json.dumps(dict(units)).encode(), b"about": json.dumps(dict(about)).encode()}
-    whole = schema.replace_schema_metadata({**(schema.schema.metadata or {}), **with_checksum(told)})
+    rows = pa.Table.from_pandas(table, preserve_index=False)
+    meta = {b"units": json.dumps(dict(units)).encode(), b"about": json.dumps(dict(about)).encode()}
+    whole = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **with_checksum(meta)})
     write_atomically(path, lambda part: pq.write_table(whole, part, write_page_checksum=True))
 
 

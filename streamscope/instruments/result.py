@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.parquet import read_meta, read_parquet
 from streamscope.instruments.registry import discover
 from streamscope.instruments.table import Column, LongTable, Table, with_reasons, write_batches
-from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
-from streamscope.instruments.undefined_cells import reasons as read_reasons
 from streamscope.models.tensors import read_tensors, write_tensors
 
 FORMAT = 2
@@ -287,9 +285,9 @@ def _files_of(path: Path) -> set[Path]:
 
 
 def _columns(table: Table) -> dict[str, Any]:
-    told = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
-    told["long"] = isinstance(table, LongTable)
-    return {**told, "columns": [asdict(column) for column in table.columns]}
+    layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
+    columns = [asdict(column) for column in table.columns]
+    return {**layout, "long": isinstance(table, LongTable), "columns": columns}
 
 
 def _units(table: Table) -> dict[str, str]:
@@ -310,12 +308,12 @@ def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
         raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
 
 
-def _write(path: Path, frame: pd.DataFrame | LongTable, told: Mapping[bytes, bytes]) -> None:
+def _write(path: Path, frame: pd.DataFrame | LongTable, meta: Mapping[bytes, bytes]) -> None:
     """Parquet with schema metadata, under its name when it is complete."""
     if isinstance(frame, LongTable):
-        write_batches(path, frame.batches(), told)
+        write_batches(path, frame.batches(), meta)
     else:
-        write_batches(path, [pa.Table.from_pandas(frame, preserve_index=False)], told, dictionary=True)
+        write_batches(path, [pa.Table.from_pandas(frame, preserve_index=False)], meta, dictionary=True)
 
 
 def _write_text(path: Path, table: Table) -> None:
@@ -375,10 +373,8 @@ def _read_table(path: Path, result: str) -> Table:
     )
     if about.get("long"):
         return LongTable([path], columns, about["title"], most=about["most"])
-    frame = read_parquet(path).to_pandas()
-    told = frame.pop(UNDEFINED)
-    missing = {(i, name): why for i, text in enumerate(told) for name, why in read_reasons(text).items()}
-    return Table(frame, columns, missing, about["title"], about["by"], about["most"], tuple(about["per"]))
+    table = Table.noted(read_parquet(path).to_pandas(), columns, about["title"])
+    return replace(table, by=about["by"], most=about["most"], per=tuple(about["per"]))
 
 
 def _observed(

@@ -217,9 +217,12 @@ class Table:
 
     @classmethod
     def noted(cls, frame: pd.DataFrame, columns: tuple[Column, ...], title: str) -> "Table":
-        """The table of a frame whose text column `undefined` says why cells have no value (`undefined.note`)."""
-        texts = frame.get(UNDEFINED, [])
-        missing = {(i, name): why for i, text in enumerate(texts) for name, why in read_reasons(text).items()}
+        """The table of a frame whose text column `undefined` says why cells have no value (`undefined_cells.note`).
+
+        Reasons for columns that the frame does not have are left out.
+        """
+        found = ((i, read_reasons(text)) for i, text in enumerate(frame.get(UNDEFINED, [])))
+        missing = {(i, name): why for i, given in found for name, why in given.items() if name in frame}
         return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
 
     @classmethod
@@ -240,12 +243,12 @@ class Table:
         sd, ci_low, ci_high, p and p_holm, and the reasons of missing values as the text column `undefined`.
         """
         names = {f"{name}_{long}": short for long, short in SHORT.items()}
-        told = Table(
+        renamed = Table(
             self.frame.rename(columns=names),
             short_columns(self.columns, name),
             {(row, names.get(column, column)): why for (row, column), why in self.missing.items()},
         )
-        return with_reasons(told)
+        return with_reasons(renamed)
 
     def head(self, n: int = 20) -> "Table":
         """The first n rows."""
@@ -478,7 +481,7 @@ class LongTable(Table):
 
 
 def write_batches(
-    path: Path, batches: Iterable[pa.Table], told: Mapping[bytes, bytes], *, dictionary: bool = False
+    path: Path, batches: Iterable[pa.Table], meta: Mapping[bytes, bytes], *, dictionary: bool = False
 ) -> None:
     """Parquet of the batches one after the other, a row group for each, under its name when it is complete.
 
@@ -491,7 +494,7 @@ def write_batches(
         try:
             for batch in batches:
                 if writer is None:
-                    schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **told})
+                    schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **meta})
                     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
                     once = dictionary or texts
                     writer = pq.ParquetWriter(part, schema, use_dictionary=once, write_page_checksum=True)

@@ -16,7 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.p_values import correct
+from streamscope.instruments.stats.p_values import holm
 from streamscope.interventions.edits.mixing import (
     average_streams,
     constant_coefficients,
@@ -193,9 +193,9 @@ def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
         assert row["n"] == len(rows) and row["tokens"] == n
     modules = result.table("modules").frame
     for _, one in modules[modules["acts"] == "yes"].groupby("change"):
-        assert one["delta_p_holm"].to_numpy() == pytest.approx(correct(one["delta_p"]).p), "over modules of a change"
+        assert one["delta_p_holm"].to_numpy() == pytest.approx(holm(one["delta_p"])), "over modules of a change"
     every = result.table("everywhere").frame
-    assert every["delta_p_holm"].to_numpy() == pytest.approx(correct(every["delta_p"]).p), "over changes"
+    assert every["delta_p_holm"].to_numpy() == pytest.approx(holm(every["delta_p"])), "over changes"
     drawn = told[told["draws"] > 0]
     assert (
         set(drawn["change"]) == {"permute"}

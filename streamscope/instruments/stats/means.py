@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.instruments.stats.estimators import finite, ratio_of_sums, read_clusters
-from streamscope.instruments.stats.p_values import correct
+from streamscope.instruments.stats.p_values import holm
 from streamscope.instruments.stats.proportions import proportion
 from streamscope.instruments.stats.t_tests import clustered_t, constant
 from streamscope.instruments.undefined_cells import note, reasons
@@ -44,7 +44,7 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
 def with_holm(summary: pd.DataFrame, p: str = "p") -> pd.DataFrame:
     """Add the column `<p>_holm`: Holm's correction over the rows with a p; undefined where p is undefined."""
     new, corrected = summary.copy(), f"{p}_holm"
-    new.insert(new.columns.get_loc(p) + 1, corrected, correct(new[p]).p if new[p].notna().any() else NAN)
+    new.insert(new.columns.get_loc(p) + 1, corrected, holm(new[p]) if new[p].notna().any() else NAN)
     why = [reasons(text) for text in new["undefined"]]
     new["undefined"] = [note(r | ({corrected: r[p]} if p in r else {})) for r in why]
     return new
