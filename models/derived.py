@@ -28,14 +28,14 @@ def parent_of(folder: Path) -> dict[str, Any]:
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(data from config.json; preset, scale, seed, data, step, steps from manifest.json), as far as the parent has
-    them.
+    """(data from config.json; preset, scale, seed, data, step, steps, bos from manifest.json), as far as the parent
+    has them.
 
     `evaluation_shards` needs them to find the validation data of the original run.
     """
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json", Config)
-    names = ("preset", "scale", "seed", "data", "step", "steps")
+    names = ("preset", "scale", "seed", "data", "step", "steps", "bos")
     kept = {name: manifest[name] for name in names if name in manifest}
     return {name: config[name] for name in ("data",) if name in config}, kept
 

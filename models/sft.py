@@ -47,7 +47,7 @@ class Options:
     run: Annotated[str, tyro.conf.Positional] = ""
     """Run folder, or a bundled model, to start from."""
     data: Path | None = None
-    """JSONL with prompt and response on each line."""
+    """JSONL with prompt and response, or the messages of a chat, on each line."""
     valid: Path | None = None
     """JSONL for validation; default: 5 % of the prompts of --data, held out."""
     template: str | None = None

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Format number of config.json."""
 GENERATION = "generation_config.json"
-"""File of a run or Hugging Face folder with the tokens that end a generated text, if it is not BOS."""
+"""File of a run or Hugging Face folder with the tokens that end a generated text, if it is not BOS, and the sampling of
+its makers."""
 
 
 def write_tensors(
@@ -114,8 +115,9 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     if model.tokenizer is not None:
         model.tokenizer.save(folder / "tokenizer.json")
         metadata[TOKENIZER], default = model.tokenizer.sha256, (model.tokenizer.bos_id,)
-    if model.eos_ids == default:
+    if model.eos_ids == default and not model.sampling:
         (folder / GENERATION).unlink(missing_ok=True)
     else:
-        write_text(folder / GENERATION, json.dumps({"eos_token_id": list(model.eos_ids)}))
+        sampling = {**model.sampling, "do_sample": model.sampling.get("temperature") != 0} if model.sampling else {}
+        write_text(folder / GENERATION, json.dumps({**sampling, "eos_token_id": list(model.eos_ids)}))
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), metadata)

@@ -1,5 +1,6 @@
 """What the documents tell a reader to run is run: commands of the README, at a size that takes seconds."""
 
+import json
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ import pytest
 
 from streamscope.__main__ import commands, whole_name
 from streamscope.__main__ import main as streamscope
-from tests.tiny import corpus_text
+from tests.tiny import WORDS, corpus_text
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [f"docs/guides/{name}.md" for name in ("i_want_to", "training", "measuring")]
@@ -34,6 +35,7 @@ COMMANDS = [
 NAMES = commands()
 SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
+    "models.sft": ["--steps", "1", "--batch-size", "2"],
     "probes.heads": ["--sequences", "4", "--max-documents", "2"],
     "probes.phenomena": ["--only", "loss", "repeats", "--sequences", "4", "--max-documents", "4"],
     "interventions.ablate": ["--max-documents", "2", "--draws", "1"],
@@ -78,12 +80,14 @@ def typed(line: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """A reader's folder with a text and an instrument, and the commands that were run there, in their order."""
+    """A reader's folder with a text, pairs and an instrument, and the commands that were run there, in their order."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "book.txt").write_text(corpus_text(20, 3).replace("\n<|endoftext|>\n", " "))
     (folder / "chapters").mkdir()
     for i in range(2):
         (folder / "chapters" / f"{i}.txt").write_text(corpus_text(4, i).replace("<|endoftext|>", ""))
+    pairs = [{"prompt": f"Where is the {word}?", "response": f"The {word} is here."} for word in WORDS]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     guide = (ROOT / "docs" / "guides" / "new_instrument.md").read_text(encoding="utf-8")
     (folder / "previous.py").write_text(re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[0])
     return folder, []

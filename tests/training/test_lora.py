@@ -40,6 +40,8 @@ def chat_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save(folder)
     fields = {"eos_token_id": end, "do_sample": True, "temperature": 0.6, "top_p": 0.9}
     (folder / "generation_config.json").write_text(json.dumps(fields))
+    bos = "'<|im_start|>', which its own files do not add"
+    (folder / "manifest.json").write_text(json.dumps({"bos": bos}))
     return folder
 
 
@@ -213,7 +215,9 @@ def test_end_of_turn_template_and_context_survive_tuning_and_export(
     assert (out / "chat_template.jinja").read_text() == CHAT and model._text().chat_template == CHAT
     assert (out / "generation_config.json").read_text() == (chat_run / "generation_config.json").read_text()
     assert model.eos_ids == start.eos_ids and model.sampling == start.sampling == {"temperature": 0.6, "top_p": 0.9}
-    assert model.config.n_ctx == start.config.n_ctx
+    assert model.config.n_ctx == start.config.n_ctx and model.origin["bos"] == start.origin["bos"]
+    model.save(tmp_path / "saved")
+    assert load(tmp_path / "saved").sampling == model.sampling and load(tmp_path / "saved").eos_ids == model.eos_ids
     export(str(out), folder, native=True)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
