@@ -94,8 +94,8 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
 def holm(p: ArrayLike) -> np.ndarray:
     """Corrected p of one family, any shape, NaN where undefined: max over j ≤ i of (m−j+1) p_(j), at most 1.
 
-    Holm (1979): it controls the chance of any false rejection under any dependence. m counts the defined cells only: a cell that is
-    undefined by construction was never a test.
+    Holm (1979): it controls the chance of any false rejection under any dependence. m counts the defined cells only: a
+    cell that is undefined by construction was never a test.
 
     Raises `InputError` for p outside [0, 1] and for a family without a defined cell. The tests hold it against
     statsmodels' `multipletests`, which collects garbage at every call and took a fifth of a command's time.
