@@ -30,8 +30,6 @@ class ProportionDifference(NamedTuple):
     difference: float
     ci_low: float
     ci_high: float
-    only_this: int
-    only_reference: int
     p: float
     undefined: str = ""
 
@@ -155,8 +153,6 @@ def paired_proportions(
         difference=difference,
         ci_low=low,
         ci_high=high,
-        only_this=b,
-        only_reference=c,
         p=p,
         undefined=note(why),
     )

@@ -45,11 +45,6 @@ def welch_t(a: np.ndarray, b: np.ndarray) -> TTest:
     return TTest(difference, np.sqrt(va + vb), t, df, 2 * stdtr(df, -np.abs(t)))
 
 
-def spread(test: TTest) -> float:
-    """SE · √(df + 1): the standard deviation between clusters of one size, what `constant` values have none of."""
-    return float(test.error) * float(np.sqrt(test.df + 1))
-
-
 def constant(values: np.ndarray, scale: float | None = None) -> bool:
     """Whether values differ by no more than float64 rounds numbers of size `scale` (default: their own)."""
     scale = float(np.abs(values).max()) if scale is None else float(scale)
