@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Opened, Text
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
@@ -225,13 +225,6 @@ CANDIDATES = (
     PROBABILITY,
     Column(name="actual", title="true next token", unit="yes or no", doc="whether it is the next token of the prompt"),
 )  # fmt: skip
-
-
-def summary(found: pd.DataFrame) -> pd.DataFrame:
-    """The table of layers of `read`, with short names of the loss: sd, ci_low, ci_high."""
-    seen = seen_of(found)
-    estimates = estimate_all(seen.blocks, seen.contrasts)
-    return tables(LogitLens(), seen, estimates)["layers"].short("loss")
 
 
 def visible(piece: str, longest: int | None = None) -> str:

@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
 from streamscope.probes.attention import PATTERN
@@ -227,13 +227,3 @@ PAIRS = (
     key("head", "heads", "the two heads"),
     number("distance", "1 − cosine", "1 − cosine", "1 − cosine between their mean patterns", ".4f"),
 )  # fmt: skip
-
-
-def summary(sums: Sums) -> pd.DataFrame:
-    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
-    seen = seen_of(sums)
-    found = estimate_all(seen.blocks, seen.contrasts)
-    made = tables(Specialization(), seen, found)
-    parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
-    rows = [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts]
-    return pd.concat(rows, ignore_index=True)

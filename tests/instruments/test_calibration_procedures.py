@@ -19,7 +19,8 @@ from streamscope.instruments.stats.proportions import paired_proportions, propor
 from streamscope.instruments.stats.t_tests import clustered_t, welch_t
 from streamscope.models.hooks import Captures
 from streamscope.probes.linear.measure import GAINS, HITS
-from streamscope.probes.specialization.measure import Sums, summary
+from streamscope.probes.specialization.measure import Sums
+from tests.probes.test_specialization import summary
 
 torch.set_num_threads(1)
 S = 4000

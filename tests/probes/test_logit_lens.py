@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import estimate, estimate_all
 from streamscope.instruments.result import Result
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
@@ -23,7 +23,6 @@ from streamscope.probes.logit_lens.measure import (
     plan,
     read,
     seen_of,
-    summary,
     tables,
     visible,
 )
@@ -31,6 +30,13 @@ from tests.tiny import randomise
 
 torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """The table of layers of `read`, with short names of the loss."""
+    seen = seen_of(found)
+    estimates = estimate_all(seen.blocks, seen.contrasts)
+    return tables(LogitLens(), seen, estimates)["layers"].short("loss")
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])

@@ -11,15 +11,26 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import estimate_all
 from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.specialization import Specialization, main, measure
-from streamscope.probes.specialization.measure import Sums, hss, stream, summary
+from streamscope.probes.specialization.measure import Sums, hss, seen_of, stream, tables
 
 torch.set_num_threads(1)
 T = 8
 SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+def summary(sums: Sums) -> pd.DataFrame:
+    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
+    seen = seen_of(sums)
+    found = estimate_all(seen.blocks, seen.contrasts)
+    made = tables(Specialization(), seen, found)
+    parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
+    rows = [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts]
+    return pd.concat(rows, ignore_index=True)
 
 
 def summed(captures: Captures) -> pd.DataFrame:
