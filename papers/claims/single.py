@@ -2,7 +2,7 @@
 
     python -m papers.claims.single results/bundled_claims
 
-`claims.toml` in the folder says, per claim, which row of which table beside it holds what the claim is about, and on
+`claims.toml` in the folder says, per claim, which row of which table in it holds what the claim is about, and on
 which side of which limit it must lie. Of an order between architectures this says nothing: that needs training seeds.
 
     value       what was measured, with the 95 % interval of the table
@@ -12,7 +12,7 @@ which side of which limit it must lie. Of an order between architectures this sa
                 freedom less than independent cases; Holm over all claims of the folder
     direction   `papers.comparison.verdicts`, one training seed
 
-A curve whose span (`flat`) is not told from 0 has no shape to judge: it is not resolved, or negligible where the whole
+A curve whose span (`flat`) may be 0 has no shape to judge: it is not resolved, or negligible where the whole
 interval lies within ± the smallest effect of interest. Before all that the gate (`probes.phenomena`) is asked. `has`: a
 claim about something that is absent in the model gets "no such head". `does`: a claim about a task whose log-odds are
 not resolved above chance gets "the model cannot do the task". Beside the table `trained.json` says how the models of
@@ -52,7 +52,7 @@ class Span(TypedDict):
     value: str
 
 
-class Told(TypedDict):
+class SingleClaim(TypedDict):
     """A claim of `claims.toml`."""
 
     run: str
@@ -88,7 +88,7 @@ class Told(TypedDict):
 class File(TypedDict):
     """`claims.toml`."""
 
-    claim: tuple[Told, ...]
+    claim: tuple[SingleClaim, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +111,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.papers.comparison import TRAINED
     from streamscope.papers.comparison.tables import table_of, units
 
-    told = cast(File, read_toml(options.folder / CLAIMS, File, "give a folder with claims.toml"))
+    given = cast(File, read_toml(options.folder / CLAIMS, File, "give a folder with claims.toml"))
     check_own(options.folder / OUT, "papers.claims.single")
     check_writable(options.folder / OUT)
-    table = judged(told["claim"], options.folder, options.gate)
+    table = judged(given["claim"], options.folder, options.gate)
     columns = ("claim", "quantity", "difference", "p_holm", "direction")
     table_of(table, "claims/single", f"{len(table)} claims about one model each", columns).print()
     own = units(table, "claims/single")
@@ -123,27 +123,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"written {options.folder / OUT} and {TRAINED}")
 
 
-def judged(claims: Sequence[Told], folder: Path, gate: Path) -> "pd.DataFrame":
+def judged(claims: Sequence[SingleClaim], folder: Path, gate: Path) -> "pd.DataFrame":
     """One row per claim with its verdict. Raises `InputError` for a row that no key or two rows have."""
     from streamscope.papers.claims.judged import Tables
     from streamscope.papers.comparison.verdicts import OPPOSITE, with_verdicts
 
-    beside, gates = Tables(folder), Tables(gate.parent)
-    rows = [_row(one, beside, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
+    tables, gates = Tables(folder), Tables(gate.parent)
+    rows = [_row(one, tables, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
     instead = {
-        i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name) or flat(one, rows[i], beside))
+        i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name) or flat(one, rows[i], tables))
     }
     table = with_verdicts(rows, instead)
     n = table.pop("seeds")
     cases = " independent cases, one training seed"
-    said = table["direction"].str.replace(" seeds", cases, regex=False)
+    verdicts = table["direction"].str.replace(" seeds", cases, regex=False)
     for i, one in enumerate(claims):
-        if one.get("there_is") and said[i].startswith(OPPOSITE):
-            said[i] = f"{NO_HEAD}: {one['quantity']} of {one['run']} not {one['side']} {one.get('limit', '0')}"
-    return table.assign(clusters=n, direction=said)
+        if one.get("there_is") and verdicts[i].startswith(OPPOSITE):
+            verdicts[i] = f"{NO_HEAD}: {one['quantity']} of {one['run']} not {one['side']} {one.get('limit', '0')}"
+    return table.assign(clusters=n, direction=verdicts)
 
 
-def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
+def _row(one: SingleClaim, tables: "Tables", where: str) -> dict[str, Any]:
     """The row without its verdict (`papers.comparison.verdicts.measured`)."""
     from streamscope.instruments.undefined_cells import note, reasons
     from streamscope.papers.claims.judged import interval
@@ -151,7 +151,7 @@ def _row(one: Told, beside: "Tables", where: str) -> dict[str, Any]:
     from streamscope.papers.comparison.printed import SMALLEST, number
     from streamscope.papers.comparison.verdicts import measured
 
-    found = beside.row(Key(one["table"], tuple(one["row"].items()), one["value"], False), where)
+    found = tables.row(Key(one["table"], tuple(one["row"].items()), one["value"], False), where)
     text = one.get("limit", "0")
     limit, sign = number(text), 1.0 if one["side"] == "above" else -1.0
     value, (low, high) = float(found[one["value"]]), interval(one["value"], found)
@@ -186,7 +186,7 @@ def student(value: float, low: float, high: float, limit: float, clusters: int) 
     return float(2 * stats.t.sf(abs(value - limit) / half * stats.t.ppf(0.975, df), df))
 
 
-def flat(one: Told, row: dict[str, Any], beside: "Tables") -> str:
+def flat(one: SingleClaim, row: dict[str, Any], tables: "Tables") -> str:
     """That a curve does not show a span; "" where it does, or the claim is about no curve."""
     from streamscope.papers.claims.judged import interval
     from streamscope.papers.claims.ledger import Key
@@ -195,7 +195,7 @@ def flat(one: Told, row: dict[str, Any], beside: "Tables") -> str:
     if "flat" not in one:
         return ""
     of = one["flat"]
-    found = beside.row(Key(of["table"], tuple(of["row"].items()), of["value"], False), CLAIMS)
+    found = tables.row(Key(of["table"], tuple(of["row"].items()), of["value"], False), CLAIMS)
     low, high = interval(of["value"], found)
     spans = f"the curve spans {float(found[of['value']]):+.2g} ({low:+.2g} … {high:+.2g}) {one['unit']}"
     if -row["smallest"] <= low and high <= row["smallest"]:
@@ -203,7 +203,7 @@ def flat(one: Told, row: dict[str, Any], beside: "Tables") -> str:
     return f"not resolved: {spans}, no shape to judge" if low <= 0 <= high else ""
 
 
-def absent(one: Told, gates: "Tables", name: str) -> str:
+def absent(one: SingleClaim, gates: "Tables", name: str) -> str:
     """Why the gate leaves nothing to judge: what is spoken of is absent, or the task is at chance; "" otherwise."""
     from streamscope.papers.claims.judged import lacking
     from streamscope.papers.claims.ledger import Key

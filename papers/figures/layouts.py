@@ -42,13 +42,13 @@ def arranged(claims: pd.DataFrame, layout: Mapping[str, Any]) -> pd.DataFrame:
 
     `claims` are judged rows of the ledger that hold those of the layout.
     """
-    said = claims.drop_duplicates("id").assign(cell=lambda rows: measured(rows)).set_index("id")
+    judged = claims.drop_duplicates("id").assign(cell=lambda rows: measured(rows)).set_index("id")
     lines = []
     for row in layout["rows"]:
         printed, here = {ROW: row, SOURCE: PAPER}, {ROW: "", SOURCE: HERE}
         for column in layout["columns"]:
             name = cells(layout).get((row, column))
-            one = None if name is None else said.loc[name]
+            one = None if name is None else judged.loc[name]
             printed[column] = "" if one is None else one["printed"]
             here[column] = "" if one is None else measured_cell(one)
         lines += [printed, here]
