@@ -8,6 +8,8 @@
     python -m interventions.ablate runs/lfa --heads --size 5 --sets 100 --measures sps coherence --suite competing
     python -m interventions.ablate stories/pls --control stories/c2  and a control: differences, paired by document
     python -m interventions.ablate runs/a runs/b runs/c --heads     several runs: one table, and their mean
+    python -m interventions.ablate hf:FOLDER --screen attribution:30  the 30 heads with the largest gradient
+    python -m interventions.ablate hf:FOLDER --budget 10m            random heads, as many as ten minutes allow
 
 Each row is one head or a set of heads (--together: all given ones; --size K: every K of them, or --sets N random ones)
 at one scale: the output z is multiplied by the scale, and `delta` is the change of the loss in nats per token, with a
@@ -18,8 +20,14 @@ the sum over its heads alone; for the loss, a positive interaction means that th
 (LFA Eq. 8, `probes.coherence`) are compared prompt by prompt, with minimal pairs as units. Holm's p corrects over the
 heads or sets of one scale; p_rank is the rank of delta among the random sets. d is Cohen's d with pooled standard
 deviations, d_z with the standard deviation of the differences.
+
+On a large model, --screen attribution:N ranks all heads by one gradient, to first order Δ ≈ (g − 1) z · ∂loss/∂z, and
+measures the first N and --draws random heads exactly. The title says how well attribution ranks the random heads, and
+which of them has the largest effect that the screen missed. --budget measures as many heads, drawn at random, as the
+time allows, and the title names or counts the heads left out.
 """
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -57,6 +65,10 @@ class Ablate(Instrument):
     draws: Whole = 39
     """How many random sets of other heads each result is compared with. If fewer exist, all are used. 0 turns the
     comparison off."""
+    screen: str | None = None
+    """attribution:N measures the N heads with the largest attribution, and --draws random heads to test the screen."""
+    budget: str | None = None
+    """Time for the sweep, as 90s, 10m or 1h: measure as many heads as fit, drawn at random. Default: all."""
     seed: Seed = 0
     """Seed of the random sets, and of the row exchange for --method resample."""
 
@@ -88,6 +100,31 @@ class Ablate(Instrument):
             raise InputError(
                 "--sets draws sets of --size heads; give a --size of 2 or more (for single heads: random3:7)"
             )
+        if self.screen is not None or self.budget is not None:
+            name = "--screen" if self.screen is not None else "--budget"
+            if self.screen is not None and self.budget is not None:
+                raise InputError("--screen and --budget both choose heads: give one of them")
+            if self.together or self.size != 1 or {*self.measures} != {"loss"}:
+                raise InputError(f"{name} is for the loss of single heads: leave out --together, --size and --measures")
+            if self.screen is not None and (self.method != "zero" or self.draws < 3):
+                raise InputError("--screen needs --method zero, and --draws of at least 3 random heads to test it")
+            self.screened(), self.seconds()
+
+    def screened(self) -> int:
+        """N of --screen attribution:N, 0 without it; raises `InputError` for another text."""
+        method, _, n = (self.screen or "attribution:0").partition(":")
+        if method != "attribution" or not n.isdigit() or (self.screen and int(n) < 1):
+            raise InputError(f"--screen {self.screen}: give attribution:N, N the number of heads to measure exactly")
+        return int(n)
+
+    def seconds(self) -> float:
+        """The seconds of --budget, infinite without it; raises `InputError` for another text."""
+        if self.budget is None:
+            return float("inf")
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.budget)
+        if not found or not float(found[1]):
+            raise InputError(f"--budget {self.budget}: give a time such as 90s, 10m or 1.5h")
+        return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents if no loss is measured; prompts if nothing is measured or ranked on them."""

@@ -10,14 +10,18 @@ Log-odds fall where a loss rises, so their signs are reversed. A loss is not lin
 add up even if no head reads another. A head that cannot change the measure (SPS, in the last layer) counts as Δ = 0.
 """
 
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from scipy.stats import spearmanr
 
-from streamscope.cli.errors import unknown
+from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.about_model import readable, title_of
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Documents, Opened, Prompts
@@ -44,11 +48,14 @@ from streamscope.interventions.observe import (
     Losses,
     Observed,
     document_losses,
+    duration,
     observe_prompts,
 )
+from streamscope.interventions.patch.attribution import attribute_heads
 from streamscope.interventions.selection import pds_scores, pds_table
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
+from streamscope.models.sweep import Plan, pass_shares
 from streamscope.text.shards import TokenShards
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
@@ -67,13 +74,28 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
     name = title_of(model)
     if "loss" in how.measures:
         documents = data[Documents]
+        start, of = time.monotonic(), len(heads)
         make = _maker(how, model, lambda: document_rows(documents.batches()))
-        sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
+        note, pool = "", every_head(model)
+        if how.screen is not None:
+            screen = screen_heads(how, model, heads, documents)
+            groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
+            seen.extra = {"screen": screen}
+        elif how.budget is not None and {*scales} != {1.0}:
+            n = heads_within(how, model, heads, documents, scales, make, start + how.seconds())
+            if n < min(len(pool), of + how.draws):  # controls are measured too
+                pool = sorted(random.Random(how.seed).sample(heads, min(n, of)))
+                groups, left = [(head,) for head in pool], [head.label for head in heads if head not in pool]
+                names = f": {', '.join(left)}" if 0 < len(left) <= NAMED else ""
+                note = (
+                    f"; --budget {how.budget}: {len(pool)} of {of} heads, drawn at random, {len(left)} left out{names}"
+                )
+        sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed, pool=pool)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         add_losses(seen, sweep, losses, documents.units())
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
         what = f"loss {baseline:.4f} nats/token; {documents.title()}, {tokens:,} tokens"
-        seen.about["title"]["loss"] = f"{name}: {what}; {how.method} ablation; {_drawn(sweep)}"
+        seen.about["title"]["loss"] = f"{name}: {what}; {how.method} ablation; {_drawn(sweep)}{note}"
     if prompts:
         opened = data[Prompts]
         make = _maker(how, model, lambda: opened.aligned.tokens)
@@ -88,6 +110,8 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
 
 def with_resolved_heads(how: Ablate, data: Opened) -> Ablate:
     """These options with the heads given by name, so that a control ablates the same ones."""
+    if how.screen is not None or how.budget is not None:
+        raise InputError("--screen and --budget choose heads in one model: with --control, name --heads instead")
     return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(how, data.model, data)))
 
 
@@ -101,6 +125,77 @@ def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
         opened = data[Prompts]
         scores["pds"] = pds_scores(pds_table(model, opened.aligned, opened.tokenizer))
     return parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Heads ranked by attribution: d loss / d gate [layers, heads], the `best` by its size, and a random `sample`."""
+
+    attribution: Float[np.ndarray, "layers heads"]
+    best: tuple[Head, ...]
+    sample: tuple[Head, ...]
+    of: int
+    """Number of ranked heads."""
+
+    def guess(self, frame: pd.DataFrame) -> np.ndarray:
+        """(g − 1) times the attribution, for every row: Δ to first order."""
+        return (frame["scale"] - 1).to_numpy() * self.attribution[frame["layer"], frame["index"]]
+
+    def title(self, frame: pd.DataFrame) -> str:
+        """How well attribution ranks the random heads, and the largest effect that the screen missed, at each scale."""
+        lines = [f"; {len(self.best)} of {self.of} heads by attribution, and {len(self.sample)} at random"]
+        sample, best = ({head.label for head in heads} for heads in (self.sample, self.best))
+        for g, rows in frame[frame["head"].isin(sample)].groupby("scale", sort=False):
+            if g == 1:
+                continue
+            rho = float(spearmanr(rows["attribution"].abs(), rows["delta"].abs()).statistic)
+            at = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
+            lines.append(f"rank correlation of sizes among the random ones{at} {rho:.2f}")
+            missed = rows[~rows["head"].isin(best)]
+            if len(missed):
+                row = missed.loc[missed["delta"].abs().idxmax()]
+                value, low, high = (f"{row[f'delta{end}']:+.4f}" for end in ("", "_low", "_high"))
+                lines.append(f"largest effect missed among {len(missed)}: {row['head']} {value} ({low} … {high})")
+        return "; ".join(lines)
+
+
+def screen_heads(how: Ablate, model: Any, heads: Sequence[Head], documents: Any) -> Screen:
+    """The heads that --screen measures: those with the largest attribution, and `draws` random ones of all given."""
+    found = attribute_heads(model, documents.batches())
+    ranked = sorted(heads, key=lambda head: -abs(found[head.layer, head.head]))
+    sample = random.Random(how.seed).sample(sorted(heads), min(how.draws, len(heads)))
+    return Screen(found, tuple(ranked[: how.screened()]), tuple(sample), len(heads))
+
+
+NAMED = 12
+"""Largest number of left out heads that are named."""
+PILOT_HEADS, PILOT_TOKENS = 3, 1024
+"""The sweep that is timed for --budget."""
+
+
+def heads_within(
+    how: Ablate, model: Any, heads: Sequence[Head], documents: Any, scales: Sequence[float], make: MakeEdits, end: float
+) -> int:
+    """How many single heads, controls included, can be measured until the time `end`: a few of them on the first
+    documents are timed.
+
+    Raises `InputError` if fewer than two fit.
+    """
+    plans = [Plan(model, make([head], g)) for head in heads for g in scales if g != 1]
+    shares, lengths = pass_shares(model, [Plan(model, {}), *plans]), [len(row) - 1 for row in documents.rows()]
+    few = min(len(lengths), 1 + int(np.searchsorted(np.cumsum(lengths), PILOT_TOKENS)))
+    some = random.Random(how.seed).sample(range(len(plans)), min(len(plans), PILOT_HEADS))
+    start = time.monotonic()
+    document_losses(model, documents.only(range(few)).shards, [plans[i].edits for i in some])
+    seconds = time.monotonic() - start
+    rate = seconds / (sum(lengths[:few]) * (1 + shares[[i + 1 for i in some]].sum()))
+    left = (end - time.monotonic()) / (rate * sum(lengths)) - 1
+    n = int(left / (shares[1:].mean() * len(plans) / len(heads)))
+    if n < 2:
+        least = duration((1 + 2 * shares[1:].mean()) * rate * sum(lengths) + seconds)
+        more = "give more time or fewer --max-documents"
+        raise InputError(f"--budget {how.budget}: two heads take about {least}; {more}")
+    return n
 
 
 def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
@@ -119,11 +214,13 @@ def _drawn(sweep: Sweep) -> str:
 
 
 def sweep_of(
-    model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int
-) -> Sweep:
-    """Every group at every scale, `draws` random other sets of as many heads for each, and the heads of sets alone."""
+    model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int,
+    pool: Sequence[Head] | None = None,
+) -> Sweep:  # fmt: skip
+    """Every group at every scale, `draws` random other sets of as many heads of `pool` (default: all) for each, and the
+    heads of sets alone."""
     alone = [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
-    return plan(groups, scales, every_head(model), make, draws=draws, seed=seed, also=alone)
+    return plan(groups, scales, pool or every_head(model), make, draws=draws, seed=seed, also=alone)
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
@@ -244,11 +341,22 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
     units = ("documents", "documents") if percent is not None else (
         "prompts", "independent cases, or the fewest words of a kind if cases share words"
     )  # fmt: skip
+    title, screen = seen.about["title"][name], seen.extra.get("screen")
+    if screen is not None:
+        frame["attribution"] = screen.guess(frame)
+        best = frame["head"].isin([head.label for head in screen.best])
+        frame["selection"] = np.where(best, "attribution", "at random")
+        columns += SCREENED
+        title += screen.title(frame)
     several = "interaction" in frame
     by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
-    return Table(frame, (*columns, *counts(*units)), missing, seen.about["title"][name], by=by, most=MOST)
+    return Table(frame, (*columns, *counts(*units)), missing, title, by=by, most=MOST)
 
 
+SCREENED = (
+    number("attribution", "Δ by attribution", UNIT["loss"], "Δ to first order, (g − 1) z · ∂loss/∂z", "+.4f"),
+    key("selection", "selected by", "attribution: among the largest; at random: to test the screen", "word"),
+)
 HEADS = (
     key("head", "head", "the head, or the heads of a set", "layer and index"),
     number("layer", "layer", "layer", "counted from 0; −1 for a set", "d", False),

@@ -19,12 +19,14 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.interventions import observe
 from streamscope.interventions.ablate import Ablate, main
-from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.ablate import measure as ablate_measure
+from streamscope.interventions.ablate.measure import ablate_heads, heads_within
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.interventions.observe import document_losses
+from streamscope.interventions.patch.attribution import attribute_heads
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.head_spec import Head, every_head, parse_heads
 from streamscope.models.hooks import edit
 from streamscope.models.sweep import Plan, chunk_tokens, pass_shares
 from streamscope.models.training.data import evaluation_shards
@@ -312,3 +314,99 @@ def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
     for name, (argv, cases) in lines.items():
         import_module(f"streamscope.interventions.{name}").main(argv)
         assert re.search(rf"about \d+ s for \d+ edits on \d+ {cases}", capsys.readouterr().err), name
+
+
+@pytest.fixture
+def planted(tiny_run: Path):
+    """The trained model in which one head of layer 1 writes thirty times as much."""
+    model = load(tiny_run)
+    with torch.no_grad():
+        model.blocks[1].attn.o.weight[1] *= 30.0
+    return model
+
+
+def test_attribution_is_the_gradient_by_gates_on_every_head(measured, planted) -> None:
+    """A plain loop: z of every head times a gate of 1, the loss differentiated by the gates."""
+    model, shards = planted, measured[1]
+    gates = torch.ones(model.config.n_layers, model.config.n_heads, requires_grad=True)
+    total, n = 0.0, 0
+    for i in range(6):
+        ids = torch.as_tensor(shards.document(i)[: model.config.n_ctx + 1].tolist())[None]
+        names = {f"blocks.{layer}.attn.hook_z": gates[layer] for layer in range(len(gates))}
+        with edit(model, {name: lambda z, hook, g=g: z * g[:, None] for name, g in names.items()}):
+            log_p = model(ids[:, :-1])[0].log_softmax(-1)
+        total, n = total - log_p.gather(1, ids[0, 1:, None]).sum(), n + ids.shape[1] - 1
+    (expected,) = torch.autograd.grad(total / n, gates)
+    found = attribute_heads(model, document_batches(shards, model.config.n_ctx, 4, 6))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -> None:
+    model = planted
+    documents = Documents(max_documents=8)
+    whole = Ablate(draws=3).measure(model, documents).table().frame.set_index("head")
+    found = Ablate(screen="attribution:1", draws=3, seed=1).measure(model, documents).table()
+    frame = found.frame.set_index("head")
+    assert frame.index[frame["selection"] == "attribution"].tolist() == ["L1H1"] == [whole["delta"].abs().idxmax()]
+    assert 3 <= len(frame) <= 4
+    assert frame["delta"].to_numpy() == pytest.approx(whole.loc[frame.index, "delta"], abs=1e-6)
+    missed = frame.drop("L1H1")
+    row = missed.loc[missed["delta"].abs().idxmax()]
+    assert "; 1 of 8 heads by attribution, and 3 at random; rank correlation of sizes among" in found.title
+    line = f"{len(missed)}: {row.name} {row['delta']:+.4f} ({row['delta_low']:+.4f} … {row['delta_high']:+.4f})"
+    assert found.title.endswith(f"largest effect missed among {line}")
+
+
+def test_a_budget_measures_what_fits_and_names_the_rest(measured, monkeypatch) -> None:
+    model, _ = measured
+    documents, whole = Documents(max_documents=8), Ablate().measure(model, Documents(max_documents=8)).table()
+    assert Ablate(budget="1h").measure(model, documents).table().frame.equals(whole.frame)
+    monkeypatch.setattr(ablate_measure, "heads_within", lambda *_: 3)
+    found = Ablate(budget="10m", draws=2).measure(model, documents).table()
+    kept = found.frame["head"].tolist()
+    left = [head for head in whole.frame["head"] if head not in kept]
+    assert len(kept) == 3 and (found.frame["draws"] == 2).all(), "controls are among the heads that fit"
+    assert found.title.endswith(f"; --budget 10m: 3 of 8 heads, drawn at random, 5 left out: {', '.join(left)}")
+    assert found.frame["delta"].to_numpy() == pytest.approx(whole.frame.set_index("head").loc[kept, "delta"], abs=1e-6)
+
+
+def test_what_fits_is_reckoned_from_a_few_heads(measured, monkeypatch) -> None:
+    """With a clock of one second a pass and document, 8 heads of 8 documents cost the sum of their shares."""
+    model, _ = measured
+    how, heads = Ablate(budget="30s"), every_head(model)
+    documents, make = how.open(model, Documents(max_documents=8))[Documents], lambda some, g: scale_heads(some, g)
+    shares = pass_shares(model, [Plan(model, make([head], 0.0)) for head in heads])
+    now = [0.0]
+
+    def run(model, shards, sweep) -> None:
+        rows = sum(np.minimum(shards.lengths, model.config.n_ctx + 1) - 1)
+        now[0] += rows * (1 + pass_shares(model, [Plan(model, edits) for edits in sweep]).sum()) / 100
+
+    monkeypatch.setattr(ablate_measure, "document_losses", run)
+    monkeypatch.setattr(ablate_measure, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    tokens = sum(len(row) - 1 for row in documents.rows())
+    pilot = heads_within(how, model, heads, documents, (0.0,), make, 1e9) and now[0]
+    for n in (3, 5):
+        now[0], end = 0.0, pilot + tokens * (1 + (n + 0.5) * shares.mean()) / 100
+        assert heads_within(how, model, heads, documents, (0.0,), make, end) == n
+    now[0] = 0.0
+    with pytest.raises(InputError, match="--budget 30s: two heads take about .* s; give more time"):
+        heads_within(how, model, heads, documents, (0.0,), make, pilot + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"screen": "gradient:3"}, "give attribution:N"),
+        ({"screen": "attribution:0"}, "give attribution:N"),
+        ({"screen": "attribution:3", "budget": "1m"}, "give one of them"),
+        ({"screen": "attribution:3", "method": "mean"}, "--screen needs --method zero"),
+        ({"screen": "attribution:3", "size": 2}, "loss of single heads"),
+        ({"budget": "10"}, "such as 90s, 10m or 1.5h"),
+        ({"budget": "0m"}, "such as 90s, 10m or 1.5h"),
+        ({"budget": "1m", "measures": ("loss", "sps")}, "loss of single heads"),
+    ],
+)
+def test_a_screen_or_a_budget_that_cannot_be_is_refused(options, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        Ablate(**options)
