@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 
+import pandas as pd
 import torch
 
 from streamscope.__main__ import entry
@@ -42,6 +43,7 @@ def write(folder: Path) -> None:
         "instruments": instruments(),
         "conformance": conformance(),
         "claims": claims(),
+        "costs": costs(),
     }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(GENERATED + text, encoding="utf-8")
@@ -103,6 +105,20 @@ def presets() -> str:
 def claims() -> str:
     """Every claim of the papers with what was measured of it, from the ledgers and the result tables."""
     return markdown(judged(LEDGERS, RESULTS))
+
+
+def costs() -> str:
+    """What every instrument costs on a real model, from the table of `benchmarks.real_model`."""
+    rows = [
+        [f"`{r.instrument}`", f"`{r.arguments}`" if r.arguments else "", f"{r.memory:,.0f}", f"{r.cpu:.0f}",
+         f"{r.silence:.0f}", r.outcome]
+        for r in pd.read_parquet(RESULTS / "real_model" / "costs.parquet").itertuples()
+    ]  # fmt: skip
+    head = ["instrument", "options", "peak memory, MiB", "CPU, s", "longest silence, s", "outcome"]
+    return (
+        "# What instruments cost on a real model\n\nEach instrument on SmolLM2-135M (`make smollm2`), one thread, with "
+        "the little data of its row; `python -m benchmarks.real_model` measures it anew.\n\n" + table(head, rows)
+    )
 
 
 def conformance() -> str:

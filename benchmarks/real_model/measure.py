@@ -13,7 +13,9 @@ import pandas as pd
 from streamscope.benchmarks.real_model import Options
 from streamscope.cli.disk import check_writable
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.provenance import provenance
 from streamscope.instruments.registry import REGISTERED, discover
+from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table
 
 ARGUMENTS: dict[str, str] = {
@@ -40,7 +42,7 @@ ARGUMENTS: dict[str, str] = {
     "sps": "",
     "steer": "--a happy --b sad --max-documents 4 --scale 0 1 --draws 2",
     "steer_heads": "--groups L18.H6 --tasks gender-16 --scales 0 1 --draws 4 --measures task",
-    "suppress": "--max-documents 4 --k 2 --gates 1 0 --draws 2",
+    "suppress": "--k 2 --gates 1 0 --draws 2",
     "token_effects": "--heads L18.H6 --max-tokens 500",
 }
 """Little data for each instrument; FOLDER is a temporary one."""
@@ -96,7 +98,7 @@ def measure(options: Options) -> None:
     table = Table(pd.DataFrame(rows), COLUMNS, {}, f"What every instrument costs on {options.run}")
     print(table)
     if options.out is not None:
-        table.frame.to_parquet(options.out)
+        Result({"costs": table}, about={**provenance("cpu"), "run": options.run}).save(options.out)
 
 
 def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
