@@ -68,7 +68,7 @@ MOST = 40
 def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
     heads, prompts = _heads(how, model, data), [m for m in dict.fromkeys(how.measures) if m != "loss"]
-    groups = [heads] if how.together else head_sets(heads, how.size, how.sets, how.seed)
+    groups: Sequence[Sequence[Head]] = [heads] if how.together else head_sets(heads, how.size, how.sets, how.seed)
     scales = tuple(dict.fromkeys(float(g) for g in how.scale))
     seen = InstrumentData({}, {}, {"title": {}})
     name = title_of(model)
