@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
@@ -24,6 +25,9 @@ RESID = "resid"
 CHUNK = 32
 """Number of prompts whose activations are in memory at once."""
 
+MASSIVE = 8.0
+"""Norms above so many times the median are massive activations: in SmolLM2 the first " the", with 800 against 100."""
+
 Pool = Literal["mean", "last"]
 
 
@@ -33,6 +37,8 @@ class States:
 
     streams: tuple[str, ...]
     values: np.ndarray
+    left_out: int = 0
+    """Positions of massive activations, which no mean has."""
 
     @property
     def parallel(self) -> tuple[str, ...]:
@@ -71,8 +77,10 @@ def streams_of(model: Any, chosen: Sequence[str] = ()) -> tuple[str, ...]:
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:
     """Run token ids (BOS first) and pool the streams after every block over positions, in float64.
 
-    mean: over all positions except BOS, whose state no text can change. last: the last position. Memory: a `CHUNK` of
-    prompts and the result. Raises `InputError` for a row without a token after BOS, and for non-finite activations.
+    mean: over all positions except BOS, whose state no text can change, and those with massive activations (a norm of
+    the readout above `MASSIVE` times the prompt's median in some layer), which would hide the others. last: the last
+    position. Memory: a `CHUNK` of prompts and the result. Raises `InputError` for a row without a token after BOS, and
+    for non-finite activations.
     """
     if not rows or min(map(len, rows)) < 2:
         raise InputError("every prompt needs a token after BOS")
@@ -80,26 +88,37 @@ def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean"
     layers = model.cfg.n_layers
     found: list[np.ndarray] = []
     names: tuple[str, ...] = ()
+    left_out = 0
     for start in progress(range(0, len(rows), CHUNK)):
         some = [list(row) for row in rows[start : start + CHUNK]]
         hooks = tuple(f"blocks.{layer}.hook_{kind}_post" for kind in kinds for layer in range(layers))
         seen = run(model, Query(tokens=some, hooks=hooks)).hooks
         for i in range(len(some)):
+            resid = torch.stack([seen[f"blocks.{layer}.hook_{RESID}_post"][i] for layer in range(layers)])
+            keep = ordinary(resid)
+            left_out += int((~keep).sum()) if pool == "mean" else 0
             per_layer = []
             for layer in range(layers):
-                parts = {kind: pooled(seen[f"blocks.{layer}.hook_{kind}_post"][i], pool) for kind in kinds}
+                parts = {kind: pooled(seen[f"blocks.{layer}.hook_{kind}_post"][i], pool, keep) for kind in kinds}
                 names = tuple(n for kind, x in parts.items() for n in _names(kind, x))
                 per_layer.append(torch.cat([x.reshape(-1, x.shape[-1]) for x in parts.values()]))
             found.append(torch.stack(per_layer).cpu().numpy())
     values = np.stack(found)
     if not np.isfinite(values).all():
         raise InputError("the activations are not finite: the weights of this run are damaged")
-    return States(names, values)
+    return States(names, values, left_out)
 
 
-def pooled(x: Tensor, pool: Pool) -> Tensor:
-    """One prompt's activation [T, …, D] pooled over positions, float64 [(N,) D]."""
-    return x[1:].double().mean(0) if pool == "mean" else x[-1].double()
+def ordinary(resid: Float[Tensor, "L T D"]) -> Bool[Tensor, " T_minus_1"]:
+    """Which positions after BOS have no massive activation in any layer; all, if none is left."""
+    norm = resid[:, 1:].double().norm(dim=-1)
+    keep = (norm <= MASSIVE * norm.median(1, keepdim=True).values).all(0)
+    return keep | ~keep.any()
+
+
+def pooled(x: Tensor, pool: Pool, keep: Bool[Tensor, " T_minus_1"]) -> Tensor:
+    """One prompt's activation [T, …, D] pooled over the positions to `keep`, float64 [(N,) D]."""
+    return x[1:][keep].double().mean(0) if pool == "mean" else x[-1].double()
 
 
 def _names(kind: str, x: Tensor) -> list[str]:

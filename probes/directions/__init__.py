@@ -36,7 +36,7 @@ class Directions(Instrument):
     """
 
     pool: Literal["mean", "last"] = "mean"
-    """Mean over positions (without BOS), or the last position."""
+    """Mean over positions (without BOS and massive activations), or the last position."""
     draws: Whole = 20
     """Number of label shuffles for the controls; 0: none."""
     seed: Seed = 0

@@ -16,7 +16,7 @@ from streamscope.instruments.result import Result
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import ModelConfig, NoPositions
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import Query, capture, run
 from streamscope.models.train import main as train
 from streamscope.probes.directions import Directions, main
 from streamscope.probes.directions.choice import check_direction, read_direction
@@ -34,7 +34,7 @@ from streamscope.probes.directions.contrast import (
 )
 from streamscope.probes.directions.measure import best_layer, find, relate
 from streamscope.probes.stream_states import States, stream_states
-from tests.tiny import arguments
+from tests.tiny import arguments, randomise
 
 WORDS = 40
 
@@ -58,6 +58,20 @@ def texts(first: int, n: int = 60, seed: int = 0) -> list[list[int]]:
     """Rows of BOS and 4 to 11 words from `first` on."""
     rng = np.random.default_rng(seed)
     return [[0, *rng.integers(first, first + WORDS, rng.integers(4, 12)).tolist()] for _ in range(n)]
+
+
+def test_a_massive_activation_is_left_out_of_the_mean() -> None:
+    """One token a hundred times as long as the others: the mean is that of the other positions, and it is counted."""
+    model = randomise(build("gpt2", "tiny"), 0.02).eval()
+    with torch.no_grad():
+        model.embed.weight[7] *= 100
+    row = [0, 5, 9, 7, 12, 3]
+    found = stream_states(model, [row, [0, 5, 9, 4]])
+    seen = run(model, Query(tokens=[row], hooks=("blocks.*.hook_resid_post",))).hooks
+    states = torch.stack([x[0] for x in seen.values()])
+    assert found.left_out == 1
+    np.testing.assert_allclose(found.of("resid")[0], states[:, [1, 2, 4, 5]].double().mean(1), rtol=1e-5)
+    assert stream_states(model, [row], "last").left_out == 0
 
 
 @pytest.mark.parametrize("pool", ["mean", "last"])
