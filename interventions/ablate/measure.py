@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.about_model import readable, title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, say
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import (
     Contrast,
@@ -78,6 +78,7 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         make = _maker(how, model, lambda: document_rows(documents.batches()))
         note, pool = "", every_head(model)
         if how.screen is not None:
+            say(progress, f"{name}: ranking {of} heads by one gradient on {documents.title()}")
             screen = screen_heads(how, model, heads, documents)
             groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
             seen.extra = {"screen": screen}
