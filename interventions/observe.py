@@ -330,12 +330,10 @@ def _one_by_one(
 ) -> np.ndarray:
     """One run per edit, for models without segments."""
     found = []
-    forecast = Forecast(progress, model, [Plan(model, edits) for edits in [{}, *sweep]], 1, f"{len(wanted):,} cases")
-    for at, edits in enumerate(progress([{}, *sweep])):
+    for edits in progress([{}, *sweep]):
         logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
         assert logits is not None
         found.append(log_probs_at(torch.cat(logits), wanted.to(model.cfg.device)).cpu().numpy())
-        forecast([at], 1)
     return np.stack(found)
 
 

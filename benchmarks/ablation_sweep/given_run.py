@@ -1,7 +1,7 @@
 """`python -m benchmarks.ablation_sweep --run RUN`: a model of real size against TransformerLens, with memory.
 
-Each side runs in a process of its own, round by round: `python -m benchmarks.ablation_sweep.given_run` with the options
-as JSON, which prints seconds, MiB and the losses.
+Each side runs in a process of its own, round by round, with the options as JSON: `worker` prints seconds, MiB and the
+losses.
 """
 
 import json
@@ -37,7 +37,13 @@ def compare(options: Options) -> None:
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     for i in range(options.rounds):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-            words = [sys.executable, "-m", f"{__package__}.given_run", side, json.dumps(asdict(options))]
+            words = [
+                sys.executable,
+                "-c",
+                f"from {__name__} import worker; worker()",
+                side,
+                json.dumps(asdict(options)),
+            ]
             found[side].append(json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout))
     seconds = {side: [one["seconds"] for one in rounds] for side, rounds in found.items()}
     memory = {side: max(one["MiB"] for one in rounds) for side, rounds in found.items()}
@@ -111,5 +117,6 @@ def read(words: Mapping[str, Any]) -> Options:
     return Options(**given)
 
 
-if __name__ == "__main__":
+def worker() -> None:
+    """One side in this process: its name and the options are the arguments."""
     print(json.dumps(side(sys.argv[1], read(json.loads(sys.argv[2])))))

@@ -1,4 +1,4 @@
-"""Measure what every instrument costs on a real model: peak memory, CPU seconds, and the longest silence.
+"""Measure what every instrument costs on a real model: memory, CPU seconds and the longest silence.
 
     python -m benchmarks.real_model                            runs/smollm2, every instrument on little data
     python -m benchmarks.real_model --only ablate pds --out results/real_model/costs.parquet

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy.stats import spearmanr
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.about_model import readable, title_of
@@ -149,7 +148,7 @@ class Screen:
         for g, rows in frame[frame["head"].isin(sample)].groupby("scale", sort=False):
             if g == 1:
                 continue
-            rho = float(spearmanr(rows["attribution"].abs(), rows["delta"].abs()).statistic)
+            rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
             at = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
             lines.append(f"rank correlation of sizes among the random ones{at} {rho:.2f}")
             missed = rows[~rows["head"].isin(best)]

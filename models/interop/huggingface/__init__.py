@@ -1,4 +1,4 @@
-"""Open models of Hugging Face, folders and GGUF files, as ours: GPT-2, GPT-NeoX (Pythia), Llama and its relatives.
+"""Open Hugging Face folders and GGUF files as ours: GPT-2, GPT-NeoX (Pythia), Llama and relatives.
 
     python -m models.interop.huggingface ./pythia-70m --out runs/pythia
     python -m models.interop.huggingface SmolLM2-135M-Instruct.Q4_1.gguf --out runs/smollm2
