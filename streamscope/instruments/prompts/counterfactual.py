@@ -19,6 +19,8 @@ from streamscope.rooms import folder_of
 
 N = 200
 """Prompts of a suite, unless told otherwise."""
+MOST = 2000
+"""Repetitions in a row after which no new prompt is expected."""
 Spans = dict[str, tuple[int, int]]
 
 
@@ -147,10 +149,13 @@ def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
     `InputError` if the templates have fewer.
     """
     rng, prompts, texts = Random(f"{name} {seed}"), list[Prompt](), set[str]()
-    for group in range(60 * n):
-        rows = list(SUITES[name](rng))
+    group, repeated = -1, 0
+    while repeated < MOST:
+        group, rows = group + 1, list(SUITES[name](rng))
         if texts & {row["text"] for row in rows}:
+            repeated += 1
             continue
+        repeated = 0
         texts |= {row["text"] for row in rows}
         for row in rows:
             order = row.get("order")
