@@ -25,8 +25,9 @@ RESID = "resid"
 CHUNK = 32
 """Number of prompts whose activations are in memory at once."""
 
-MASSIVE = 8.0
-"""Norms above so many times the median are massive activations: in SmolLM2 the first " the", with 800 against 100."""
+MASSIVE = 5.0
+"""Norms above so many times the median are massive activations. In SmolLM2 they are the first word and the first " the"
+of a text: in 20 texts 7 to 11 times the median in layers 2 to 8, and all other tokens below 4 times."""
 
 Pool = Literal["mean", "last"]
 
