@@ -209,7 +209,7 @@ def test_attribution_adds_up(ours: Any, theirs: Any) -> None:
     ids = ours.to_tokens("Then Lily and Tom went home. Lily gave a ball to")
     answer, foil = (ours.to_single_token(name) for name in (" Tom", " Lily"))
     _, cache = ours.run_with_cache(ids)
-    parts = cache.logit_attrs(cache.decompose_resid(), answer, foil)[:, 0, -1]
+    parts = cache.logit_attrs(cache.decompose_resid(), answer, foil)[:, 0, -1].detach()
     want = logits_of(theirs, ids[0].tolist())[-1]
     assert float(parts.sum()) == pytest.approx(float(want[answer] - want[foil]), abs=1e-3) and want[answer] > want[foil]
     with torch.no_grad():
