@@ -17,7 +17,7 @@ from streamscope.instruments.data import Documents
 from streamscope.interventions import Ablate
 from streamscope.models import load
 from streamscope.models.describe import main as describe
-from streamscope.models.interop.huggingface.gguf import read_header
+from streamscope.models.interop.huggingface.gguf import read_header, read_tokenizer, their_config
 from streamscope.text.tokenizer import Tokenizer
 from tests.models import test_huggingface as cases
 
@@ -191,6 +191,45 @@ def test_what_no_part_computes_is_refused_by_name(tmp_path: Path) -> None:
     written("llama", tmp_path / "b.gguf", add_rope_dimension_count=4)
     with pytest.raises(InputError, match="rope.dimension_count = 4 is not supported"):
         load(f"gguf:{tmp_path / 'b.gguf'}")
+
+
+def test_every_field_of_rotary_positions_is_read_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written("llama", tmp_path / "a.gguf")
+    plain = read_header(tmp_path / "a.gguf")
+
+    def config(file: Any, **fields: Any) -> dict[str, Any]:
+        named = {f"llama.rope.{name.replace('__', '.')}": value for name, value in fields.items()}
+        return their_config(replace(file, fields={**file.fields, **named}))
+
+    linear = config(plain, scaling__factor=4.0)["rope_scaling"]
+    assert linear["rope_type"] == "linear" and linear["factor"] == 4.0, "the kind without a name is linear"
+    assert "rope_scaling" not in config(plain, scaling__type="none", scaling__attn_factor=1.0)
+    for name, value in (("scale_linear", 4.0), ("scaling__attn_factor", 1.2)):
+        with pytest.raises(InputError, match=f"rope.{name.replace('__', '.')}.* is not supported"):
+            config(plain, **{name: value})
+    rule = cases.LLAMA3 | {"rope_theta": 500000.0, "original_max_position_embeddings": 8192}
+    monkeypatch.setitem(cases.CASES, "llama-3", ("Llama", dict(cases.LLAMA, rope_parameters=rule)))
+    written("llama-3", tmp_path / "b.gguf")
+    with pytest.raises(InputError, match="'linear' with a tensor rope_freqs is not supported"):
+        config(read_header(tmp_path / "b.gguf"), scaling__type="linear", scaling__factor=4.0)
+
+
+@pytest.mark.parametrize(("words", "ids"), [("llama-bpe", [4]), ("qwen2", [3, 2])])
+def test_a_word_of_llama_3_that_is_a_token_is_not_merged(words: str, ids: list[int], tmp_path: Path) -> None:
+    """As `ignore_merges` in its tokenizer.json: no merge makes the last token of this vocabulary."""
+    written("llama", tmp_path / "a.gguf")
+    file = read_header(tmp_path / "a.gguf")
+    fields = {
+        "pre": words,
+        "tokens": ["<|endoftext|>", "a", "b", "ab", "abb"],
+        "merges": ["a b"],
+        "token_type": [3, 1, 1, 1, 1],
+    }
+    planted = replace(
+        file, fields={**file.fields, **{f"tokenizer.ggml.{name}": value for name, value in fields.items()}}
+    )
+    tokenizer = read_tokenizer(planted)
+    assert tokenizer is not None and tokenizer.encode("abb", bos=False) == ids
 
 
 def text(x: str) -> bytes:

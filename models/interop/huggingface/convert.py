@@ -37,7 +37,7 @@ READ = (
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Suffixes of buffers in older files: causal masks and wavelengths."""
 REMEDY = "download it again"
-READER = 4
+READER = 5
 """Version of the reading rules; cached runs of other versions are not used."""
 
 

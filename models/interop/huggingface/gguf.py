@@ -41,7 +41,9 @@ FIELDS = {
 }  # fmt: skip
 """Fields of an architecture, and their names in config.json."""
 READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
-"""Fields that must agree with others. Those that begin with rope.scaling. are read as the rule of rotary positions."""
+"""Fields that must agree with others."""
+ROPE = "rope.scaling."
+"""Beginning of the fields that are the rule of rotary positions."""
 ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
 """Architectures that are read, and whether their rows of queries and keys are stored in pairs (RoPE's other layout)."""
 SPLIT_DIGITS = (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False))
@@ -277,7 +279,7 @@ def their_config(file: Gguf) -> dict[str, Any]:
     """The config.json that describes a file. Raises `InputError` for fields that no part computes."""
     kind = _architecture(file)
     own = {name.removeprefix(f"{kind}."): x for name, x in file.fields.items() if name.startswith(f"{kind}.")}
-    scaling = {name.removeprefix("rope.scaling."): own.pop(name) for name in list(own) if name.startswith("rope.sc")}
+    scaling = {name.removeprefix(ROPE): own.pop(name) for name in list(own) if name.startswith(ROPE)}
     if unknown := sorted(own.keys() - FIELDS.keys() - set(READ_TOO)):
         raise InputError(f"{file.path}: {kind}.{unknown[0]} is not supported; {HOW}")
     if "token_embd.weight" not in file.tensors:
@@ -302,9 +304,13 @@ def their_config(file: Gguf) -> dict[str, Any]:
 def _rope_rule(file: Gguf, scaling: Mapping[str, Any], theirs: Mapping[str, Any], width: int) -> dict[str, Any]:
     """`rope_scaling` of config.json; Llama 3's is only stored as its factors (tensor rope_freqs)."""
     base = {"rope_theta": theirs.get("rope_theta", 10_000.0)}
+    kind = scaling.get("type", "linear" if scaling.get("factor") else "none")  # as in llama.cpp
+    if scaling.get("attn_factor", 1.0) != 1.0:
+        raise InputError(f"{file.path}: {ROPE}attn_factor = {scaling['attn_factor']} is not supported, only 1; {HOW}")
     if "rope_freqs.weight" not in file.tensors:
-        kind = scaling.get("type", "none")
         return {} if kind == "none" else {"rope_type": kind, "factor": scaling.get("factor"), **base}
+    if kind != "none":
+        raise InputError(f"{file.path}: {ROPE}type = {kind!r} with a tensor rope_freqs is not supported; {HOW}")
     factors = tensor(file, "rope_freqs.weight").double()
     theta = base["rope_theta"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     known = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -334,7 +340,9 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
     tokens, merges = (file.field(f"tokenizer.ggml.{name}", list) for name in ("tokens", "merges"))
     try:
         pairs = [tuple(merge.split(" ")) for merge in merges]
-        backend = Backend(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs))
+        vocab = {token: i for i, token in enumerate(tokens)}
+        # the tokenizer of Llama 3 does not merge a word that is a token
+        backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=words == "llama-bpe"))
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"{file.path}: its tokens and merges do not fit ({error}); {remedy}") from None
     backend.pre_tokenizer = pre_tokenizers.Sequence(list(WORDS[words]))
