@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.forward_ad import unpack_dual
 
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand
@@ -32,13 +33,14 @@ core of an AMD EPYC with AVX-512, width 576: 104 against 93 GFLOPS in the FFN, 9
 
 
 def prefers_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether x Wᵀ is computed by oneDNN: in fp32, without autocast, gradients and compilation."""
+    """Whether x Wᵀ is computed by oneDNN: in fp32, without autocast, gradients (forward-mode too) and compilation."""
     return (
         weight.numel() >= ONEDNN
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
         and torch.backends.mkldnn.is_available()
+        and all(unpack_dual(t).tangent is None for t in (x, weight))  # its product would drop them in silence
     )
 
 

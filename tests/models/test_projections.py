@@ -218,6 +218,7 @@ def test_products_are_not_padded_on_a_cpu() -> None:
         assert not projections.gains_from_padding(torch.zeros(2, 12))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jvp itself uses it
 def test_a_large_product_without_a_gradient_is_that_of_torch() -> None:
     """oneDNN's kernel in fp32: up to rounding, for any layout, few rows, no rows and values that are not finite."""
     torch.manual_seed(0)
@@ -233,6 +234,12 @@ def test_a_large_product_without_a_gradient_is_that_of_torch() -> None:
             found = projections.linear(x, w, bias)
         assert found.shape == exact.shape
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-4)
+    with torch.no_grad():  # which does not switch forward-mode gradients off
+        x, v = wide[..., :512], torch.randn(5, 7, 512)
+        tangent = torch.func.jvp(lambda x: projections.linear(x, w, bias), (x,), (v,))[1]
+        of_weight = torch.func.jvp(lambda w: projections.linear(x, w, bias), (w,), (w.sin(),))[1]
+    assert torch.equal(tangent, torch.nn.functional.linear(v, w))
+    assert torch.equal(of_weight, torch.nn.functional.linear(x, w.sin()))
     wide[0, 0, 3] = torch.nan
     with torch.no_grad():
         found = projections.linear(wide[..., :512], w)
