@@ -43,7 +43,10 @@ class LensConfig:
 
     @property
     def normalization_type(self) -> str:
-        """Raises `InputError`: TransformerLens' own `ActivationCache` asks for this in order to apply a norm."""
+        """Raises `InputError`: TransformerLens' own `ActivationCache` asks for this in order to apply a norm.
+
+        It is no `AttributeError`, because tools that read it with a default would then apply no norm or another one.
+        """
         raise InputError(
             "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "
             "streamscope.models.interop.activation_cache, or the cache that run_with_cache gives"

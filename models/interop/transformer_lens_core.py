@@ -35,7 +35,7 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def _bare(*packages: str) -> Iterator[None]:
-    """In the block, packages are only folders of their modules; those that are imported already stay as they are."""
+    """In the block, packages are only folders of their modules; packages that are already imported do not change."""
     for name in packages:
         if name not in sys.modules and (spec := find_spec(name)) is not None:
             _BARE[name] = sys.modules[name] = module_from_spec(spec)

@@ -1,7 +1,7 @@
 """Random numbers inside a forward pass, equal with and without compilation.
 
-They come from torch's global generator, whose state is in a run's checkpoint. The operators are opaque to the compiler:
-so a compiled block draws the same numbers, and avoids the compiler's own CPU generator, which is slow.
+They come from torch's global generator, whose state is in a run's checkpoint. The operators are opaque to the compiler,
+so a compiled block draws the same numbers. They also avoid the compiler's own CPU generator, which is slow.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""LoRA: tune a matrix of low rank beside each chosen projection, and leave the model's own weights as they are.
+"""LoRA: train an update of low rank for each chosen projection; the model's own weights are frozen.
 
     W' = W + (α / r) B A        A [r, d_in], B [d_out, r]; Hu et al. 2021, "LoRA", arXiv 2106.09685, §4.1
 
@@ -37,7 +37,8 @@ class Lora(nn.Module):
 def add_lora(model: nn.Module, rank: int, alpha: float, names: Sequence[str], seed: int) -> int:
     """Freeze the model and add adapters to its dense projections with these names; returns their parameters.
 
-    "all" names every dense projection. Raises `InputError` for a name without one, and a rank above a matrix's own.
+    "all" names every dense projection. Raises `InputError` for a name that no dense projection has, and for a rank
+    above the smaller side of a matrix.
     """
     dense = {path: m for path, m in model.named_modules() if isinstance(m, DenseProjection)}
     known = sorted({path.rpartition(".")[2] for path in dense})

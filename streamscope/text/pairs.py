@@ -173,7 +173,7 @@ def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple
 
 
 def messages_of(row: Row) -> Chat:
-    """A chat as it is, and a pair as a question with its answer."""
+    """The messages of a chat; of a pair, a question and its answer."""
     if not isinstance(row, tuple):
         return row
     return [{"role": "user", "content": row[0]}, {"role": "assistant", "content": row[1]}]
@@ -203,9 +203,10 @@ def hold_out(pairs: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row
 class PairWindows:
     """Windows of pairs, with the interface of `text.shards.Windows`.
 
-    document: one pair per window. stream: as many whole pairs as fit into n_ctx, in the order of the file; the BOS that
-    ends one starts the next, and attention sees earlier pairs, as in packed pretraining. Inputs are padded on the right
-    with the padding token, targets with −100: to the longest window of the batch, or to n_ctx if `fixed`.
+    document: one pair per window. stream: as many whole pairs as fit into n_ctx, in the order of the file. The token
+    that ends a pair is only a target; the next input is the BOS of the next pair. Attention sees earlier pairs, as in
+    packed pretraining. Inputs are padded on the right with the padding token, targets with −100: to the longest window
+    of the batch, or to n_ctx if `fixed`.
     """
 
     def __init__(

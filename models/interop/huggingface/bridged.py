@@ -275,8 +275,8 @@ def _wrong_sums(model: Bridged, expected: Tensor, folder: Path) -> frozenset[str
         return model.adapter.apply_output_logits_transform(state @ model.W_U + model.b_U), logits
 
     def of_layers(name: str, parts: Tensor) -> tuple[Tensor, Tensor]:
-        """(the stream after every layer as a sum over parts, as it is); what the parts lack is a bias, if the same
-        everywhere."""
+        """(the stream after every layer as a sum over parts, the stream itself). What the parts lack counts as a bias
+        if it is the same everywhere."""
         written = torch.stack([cache[name, at] for at in layers])
         lacking = written - parts.unflatten(0, (len(layers), -1)).sum(1)
         rest = torch.stack([cache["resid_pre", at] + cache["attn_out", at] + cache["mlp_out", at] for at in layers])

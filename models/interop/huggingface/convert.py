@@ -101,8 +101,8 @@ def foreign(name: str) -> Path | None:
 def files_read(folder: Path) -> list[Path]:
     """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
     if (file := gguf_file(folder)) is not None:
-        beside = file.with_name("tokenizer.json")
-        return [file, beside] if beside.is_file() else [file]
+        tokenizer = file.with_name("tokenizer.json")
+        return [file, tokenizer] if tokenizer.is_file() else [file]
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
@@ -277,7 +277,7 @@ def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """generation_config.json of a run, Hugging Face folder or GGUF file, {} without one."""
+    """generation_config.json of a run, Hugging Face folder or GGUF file; {} if it does not exist."""
     if (file := gguf_file(folder)) is not None:
         return gguf.generation(gguf.read_header(file))
     path = folder / GENERATION
@@ -311,15 +311,15 @@ def read_sampling(folder: Path) -> dict[str, Any]:
     Raises `InputError` for an option that is not a number.
     """
     fields = read_generation(folder)
-    told = {name: fields[name] for name in SAMPLING if fields.get(name) is not None}
-    for name, value in told.items():
+    options = {name: fields[name] for name in SAMPLING if fields.get(name) is not None}
+    for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{folder / GENERATION}: {name} must be a number, got {value!r}")
-    if told and fields.get("do_sample") is False:
-        told["temperature"] = 0
-    if told.get("top_k") == 0:  # the library's name for all tokens
-        told.pop("top_k")
-    return told
+    if options and fields.get("do_sample") is False:
+        options["temperature"] = 0
+    if options.get("top_k") == 0:  # the library's name for all tokens
+        options.pop("top_k")
+    return options
 
 
 def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:

@@ -324,7 +324,7 @@ def llama(
 
 
 def sliding(theirs: Theirs, default: int | None) -> int:
-    """The window of attention, 0 without one."""
+    """The window of attention in tokens; 0 if every query sees all keys before it."""
     window = theirs.get("sliding_window", default)
     if window is not None and (type(window) is not int or window < 1):
         raise InputError(f"sliding_window must be a number of tokens or null, got {window!r}")

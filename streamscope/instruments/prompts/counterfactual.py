@@ -18,7 +18,7 @@ from streamscope.instruments.prompts.suite import Prompt, Suite, last_word, orde
 from streamscope.rooms import folder_of
 
 N = 200
-"""Prompts of a suite, unless told otherwise."""
+"""Default number of prompts of a suite."""
 MOST = 2000
 """Repetitions in a row after which no new prompt is expected."""
 Spans = dict[str, tuple[int, int]]
@@ -76,7 +76,7 @@ def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
 
 
 def _induction(rng: Random) -> Iterator[dict[str, Any]]:
-    """A list of names said again: the next is the name that followed before, which the corrupted list exchanges."""
+    """A repeated list of names: the answer is the name that came next before. The corrupted list has another there."""
     names = rng.sample([*templates()["names"]["female"], *templates()["names"]["male"]], 6)
     sentence, n = rng.choice(templates()["induction"]["sentences"]), rng.randrange(1, 5)
     target, rival = names[n], names[5]
