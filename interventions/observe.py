@@ -80,11 +80,11 @@ def ticks(progress: Progress, total: int) -> Callable[[int], None]:
 
 
 FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
-"""A sweep is timed for so long, then announced if it takes longer than this."""
+"""A sweep is timed for `FIRST_SECONDS`. If it will take more than `LONG_SECONDS`, its duration is announced."""
 
 
 class Forecast:
-    """Says on stderr what a sweep will cost, once it has run for `FIRST_SECONDS`; nothing of a short one.
+    """Says on stderr how long a sweep will take, once it has run for `FIRST_SECONDS`; a short one is not announced.
 
     Call it with the members of the sweep that have finished a batch, and the padded tokens of the batch.
     """
@@ -112,7 +112,7 @@ def duration(seconds: float) -> str:
 
 
 def peak_gigabytes() -> float:
-    """Largest memory of the process so far, in GB: of the GPU where there is one in use."""
+    """Largest memory of the process so far, in GB; if a GPU is in use, its memory."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 1e9
     return peak_resident_bytes() / 1e9
@@ -198,7 +198,9 @@ def document_losses(
         for part in _parts(*batch, size)
     ]  # fmt: skip
     done = ticks(progress, len(batches) * (1 + len(variants)))
-    forecast = Forecast(progress, model, plans, sum(tokens.numel() for _, tokens, _ in batches), f"{n:,} documents")
+    others = [Plan(model, {}) for variant in variants if not isinstance(variant, Mapping)]  # a whole pass each
+    padded = sum(tokens.numel() for _, tokens, _ in batches)
+    forecast = Forecast(progress, model, [*plans, *others], padded, f"{n:,} documents")
     for index, tokens, targets in batches:
 
         def finished(members: Sequence[int], tokens: int = tokens.numel()) -> None:
@@ -212,12 +214,14 @@ def document_losses(
         baseline[index] = unedited[0]
         for at, value in zip(edited, values, strict=True):
             found[:, at, index] = value
+        other = len(plans)
         for at, variant in enumerate(variants):
             if isinstance(variant, StreamTransformer):
                 x = variant.readout(variant.segment(variant.embed_tokens(tokens)))
                 place = {} if along is None else {last: x.double() @ along}
                 found[:, at, index] = sums(variant.ln_final(x), place, variant.head)
-                done(1)
+                finished([other])
+                other += 1
     done(0)
     out = Losses(baseline, edited_loss, divergence, shift, tokens_of)
     for name in ("baseline", "edited", "kl"):
