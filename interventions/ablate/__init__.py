@@ -23,8 +23,11 @@ deviations, d_z with the standard deviation of the differences.
 
 On a large model, --screen attribution:N ranks all heads by one gradient, to first order Δ ≈ (g − 1) z · ∂loss/∂z, and
 measures the first N and --draws random heads exactly. The title says how well attribution ranks the random heads, and
-which of them has the largest effect that the screen missed. --budget measures as many heads, drawn at random, as the
-time allows, and the title names or counts the heads left out.
+the largest effect among those that it did not select. Heads that were not measured may have larger ones.
+
+--budget measures as many heads, drawn at random, as the time allows. Controls are drawn from the measured heads. The
+title names or counts the heads left out. Several runs may measure different heads: the table `head_selection` says
+which, and there is then no mean over runs.
 """
 
 import re

@@ -33,9 +33,19 @@ from streamscope.instruments.observations import (
     estimate,
     estimate_all,
 )
+from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.controls import IDENTITY, NO_DRAWS, RANK_COLUMNS, Sweep, beside_draws, head_sets, plan
+from streamscope.interventions.controls import (
+    IDENTITY,
+    NO_DRAWS,
+    RANK_COLUMNS,
+    Sweep,
+    beside_draws,
+    head_sets,
+    plan,
+    random_sets,
+)
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
@@ -84,12 +94,13 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         elif how.budget is not None and {*scales} != {1.0}:
             n = heads_within(how, model, heads, documents, scales, make, start + how.seconds())
             if n < min(len(pool), of + how.draws):  # controls are measured too
-                pool = sorted(random.Random(how.seed).sample(heads, min(n, of)))
-                groups, left = [(head,) for head in pool], [head.label for head in heads if head not in pool]
+                kept, pool = within_budget(how, heads, pool, n)
+                groups, left = [(head,) for head in kept], [head.label for head in heads if head not in kept]
                 names = f": {', '.join(left)}" if 0 < len(left) <= NAMED else ""
-                note = (
-                    f"; --budget {how.budget}: {len(pool)} of {of} heads, drawn at random, {len(left)} left out{names}"
-                )
+                some = f"{len(kept)} of {of} heads, drawn at random, {len(left)} left out{names}"
+                note = f"; --budget {how.budget}: {some if left else 'all given heads'}"
+                note += f"; controls are drawn from the {len(pool)} measured heads" if how.draws else ""
+                seen.about["head_selection"] = note.removeprefix("; ")
         sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed, pool=pool)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         add_losses(seen, sweep, losses, documents.units())
@@ -142,7 +153,8 @@ class Screen:
         return (frame["scale"] - 1).to_numpy() * self.attribution[frame["layer"], frame["index"]]
 
     def title(self, frame: pd.DataFrame) -> str:
-        """How well attribution ranks the random heads, and the largest effect that the screen missed, at each scale."""
+        """How well attribution ranks the random heads, and the largest effect of those that it did not select, for each
+        scale. The interval is that of this head alone."""
         lines = [f"; {len(self.best)} of {self.of} heads by attribution, and {len(self.sample)} at random"]
         sample, best = ({head.label for head in heads} for heads in (self.sample, self.best))
         for g, rows in frame[frame["head"].isin(sample)].groupby("scale", sort=False):
@@ -150,21 +162,26 @@ class Screen:
                 continue
             rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
             at = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
-            lines.append(f"rank correlation of sizes among the random ones{at} {rho:.2f}")
+            size = "undefined" if np.isnan(rho) else f"{rho:.2f}"
+            lines.append(f"rank correlation of sizes among the random ones{at} {size}")
             missed = rows[~rows["head"].isin(best)]
             if len(missed):
                 row = missed.loc[missed["delta"].abs().idxmax()]
                 value, low, high = (f"{row[f'delta{end}']:+.4f}" for end in ("", "_low", "_high"))
-                lines.append(f"largest effect missed among {len(missed)}: {row['head']} {value} ({low} … {high})")
+                which = f"largest effect among the {len(missed)} random heads that attribution did not select"
+                lines.append(f"{which}: {row['head']} {value} ({low} … {high}, 95 % for this head alone)")
         return "; ".join(lines)
 
 
 def screen_heads(how: Ablate, model: Any, heads: Sequence[Head], documents: Any) -> Screen:
-    """The heads that --screen measures: those with the largest attribution, and `draws` random ones of all given."""
+    """The heads that --screen measures: those with the largest attribution, and `draws` random ones of all given.
+
+    If all heads are given, the random ones are also those that `controls.random_sets` draws as controls.
+    """
     found = attribute_heads(model, documents.batches())
     ranked = sorted(heads, key=lambda head: -abs(found[head.layer, head.head]))
-    sample = random.Random(how.seed).sample(sorted(heads), min(how.draws, len(heads)))
-    return Screen(found, tuple(ranked[: how.screened()]), tuple(sample), len(heads))
+    sample = tuple(head for (head,) in random_sets(heads, (), 1, how.draws, how.seed))
+    return Screen(found, tuple(ranked[: how.screened()]), sample, len(heads))
 
 
 NAMED = 12
@@ -196,6 +213,15 @@ def heads_within(
         more = "give more time or fewer --max-documents"
         raise InputError(f"--budget {how.budget}: two heads take about {least}; {more}")
     return n
+
+
+def within_budget(how: Ablate, heads: Sequence[Head], every: Sequence[Head], n: int) -> tuple[list[Head], list[Head]]:
+    """Which n heads to measure: random ones of `heads`, and the pool of controls, which adds others of `every` if all
+    `heads` fit."""
+    generator = random.Random(how.seed)
+    kept = sorted(generator.sample(list(heads), min(n, len(heads))))
+    others = [head for head in every if head not in heads]
+    return kept, sorted([*kept, *generator.sample(others, min(n - len(kept), len(others)))])
 
 
 def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
@@ -347,12 +373,26 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
         best = frame["head"].isin([head.label for head in screen.best])
         frame["selection"] = np.where(best, "attribution", "at random")
         columns += SCREENED
-        title += screen.title(frame)
+        title += (quality := screen.title(frame))
+        seen.about["head_selection"] = quality.removeprefix("; ")
     several = "interaction" in frame
     by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
     return Table(frame, (*columns, *counts(*units)), missing, title, by=by, most=MOST)
 
 
+def relate(whole: Result) -> dict[str, Table]:
+    """head_selection: which heads --screen or --budget chose in each run; the joined table has no title per run."""
+    if not any("head_selection" in one for one in whole.about["runs"]):
+        return {}
+    rows = [(str(one["model"]), one.get("head_selection", "all given heads")) for one in whole.about["runs"]]
+    frame = pd.DataFrame(rows, columns=["run", "head_selection"])
+    return {"head_selection": Table(frame, HEAD_SELECTION, {}, "Heads that each run measured")}
+
+
+HEAD_SELECTION = (
+    key("run", "run", "the run that was measured"),
+    key("head_selection", "measured heads", "how --screen or --budget chose the heads", "text"),
+)
 SCREENED = (
     number("attribution", "Δ by attribution", UNIT["loss"], "Δ to first order, (g − 1) z · ∂loss/∂z", "+.4f"),
     key("selection", "selected by", "attribution: among the largest; at random: to test the screen", "word"),

@@ -15,6 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import numerics_of
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.data import Documents
+from streamscope.instruments.pool_results import pool_results
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.interventions import observe
@@ -28,7 +29,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, every_head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.sweep import Plan, chunk_tokens, pass_shares
+from streamscope.models.sweep import Plan, chunk_tokens, measure_rows, pass_shares
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 
@@ -303,6 +304,22 @@ def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, monkeypatch
     assert not capsys.readouterr().err, "once"
 
 
+def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkeypatch) -> None:
+    """Two other models, 10 s for each pass: after the first one, all three are announced."""
+    model, shards = measured
+    now = [0.0]
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def slow(model, tokens, plans, sums, *, done, budget, **options):
+        now[0] += 10
+        done([0])
+        return measure_rows(model, tokens, plans, sums, budget=budget, **options)
+
+    monkeypatch.setattr(observe, "measure_rows", slow)
+    document_losses(model, shards, [model, model], max_documents=8, progress=progress_bar("x"))
+    assert "about 30 s for 2 edits on 8 documents" in capsys.readouterr().err
+
+
 def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
     monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)
@@ -345,7 +362,9 @@ def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -
     model = planted
     documents = Documents(max_documents=8)
     whole = Ablate(draws=3).measure(model, documents).table().frame.set_index("head")
-    found = Ablate(screen="attribution:1", draws=3, seed=1).measure(model, documents).table()
+    result = Ablate(screen="attribution:1", draws=3, seed=1).measure(model, documents)
+    found = result.table()
+    assert len(result.blocks["loss"].cells) <= 1 + 1 + 3 + 1, "the random heads are the controls too"
     frame = found.frame.set_index("head")
     assert frame.index[frame["selection"] == "attribution"].tolist() == ["L1H1"] == [whole["delta"].abs().idxmax()]
     assert 3 <= len(frame) <= 4
@@ -353,8 +372,9 @@ def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -
     missed = frame.drop("L1H1")
     row = missed.loc[missed["delta"].abs().idxmax()]
     assert "; 1 of 8 heads by attribution, and 3 at random; rank correlation of sizes among" in found.title
-    line = f"{len(missed)}: {row.name} {row['delta']:+.4f} ({row['delta_low']:+.4f} … {row['delta_high']:+.4f})"
-    assert found.title.endswith(f"largest effect missed among {line}")
+    line = f"{len(missed)} random heads that attribution did not select: {row.name} {row['delta']:+.4f} "
+    line += f"({row['delta_low']:+.4f} … {row['delta_high']:+.4f}, 95 % for this head alone)"
+    assert found.title.endswith(f"largest effect among the {line}")
 
 
 def test_a_budget_measures_what_fits_and_names_the_rest(measured, monkeypatch) -> None:
@@ -366,8 +386,34 @@ def test_a_budget_measures_what_fits_and_names_the_rest(measured, monkeypatch) -
     kept = found.frame["head"].tolist()
     left = [head for head in whole.frame["head"] if head not in kept]
     assert len(kept) == 3 and (found.frame["draws"] == 2).all(), "controls are among the heads that fit"
-    assert found.title.endswith(f"; --budget 10m: 3 of 8 heads, drawn at random, 5 left out: {', '.join(left)}")
+    note = f"--budget 10m: 3 of 8 heads, drawn at random, 5 left out: {', '.join(left)}; controls are drawn from the 3"
+    assert found.title.endswith(f"; {note} measured heads")
     assert found.frame["delta"].to_numpy() == pytest.approx(whole.frame.set_index("head").loc[kept, "delta"], abs=1e-6)
+
+
+def test_a_budget_for_all_given_heads_is_spent_on_controls(measured, monkeypatch) -> None:
+    """One given head and time for three: the other two are controls, and those of the whole model."""
+    model, _ = measured
+    monkeypatch.setattr(ablate_measure, "heads_within", lambda *_: 3)
+    result = Ablate(budget="10m", heads=("L1.H1",)).measure(model, Documents(max_documents=8))
+    assert result.table().frame[["head", "draws"]].to_numpy().tolist() == [["L1H1", 2]]
+    assert len(result.blocks["loss"].cells) == 1 + 3
+    assert result.table().title.endswith("all given heads; controls are drawn from the 3 measured heads")
+
+
+def test_several_runs_say_which_heads_each_measured(measured, monkeypatch) -> None:
+    """A joined table has no titles of its runs, and other heads in every run have no mean."""
+    model, documents = measured[0], Documents(max_documents=8)
+    parts = []
+    for n in (3, 4):
+        monkeypatch.setattr(ablate_measure, "heads_within", lambda *_, n=n: n)
+        parts.append(Ablate(budget="10m", draws=2).measure(model, documents))
+    tables = pool_results(parts).tables
+    said = tables["head_selection"].frame["head_selection"].tolist()
+    assert [line.split(", drawn")[0] for line in said] == [f"--budget 10m: {n} of 8 heads" for n in (3, 4)]
+    assert "loss-runs" not in tables
+    whole = [Ablate(heads=("L1.H1",), draws=2).measure(model, documents)] * 2
+    assert "head_selection" not in pool_results(whole).tables
 
 
 def test_what_fits_is_reckoned_from_a_few_heads(measured, monkeypatch) -> None:
