@@ -28,7 +28,8 @@ or prompts, clustered by the words that prompts share, and not corrected for the
 forty is called present. A claim about a model needs its phenomenon: if that is absent, an ablation or a difference
 cannot test the claim.
 
-Each value is printed on stderr as soon as it is measured. A phenomenon that fails has its reason in the table.
+Each value is printed on stderr as soon as it is measured. A phenomenon that fails has its reason there and in the
+table, and the others are still measured. On a large model `depth` is read at one token in k (column `head`).
 
 For the snapshots of a training (RUN@all, or several RUN@STEP) the table `when` gives the two snapshots between which a
 value passed the middle between its first and last value for good, and from which snapshot on, and after how many

@@ -69,23 +69,21 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
     """One block per phenomenon, with one cell, or two that are subtracted, over its own units."""
     seen = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
     shared, failed = Shared(how, model, data), []
+    if Documents not in how.unread({}):
+        data[Documents]  # data that cannot be read are an error of the command, not of one phenomenon
     for phenomenon in progress([one for one in PHENOMENA if one.name in how.only]):
         try:
             found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
+            block = _block(phenomenon, found)
         except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
             failed.append(error)
-            found = PhenomenonObservations.nothing(f"failed: {error}".replace(";", ","))
-        total = np.atleast_2d(np.asarray(found.total, float))
-        names = [str(i) for i in range(total.shape[1])] if found.unit is None else list(found.unit)
-        seen.blocks[phenomenon.name] = Observations(
-            measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=found.resolution),
-            cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
-            units=pd.DataFrame({"unit": names, "cluster": names if found.cluster is None else list(found.cluster)}),
-            total=total, size=found.size,
-        )  # fmt: skip
+            why = str(error) or "out of memory"
+            found = PhenomenonObservations.nothing(f"failed: {why}".replace(";", ","))
+            block = _block(phenomenon, found)
+        seen.blocks[phenomenon.name] = block
         labels = {"phenomenon": phenomenon.name}
         seen.extra[phenomenon.name] = found.head
-        weights = {0: 1.0, 1: -1.0} if len(total) == 2 else {0: 1.0}
+        weights = {0: 1.0, 1: -1.0} if len(block.cells) == 2 else {0: 1.0}
         one = Contrast(quantity="value", weights=weights, labels=labels, tested=False, missing=found.missing,
                        fixed=found.fixed)  # fmt: skip
         seen.contrasts[phenomenon.name] = [one]
@@ -93,6 +91,18 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
     if len(failed) == len(how.only):
         raise failed[0]
     return seen
+
+
+def _block(phenomenon: Phenomenon, found: PhenomenonObservations) -> Observations:
+    """The observations of a phenomenon; raises `InputError` for values that are not finite."""
+    total = np.atleast_2d(np.asarray(found.total, float))
+    names = [str(i) for i in range(total.shape[1])] if found.unit is None else list(found.unit)
+    return Observations(
+        measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=found.resolution),
+        cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
+        units=pd.DataFrame({"unit": names, "cluster": names if found.cluster is None else list(found.cluster)}),
+        total=total, size=found.size,
+    )  # fmt: skip
 
 
 def _line(seen: InstrumentData, phenomenon: Phenomenon) -> str:

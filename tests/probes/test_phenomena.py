@@ -269,6 +269,12 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
     assert table.missing[2, "value"] == table.missing[2, "level"] == "failed: no memory"
     with pytest.raises(InputError, match="no memory"):
         Phenomena(only=("mixing",)).measure(one)
+    nan = PhenomenonObservations([1.0, float("nan")])
+    monkeypatch.setitem(measure_module.LOOKS, "mixing", lambda of, name: nan)
+    table = how.measure(one, Documents(max_documents=5)).table()
+    assert table.frame["value"].notna().tolist() == [True, True, False] and "nan" in table.missing[2, "value"]
+    with pytest.raises(InputError, match="absent.txt"):
+        how.measure(one, Documents(data="absent.txt"))
     end(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         how.measure(one, Documents(max_documents=5), progress=progress_bar("x"))
