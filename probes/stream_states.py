@@ -26,8 +26,8 @@ CHUNK = 32
 """Number of prompts whose activations are in memory at once."""
 
 MASSIVE = 5.0
-"""Norms above so many times the median are massive activations. In SmolLM2 they are the first word and the first " the"
-of a text: in 20 texts 7 to 11 times the median in layers 2 to 8, and all other tokens below 4 times."""
+"""A norm above this multiple of the median is a massive activation. In 20 texts, SmolLM2 has them at the first word and
+the first " the": 7 to 11 times the median in layers 2 to 8. All other tokens stay below 4 times."""
 
 Pool = Literal["mean", "last"]
 
@@ -39,7 +39,7 @@ class States:
     streams: tuple[str, ...]
     values: np.ndarray
     left_out: int = 0
-    """Positions of massive activations, which no mean has."""
+    """Number of positions with massive activations, which are left out of the means."""
 
     @property
     def parallel(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def in_model(spec: str) -> bool:
 
 
 def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "mean") -> tuple[Direction, str]:
-    """The direction `spec`, and a note for titles if it is not the model's own.
+    """The direction `spec`, and a note for titles: its model if it is another one, or the positions that it leaves out.
 
     best, norm or a LAYER: between the two sets in this model. FILE[:LAYER|best|norm]: `read_direction`. Raises
     `InputError` for a direction that does not fit the model.
@@ -45,7 +45,8 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
     arrays = {name: torch.from_numpy(x) for name, x in result.arrays.items()}
     found = pick(arrays, spec, result.about, stream, method, "the model")
     check_direction(found, data.model)
-    return found, ""
+    n = result.about["massive"]
+    return found, f"found without {n:,} positions of massive activations" if n else ""
 
 
 def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:

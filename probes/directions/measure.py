@@ -147,12 +147,13 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
     a, b = (stream_states(model, rows.tokens, how.pool, progress=progress) for rows in (sets.a, sets.b))
     found = find(a, b, draws=how.draws, seed=how.seed)
     pool = "mean over positions" if how.pool == "mean" else "last position"
-    if left_out := a.left_out + b.left_out:
+    left_out = a.left_out + b.left_out
+    if left_out:
         pool += f" but for {left_out:,} with massive activations"
     folder, config = getattr(model, "run", None), getattr(model, "config", None)
     about = {
         "title": f"{title_of(model)}: {sets.title()}; {pool}", "preset": getattr(config, "name", type(model).__name__),
-        "folder": None if folder is None else str(folder),
+        "folder": None if folder is None else str(folder), "massive": left_out,
     }  # fmt: skip
     block = hits(found, sets.a.texts, sets.b.texts)
     contrasts = [

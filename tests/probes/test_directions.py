@@ -19,7 +19,7 @@ from streamscope.models.config import ModelConfig, NoPositions
 from streamscope.models.hooks import Query, capture, run
 from streamscope.models.train import main as train
 from streamscope.probes.directions import Directions, main
-from streamscope.probes.directions.choice import check_direction, read_direction
+from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
 from streamscope.probes.directions.contrast import (
     auc_interval,
     concentration,
@@ -72,6 +72,19 @@ def test_a_massive_activation_is_left_out_of_the_mean() -> None:
     assert found.left_out == 1
     np.testing.assert_allclose(found.of("resid")[0], states[:, [1, 2, 4, 5]].double().mean(1), rtol=1e-5)
     assert stream_states(model, [row], "last").left_out == 0
+
+
+def test_an_intervention_says_what_its_direction_leaves_out() -> None:
+    model = randomise(build("gpt2", "tiny"), 0.02).eval()
+    words = [[0, *np.random.default_rng(i).integers(10, 60, 6).tolist()] for i in range(8)]
+    sets = OpenSets(Rows("a", [f"a {i}" for i in range(4)], words[:4], 0),
+                    Rows("b", [f"b {i}" for i in range(4)], words[4:], 0), 0, None)  # fmt: skip
+    assert direction_of("1", Directions().open(model, sets))[1] == ""
+    with torch.no_grad():
+        model.embed.weight[7] *= 100
+    words[0][3] = words[5][2] = 7
+    data = Directions().open(model, sets)
+    assert direction_of("1", data)[1] == "found without 2 positions of massive activations"
 
 
 @pytest.mark.parametrize("pool", ["mean", "last"])
