@@ -143,9 +143,8 @@ def plan(
 ) -> list[Cell]:
     """The cells of a sweep: hooks × layers × (position labels, heads, both, or the whole activation).
 
-    auto: by head for hooks with query heads, by position label for others; "head" patches keys and values by the heads
-    that queries share. Raises `InputError` for heads or positions of a
-    hook without them.
+    auto: by head for hooks with query heads, by position label for others. "head" patches keys and values by their own
+    heads, which several query heads may share. Raises `InputError` for heads or positions of a hook without them.
     """
     labels = _labels(pairs)
     cells = []

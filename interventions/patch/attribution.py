@@ -2,7 +2,7 @@
 
     guessed = attribute_pairs(model, pairs, cells, "denoise")
     guessed - patch_pairs(model, pairs, cells, "denoise").effect          its error
-    attribute_heads(model, document_batches(shards, ...))                 d loss / d gate of every head
+    attribute_heads(model, document_batches(shards, ...))                 ∂loss/∂g of every head, g a factor on its z
 
 The effect of a patch is approximated by Σ (a_source − a_run) · ∂m/∂a at the run's own activations, with
 m = ln p(answers) − ln p(foils). This is exact if m is linear between the two runs; the error is reported.
@@ -77,6 +77,7 @@ def attribute_heads(
         for ids, wanted in zip(tokens.split(rows), targets.to(model.cfg.device).split(rows), strict=True):
             with torch.enable_grad(), capture(model, names, grad=True) as live:
                 logits = model(ids.to(model.cfg.device))
+                logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
                 loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
             z = [live[name] for name in names]
             for layer, (x, g) in enumerate(zip(z, torch.autograd.grad(loss, z), strict=True)):
