@@ -17,9 +17,10 @@ document at a time. The table has the seconds and the largest memory of each sid
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from streamscope.cli.bounds import Count
+from streamscope.cli.bounds import Count, Only
+from streamscope.cli.errors import InputError
 from streamscope.cli.parse import main_with_body
 
 Case = Literal["answers", "losses", "pairs"]
@@ -31,7 +32,7 @@ class Options:
 
     run: str | None = None
     """Measure this run or hf:FOLDER instead of random models, each side in a process of its own, with its memory."""
-    every: Count = 3
+    every: Annotated[Count, Only("run")] = 3
     """With --run: ablate every N-th head."""
     cases: tuple[Case, ...] = ("answers", "losses")
     """Cases to time; pairs take a minute per round."""
@@ -55,6 +56,11 @@ class Options:
     """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
     peer: bool = True
     """Also measure TransformerLens."""
+
+    def __post_init__(self) -> None:
+        for name in ("cases", "vocab", "layers", "heads", "width", "peer") if self.run is not None else ():
+            if getattr(self, name) != getattr(Options, name):
+                raise InputError(f"--{name if name != 'peer' else 'no-peer'} has no effect with --run: leave it out")
 
 
 main = main_with_body(Options, __doc__, "streamscope.benchmarks.ablation_sweep.measure")

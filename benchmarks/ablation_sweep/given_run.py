@@ -35,16 +35,14 @@ SIDES = ("ours", "peer")
 def compare(options: Options) -> None:
     """Measure both sides in turn and print."""
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-    for i in range(options.rounds):
-        for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-            words = [
-                sys.executable,
-                "-c",
-                f"from {__name__} import worker; worker()",
-                side,
-                json.dumps(asdict(options)),
-            ]
-            found[side].append(json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout))
+    with tempfile.TemporaryDirectory() as folder:
+        source = transformers_folder(str(options.run), Path(folder))  # exported here: its memory is of no side
+        work = [sys.executable, "-c", f"from {__name__} import worker; worker()"]
+        for i in range(options.rounds):
+            for side in SIDES if i % 2 == 0 else SIDES[::-1]:
+                words = [*work, side, json.dumps(asdict(options)), source]
+                done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+                found[side].append(json.loads(done.stdout))
     seconds = {side: [one["seconds"] for one in rounds] for side, rounds in found.items()}
     memory = {side: max(one["MiB"] for one in rounds) for side, rounds in found.items()}
     ratio, low, high = ratios(seconds["peer"], seconds["ours"])
@@ -58,13 +56,26 @@ def compare(options: Options) -> None:
     Console(width=132).print(table)
 
 
-def side(name: str, options: Options) -> dict[str, Any]:
-    """Seconds of the sweep, largest memory of this process in MiB, and losses [edits, documents] per token."""
+def transformers_folder(run: str, folder: Path) -> str:
+    """The folder of a run in the format of the transformers library: that of hf:FOLDER, or an export into `folder`."""
+    from streamscope.models.interop.export.write import export
+
+    if run.startswith(HUGGING_FACE):
+        return run.removeprefix(HUGGING_FACE)
+    export(run, folder / "model", native=True)
+    return str(folder / "model")
+
+
+def side(name: str, options: Options, source: str) -> dict[str, Any]:
+    """Seconds of the sweep, largest memory of this process in MiB, and losses [edits, documents] per token.
+
+    `source` is the folder of the transformers library's model, for the peer.
+    """
     assert options.run is not None
     config = model_config(run_folder(options.run))
     tokens, _ = random_tokens(config.d_vocab, options.batch, options.length + 1)
     heads = parse_heads("all", config.n_layers, config.n_heads)[:: options.every]
-    return (_ours if name == "ours" else _peer)(options, tokens, heads)
+    return _ours(options, tokens, heads) if name == "ours" else _peer(options, tokens, heads, source)
 
 
 def _ours(options: Options, tokens: Tensor, heads: list[Head]) -> dict[str, Any]:
@@ -79,16 +90,10 @@ def _ours(options: Options, tokens: Tensor, heads: list[Head]) -> dict[str, Any]
 
 
 @torch.no_grad()
-def _peer(options: Options, tokens: Tensor, heads: list[Head]) -> dict[str, Any]:
-    from streamscope.models.interop.export.write import export
+def _peer(options: Options, tokens: Tensor, heads: list[Head], source: str) -> dict[str, Any]:
     from streamscope.models.interop.huggingface.bridged import bridge
 
-    with tempfile.TemporaryDirectory() as folder:
-        source = str(options.run).removeprefix(HUGGING_FACE)
-        if source == options.run:
-            source = f"{folder}/model"
-            export(options.run, Path(source), native=True)
-        model = bridge(source)
+    model = bridge(source)
     start, losses = CLOCKS[options.clock](), np.zeros((len(heads), len(tokens)))
     for e, head in enumerate(heads):
 
@@ -118,5 +123,5 @@ def read(words: Mapping[str, Any]) -> Options:
 
 
 def worker() -> None:
-    """One side in this process: its name and the options are the arguments."""
-    print(json.dumps(side(sys.argv[1], read(json.loads(sys.argv[2])))))
+    """One side in this process: its name, the options and the transformers library's folder are the arguments."""
+    print(json.dumps(side(sys.argv[1], read(json.loads(sys.argv[2])), sys.argv[3])))

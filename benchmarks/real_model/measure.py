@@ -129,7 +129,8 @@ def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode and outcome == "completed":
-        outcome = said.decode(errors="replace").strip().splitlines()[-1][:120]
+        *_, line = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        outcome = line[:120] if process.returncode > 0 else f"ended by signal {-process.returncode}"
     return {
         "memory": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime, "silence": silence, "outcome": outcome,
     }  # fmt: skip

@@ -6,6 +6,7 @@ import torch
 from streamscope.benchmarks.ablation_sweep import main
 from streamscope.benchmarks.ablation_sweep.measure import as_bridge
 from streamscope.benchmarks.timing import interleaved
+from streamscope.cli.errors import InputError
 from streamscope.models import build
 from tests.tiny import randomise
 
@@ -19,6 +20,14 @@ def test_prints_a_row_per_case_and_vocabulary(capsys: pytest.CaptureFixture) -> 
     assert [row[2].strip() for row in rows] == ["6", "6", "15"]
     assert all(float(row[-1]) < 1e-5 for row in rows)
     assert "1 x 6 tokens" in out
+
+
+@pytest.mark.parametrize("option", [["--cases", "pairs"], ["--no-peer"], ["--layers", "2"]])
+def test_an_option_of_random_models_is_refused_with_a_run(option: list[str]) -> None:
+    with pytest.raises(InputError, match=f"^{option[0]} has no effect with --run: leave it out$"):
+        main(["--run", "stories/llama", *option])
+    with pytest.raises(InputError, match="--every has no effect without --run"):
+        main(["--every", "2"])
 
 
 @pytest.mark.slow  # two processes that import both sides
