@@ -36,7 +36,7 @@ def compare(options: Options) -> None:
     """Measure both sides in turn and print."""
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as folder:
-        source = transformers_folder(str(options.run), Path(folder))  # exported here: its memory is of no side
+        source = transformers_folder(str(options.run), Path(folder))
         work = [sys.executable, "-c", f"from {__name__} import worker; worker()"]
         for i in range(options.rounds):
             for side in SIDES if i % 2 == 0 else SIDES[::-1]:
@@ -57,12 +57,15 @@ def compare(options: Options) -> None:
 
 
 def transformers_folder(run: str, folder: Path) -> str:
-    """The folder of a run in the format of the transformers library: that of hf:FOLDER, or an export into `folder`."""
-    from streamscope.models.interop.export.write import export
+    """The folder of a run in the format of the transformers library: that of hf:FOLDER, or an export into `folder`.
 
+    The export has a process of its own, because a child's largest memory is at least that of its parent.
+    """
     if run.startswith(HUGGING_FACE):
         return run.removeprefix(HUGGING_FACE)
-    export(run, folder / "model", native=True)
+    code = "import sys; from pathlib import Path; from streamscope.models.interop.export.write import export; "
+    code += "export(sys.argv[1], Path(sys.argv[2]), native=True)"
+    subprocess.run([sys.executable, "-c", code, run, str(folder / "model")], stdout=subprocess.DEVNULL, check=True)
     return str(folder / "model")
 
 

@@ -113,7 +113,7 @@ def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
         env=environment,
     )
     assert process.stdout is not None
-    with selectors.DefaultSelector() as waiting:
+    with process.stdout, selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)
         while True:
             ready = waiting.select(timeout=1.0)
