@@ -191,9 +191,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         word = _word(said, where)
         return (DENIED.get(word, word), f"of its denial: {said}") if found.denied else (word, said)
     if (said := str(one.get("verdict", ""))) in FOUND:
-        return FOUND[said][
-            found.denied
-        ], f"{said}: {number_text(float(one[found.value]))} {one.get('unit', '')}".rstrip()
+        full = f"{said}: {number_text(float(one[found.value]))} {one.get('unit', '')}".rstrip()
+        return FOUND[said][found.denied], full
     if row["kind"] != "number":
         raise InputError(
             f"{where}: result: {found.file} has no verdicts, and {row['kind']} needs one; name a judged row"

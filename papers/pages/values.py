@@ -81,20 +81,24 @@ def read(text: str, source: Source, where: str) -> Value:
     """
     text, _, factor = text.partition(" times ")
     if text.startswith("claim "):
-        return source.claim(text.removeprefix("claim "), where)
-    if text.startswith("printed "):
-        found = source.printed(text.removeprefix("printed "), where)
-        return found * float(factor) if factor else found
-    (key,), tables = keys(text, where), source.tables
+        number = source.claim(text.removeprefix("claim "), where)
+    elif text.startswith("printed "):
+        number = source.printed(text.removeprefix("printed "), where)
+    else:
+        number = _cell(text, source.tables, where)
+    return number * float(factor) if factor else number
+
+
+def _cell(text: str, tables: Tables, where: str) -> Value:
+    """What "FILE.parquet; column=value; …; column" names."""
+    (key,) = keys(text, where)
     if (over := OVER.fullmatch(key.value)) is None:
         row = tables.row(key, where)
-        found = Value(float(row[key.value]), *interval(key.value, row))
-    else:
-        rows = tables.rows(key._replace(value=over[2]), where)[over[2]].dropna()
-        if rows.empty:
-            raise InputError(f"{where}: no row of {key.file} is selected by {text}")
-        found = Value(float(getattr(rows, over[1])()))
-    return found * float(factor) if factor else found
+        return Value(float(row[key.value]), *interval(key.value, row))
+    rows = tables.rows(key._replace(value=over[2]), where)[over[2]].dropna()
+    if rows.empty:
+        raise InputError(f"{where}: no row of {key.file} is selected by {text}")
+    return Value(float(getattr(rows, over[1])()))
 
 
 def fill_in(text: str, values: dict[str, Any], where: str) -> str:

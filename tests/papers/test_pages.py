@@ -18,7 +18,7 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.pages import main
-from streamscope.papers.pages.markdown import LINE, short, three_digits, with_unit, wrapped
+from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import page_texts, pages_of
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip
@@ -218,6 +218,7 @@ def test_a_number_is_read_with_its_interval(tmp_path: Path) -> None:
     assert read("r/t.parquet; arm=*; max(mean)", source, "here").value == 0.75
     assert read("r/t.parquet; arm=*; count(mean)", source, "here").value == 2
     assert read("claim x-a", source, "here") == Value(3.0, 1.0, 4.0)
+    assert read("claim x-a times 100", source, "here") == Value(300.0, 100.0, 400.0)
     for bad, told in (
         ("r/t.parquet; arm=c; mean", "0 rows"), ("r/t.parquet; arm=*; mean", "2 rows"),
         ("r/t.parquet; arm=c; min(mean)", "no row"),
@@ -263,6 +264,13 @@ def test_a_page_says_the_least_and_the_most_tokens(source: Source) -> None:
 def test_formulas_and_units_are_shown_once() -> None:
     assert short(r"growth as α\alpha increases, at α=16\alpha=16.") == "growth as α increases, at α=16."
     assert with_unit("2-3 tokens", "nats") == "2-3 tokens" and with_unit("2.12", "nats") == "2.12 nats"
+
+
+def test_a_measured_text_is_in_words_and_counted_seeds_are_a_count(source: Source) -> None:
+    of = {claim.id: number(claim) for claim in source.claims.itertuples()}
+    assert of["krom-gradient-trap"] == "swap 0.3000" and of["krom-mhc-no-bottleneck"] == "0.000331 against 0.000335"
+    assert of["krom-gradient-trap-sgd"] == "reaches .30 at rates 5, 50 (tried: 0.005, 0.05, 0.5, 5, 50)"
+    assert of["krom-l0-ffn-robust"] == "0 of 3" and "(" in of["krom-jump-robust"]
 
 
 def test_colours_of_verdicts_are_those_of_the_claims(source: Source) -> None:
