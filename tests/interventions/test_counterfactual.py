@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def test_the_corrupted_prompt_calls_for_the_foil(name: str) -> None:
     suite = load_suite(name, n=60)
     assert 60 <= len(suite.prompts) <= 61 and len({p.text for p in suite.prompts}) == len(suite.prompts)
     assert load_suite(name, n=60) == suite != load_suite(name, n=60, seed=3)
+    variants = 1 if name in ("greater-than", "induction", "capitals") else 2
+    assert set(Counter(p.cluster for p in suite.prompts).values()) == {variants}
     for p in suite.prompts:
         assert p.corrupt and len(p.corrupt.split()) == len(p.text.split()) and p.coherent in p.answers
         for text, right, wrong in ((p.text, p.answers, p.foils), (p.corrupt, p.foils, p.answers)):
@@ -41,8 +44,8 @@ def test_the_corrupted_prompt_calls_for_the_foil(name: str) -> None:
                 assert len(set(named)) == 3 and not {one.strip() for one in (*right, *wrong)} & set(named)
             elif name == "greater-than":
                 year = int(next(word for word in words if len(word) == 4 and word.isdecimal())[2:])
-                assert year == 1 if text == p.corrupt else all(int(one) > year for one in right)
-                assert text == p.corrupt or all(int(one) < year for one in wrong)
+                assert year == 1 if text == p.corrupt else [int(one) for one in right] == [*range(year + 1, 100)]
+                assert text == p.corrupt or [int(one) for one in wrong] == [*range(year)]
             elif name == "induction":
                 once, again = named[:6], named[6:]
                 assert once[: len(again)] == again and right == (f" {once[len(again)]}",)
@@ -50,9 +53,30 @@ def test_the_corrupted_prompt_calls_for_the_foil(name: str) -> None:
                 subject = words[2 if words[0] == "Yesterday" else 1]
                 assert (subject.endswith("s")) == (" are" in right)
             elif name == "pronouns":
-                assert (named[0] in templates()["names"]["female"]) == (right == (" she",))
+                assert right == ((" she",) if named[0] in templates()["names"]["female"] else (" he",))
             else:
                 assert [CITIES[word] for word in words if word in CITIES] == [one.strip() for one in right]
+
+
+@pytest.mark.parametrize("name", sorted(SUITES))
+def test_roles_stand_at_the_words_that_decide(name: str) -> None:
+    for p in load_suite(name, n=60).prompts:
+        words = re.findall(r"\w+", p.text)
+        role = {which: p.text[slice(*at)] for which, at in p.roles.items()}
+        assert p.roles["query"][1] == len(p.text) and role["query"] == p.text.split()[-1]
+        if name in ("ioi", "ioi-abc", "induction"):
+            assert (role["target"], role["distractor"]) == (p.answers[0].strip(), p.foils[0].strip())
+            assert all(p.roles[which][0] == p.text.index(role[which]) for which in ("target", "distractor"))
+        elif name == "greater-than":
+            assert role["target"] == next(word for word in words if len(word) == 4 and word.isdecimal())
+        elif name == "agreement":
+            assert role["target"] == words[2 if words[0] == "Yesterday" else 1]
+            same = role["target"].endswith("s") == words[-1].endswith("s")
+            assert p.relation == ("same number" if same else "other number")
+        elif name == "pronouns":
+            assert role["target"] in NAMES and p.relation == ("female" if p.answers == (" she",) else "male")
+        else:
+            assert f" {CITIES[role['target']]}" in p.answers
 
 
 def test_every_suite_has_its_row_in_the_card() -> None:
