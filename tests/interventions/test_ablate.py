@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import numerics_of
@@ -371,10 +372,26 @@ def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -
     assert frame["delta"].to_numpy() == pytest.approx(whole.loc[frame.index, "delta"], abs=1e-6)
     missed = frame.drop("L1H1")
     row = missed.loc[missed["delta"].abs().idxmax()]
+<<<<<<< HEAD
     assert "; 1 of 8 heads by attribution, and 3 at random; rank correlation of sizes among" in found.title
     line = f"{len(missed)} random heads that attribution did not select: {row.name} {row['delta']:+.4f} "
     line += f"({row['delta_low']:+.4f} … {row['delta_high']:+.4f}, 95 % for this head alone)"
     assert found.title.endswith(f"largest effect among the {line}")
+=======
+    sample = frame if len(frame) == 3 else missed
+    rho = stats.spearmanr(sample["attribution"].abs(), sample["delta"].abs()).statistic
+    quality = f"rank correlation of sizes among the random ones {rho:.2f}; largest"
+    assert f"; 1 of 8 heads by attribution, and 3 at random; {quality}" in found.title
+    line = f"{len(missed)}: {row.name} {row['delta']:+.4f} ({row['delta_low']:+.4f} … {row['delta_high']:+.4f})"
+    assert found.title.endswith(f"largest effect missed among {line}")
+>>>>>>> a101c0d5 (Attribution is compared with the change to first order, and the printed rank correlation with scipy's)
+
+
+def test_attribution_is_the_change_to_first_order(planted) -> None:
+    how = Ablate(screen="attribution:8", scale=(0.5, 1.5), draws=3)
+    frame = how.measure(planted, Documents(max_documents=8)).table().frame
+    assert len(frame) == 16 and frame["delta"].abs().max() > 1e-4
+    assert frame["attribution"].to_numpy() == pytest.approx(frame["delta"].to_numpy(), rel=0.05)
 
 
 def test_a_budget_measures_what_fits_and_names_the_rest(measured, monkeypatch) -> None:
