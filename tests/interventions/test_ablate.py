@@ -372,19 +372,13 @@ def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -
     assert frame["delta"].to_numpy() == pytest.approx(whole.loc[frame.index, "delta"], abs=1e-6)
     missed = frame.drop("L1H1")
     row = missed.loc[missed["delta"].abs().idxmax()]
-<<<<<<< HEAD
-    assert "; 1 of 8 heads by attribution, and 3 at random; rank correlation of sizes among" in found.title
-    line = f"{len(missed)} random heads that attribution did not select: {row.name} {row['delta']:+.4f} "
-    line += f"({row['delta_low']:+.4f} … {row['delta_high']:+.4f}, 95 % for this head alone)"
-    assert found.title.endswith(f"largest effect among the {line}")
-=======
     sample = frame if len(frame) == 3 else missed
     rho = stats.spearmanr(sample["attribution"].abs(), sample["delta"].abs()).statistic
     quality = f"rank correlation of sizes among the random ones {rho:.2f}; largest"
     assert f"; 1 of 8 heads by attribution, and 3 at random; {quality}" in found.title
-    line = f"{len(missed)}: {row.name} {row['delta']:+.4f} ({row['delta_low']:+.4f} … {row['delta_high']:+.4f})"
-    assert found.title.endswith(f"largest effect missed among {line}")
->>>>>>> a101c0d5 (Attribution is compared with the change to first order, and the printed rank correlation with scipy's)
+    line = f"{len(missed)} random heads that attribution did not select: {row.name} {row['delta']:+.4f} "
+    line += f"({row['delta_low']:+.4f} … {row['delta_high']:+.4f}, 95 % for this head alone)"
+    assert found.title.endswith(f"largest effect among the {line}")
 
 
 def test_attribution_is_the_change_to_first_order(planted) -> None:
