@@ -233,19 +233,21 @@ def test_no_text_is_made_of_logits_that_are_not_finite(temperature: float) -> No
 def test_kept_keys_give_the_texts_and_logits_of_whole_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of different lengths, in every bundled architecture; the logits of each step are equal up to rounding."""
     model = load(f"stories/{name}")
-    found: dict[bool, list[Tensor]] = {True: [], False: []}
+    found: dict[bool, list[tuple[str, Tensor]]] = {True: [], False: []}
     for kept in (True, False):
         took = found[kept]
         for call in ("_next", "_whole"):
             inner = getattr(generation, call)
-            monkeypatch.setattr(generation, call, lambda *a, i=inner, t=took: t.append(i(*a)) or t[-1])
+            monkeypatch.setattr(generation, call, lambda *a, c=call, i=inner, t=took: t.append((c, i(*a))) or t[-1][1])
         if not kept:
             monkeypatch.setattr(generation, "can_keep", lambda *a: False)
         else:
             assert can_keep(model, {}) == (model.config.canon is None)
         found_text = generate(model, ["Once", "Lily had a red", "The"], max_new_tokens=12, temperature=0)
         monkeypatch.undo()
-    for one, other in zip(found[True], found[False], strict=True):
+    assert {call for call, _ in found[True]} == {"_whole" if model.config.canon else "_next"}
+    for (_, one), (call, other) in zip(found[True], found[False], strict=True):
+        assert call == "_whole"
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert len(found_text) == 3 and len(found[True]) > 5
 

@@ -33,7 +33,7 @@ from streamscope.probes.directions.contrast import (
     unit,
 )
 from streamscope.probes.directions.measure import best_layer, find, relate
-from streamscope.probes.stream_states import States, stream_states
+from streamscope.probes.stream_states import States, ordinary, stream_states
 from tests.tiny import arguments, randomise
 
 WORDS = 40
@@ -85,6 +85,15 @@ def test_an_intervention_says_what_its_direction_leaves_out() -> None:
     words[0][3] = words[5][2] = 7
     data = Directions().open(model, sets)
     assert direction_of("1", data)[1] == "found without 2 positions of massive activations"
+
+
+def test_massive_is_above_five_times_the_median_in_some_layer() -> None:
+    norms = torch.tensor([[99.0, 1.0, 1.0, 1.0, 4.9], [99.0, 1.0, 1.0, 1.0, 1.0]])  # BOS first
+    assert ordinary(norms[..., None]).tolist() == [True] * 4
+    norms[1, 2] = 5.1
+    assert ordinary(norms[..., None]).tolist() == [True, False, True, True]
+    every = torch.tensor([[1.0, 1.0, 9.0], [1.0, 9.0, 1.0]])
+    assert ordinary(every[..., None]).tolist() == [True, True], "all are kept where none is left"
 
 
 @pytest.mark.parametrize("pool", ["mean", "last"])
