@@ -98,7 +98,7 @@ def test_a_table_joins_intervals_and_says_what_is_undefined() -> None:
             "delta": [-0.5, 0.00001],
             "ci_low": [-0.6, NAN],
             "ci_high": [-0.4, NAN],
-            "p": [0.0001, NAN],
+            "p": [0.00003, NAN],
             "n": [12345, 12345],
             "undefined": ["", "ci_low, ci_high, p: one <case>"],
         }
@@ -106,7 +106,7 @@ def test_a_table_joins_intervals_and_says_what_is_undefined() -> None:
     delta = Column(name="delta", title="Δ loss", unit="nats", doc="without the head", format=".3f")
     html = TableBlock(table_of(frame, "lfa/heads", "Heads", own=(delta,))).html([])
     assert 'title="without the head (nats)">Δ loss</th>' in html and "ci" not in re.findall(r"<th[^>]*>([^<]*)", html)
-    assert "−0.500 (−0.600 … −0.400)" in html and "&gt; 1e-4" not in html and ">0.0001<" in html and ">12345<" in html
+    assert "−0.500 (−0.600 … −0.400)" in html and ">&lt; 1e−4<" in html and ">12345<" in html
     assert html.count(">undefined</span>") == 1 and "Heads</p>" in html
     assert "p: one &lt;case&gt;" in html
 
