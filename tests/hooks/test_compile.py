@@ -345,20 +345,25 @@ def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
     assert not torch.equal(after, edited)
 
 
-def check_force_eager_ends_with_the_block() -> None:
-    """Callables compile again once the block is left, also after an exception."""
+def _doubling() -> tuple[Any, list[Any]]:
+    """A compiled x → 2 x, and the graphs that were compiled for it."""
     import torch
 
-    from streamscope.models.hooks import capture
-
-    model, tokens = _make("lfa")
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    double = torch.compile(lambda x: x * 2, backend=backend)
+    return torch.compile(lambda x: x * 2, backend=backend), graphs
+
+
+def check_force_eager_ends_with_the_block() -> None:
+    """Callables compile again once the block is left, also after an exception."""
+    from streamscope.models.hooks import capture
+
+    model, tokens = _make("lfa")
+    double, graphs = _doubling()
     try:
         with capture(model, Z):
             model(tokens)
@@ -378,13 +383,7 @@ def check_blocks_of_hooks_end_in_any_order() -> None:
     from streamscope.models.hooks import capture
 
     model, tokens = _make("lfa")
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    double = torch.compile(lambda x: x * 2, backend=backend)
+    double, graphs = _doubling()
     for first, second in [
         (capture(model, Z), model.hooks([(Z, _zero)])),
         (model.hooks([(Z, _zero)]), capture(model, Z)),

@@ -303,6 +303,11 @@ def test_what_does_not_add_up_in_a_bridge_is_refused(name: str, tmp_path: Path) 
             call()
     with pytest.raises(InputError, match="add up"):
         cache.get_full_resid_decomposition()
+    wholes = {"logits": lambda: cache["resid_post", 1][None], "parts": cache.decompose_resid}
+    for parts, whole in wholes.items():
+        if not {"logits", parts} & WRONG[name]:
+            attributed = cache.logit_attrs(whole(), 7).sum(0) + model.logit_bias[7]
+            torch.testing.assert_close(attributed, logits[..., 7], rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()

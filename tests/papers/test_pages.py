@@ -105,6 +105,11 @@ def mean(name: str, quantity: str, preset: str, column: str = "mean") -> float:
     return float(value)
 
 
+def every(found: pd.Series) -> bool:
+    """Whether all hold, and there are any."""
+    return bool(len(found) and found.all())
+
+
 def cosines_are_of_shuffled_labels_too() -> bool:
     found = table("krom_eighth/alike")
     return bool(len(found) and (found["cosine"] - found["shuffled"]).abs().max() < 0.01)
@@ -112,7 +117,7 @@ def cosines_are_of_shuffled_labels_too() -> bool:
 
 def above_the_clamp() -> bool:
     found = table("hdpl_eighth/kl").query("preset == 'hdpl'")
-    return bool((found[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None) and
+    return bool(len(found) and (found[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None) and
                 (found["kl_nats"] > found["kl_nats_first"]).all())  # fmt: skip
 
 
@@ -122,7 +127,7 @@ def both_follow_identity() -> bool:
 
 
 def nobody_copies() -> bool:
-    return all((table(f"{name}/competence")["cannot"] != "").all() for name in ("lfa_eighth", "lfa_tinystories"))
+    return all(every(table(f"{name}/competence")["cannot"] != "") for name in ("lfa_eighth", "lfa_tinystories"))
 
 
 def against_learned_positions() -> bool:
@@ -150,8 +155,8 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         f"{KROM}/sweep-claims", f"{LONG.format(-8, 'bf16')} below 0.01", "best.high") == "holds",
     "Directions between shuffled labels": cosines_are_of_shuffled_labels_too,
     "Cosines between streams are as large for shuffled labels": cosines_are_of_shuffled_labels_too,
-    "No temperature of the logits gives back": lambda: table("dst_calibration/claims").query(
-        "quantity == 'recovered.16'")["direction"].str.startswith("opposite").all(),
+    "No temperature of the logits gives back": lambda: every(table("dst_calibration/claims").query(
+        "quantity == 'recovered.16'")["direction"].str.startswith("opposite")),
     "Above the clamp the penalty is constant": above_the_clamp,
     "The KL is larger at the last step": above_the_clamp,
     "their KL lies above the clamp": above_the_clamp,
@@ -171,8 +176,8 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "lfa_eighth/architectures", "cost", "d-cas", "ci_high"),
     "RoPE alone takes that advantage away": against_learned_positions,
     "The models that were judged do not copy nouns": nobody_copies,
-    "Models trained ten times longer do copy": lambda: all(
-        (pd.read_parquet(path)["cannot"] == "").all() for path in (RESULTS / "lfa_long").glob("*/competence.parquet")),
+    "Models trained ten times longer do copy": lambda: every(pd.concat([
+        pd.read_parquet(path)["cannot"] for path in (RESULTS / "lfa_long").glob("*/competence.parquet")]) == ""),
     "The lower loss is not": lambda: verdict("hdpl_eighth/order", "hdpl < llama") == "opposite",
     "the hybrid overfits less, as the paper says": lambda: verdict(
         "hdpl_overfit/claims", "llama > hdpl", "overfit") == "holds",

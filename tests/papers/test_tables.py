@@ -31,7 +31,7 @@ def test_a_column_of_a_table_is_described_once() -> None:
 
 @pytest.mark.parametrize("paper", [LFA, PLS, DST, HDPL, KROM, MODES, SCORECARD], ids=lambda paper: paper.module)
 def test_published_columns_with_a_unit_are_described(paper: Comparison) -> None:
-    """Those of every folder that the paper's command wrote, but for columns that today's tables have no more."""
+    """Those of the paper's newest folder; older folders have columns that today's tables lack."""
     folder = {"papers.scorecard": "scorecard_eighth", "papers.modes": "pls_modes"}.get(
         paper.module, f"{paper.module.removeprefix('papers.')}_eighth"
     )
