@@ -114,10 +114,12 @@ def measurements(folder: Path) -> list[str]:
 
 
 def general(command: str) -> str:
-    """A command with its runs once, as runs/FOLDER/{arm}-s{seed}."""
+    """A command with its runs once, as runs/FOLDER/{arm}-s{seed}, and so an output that has a run's name."""
     found: list[str] = []
     for word in command.split(" "):
         own = _general(word)
+        if f"/{word} " in command and "/" not in word:  # the output is named as its run
+            own = Path(_general(f"runs/{word}")).name
         if own == word or own not in found:
             found.append(own)
     return " ".join(found)

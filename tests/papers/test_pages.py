@@ -18,6 +18,7 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.pages import main
+from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import page_texts, pages_of
 from streamscope.papers.pages.site import html, models
@@ -45,6 +46,12 @@ def test_pages_are_what_the_tables_say(source: Source) -> None:
             assert (
                 figure is None or not figure.rows or (RESULTS / figure.path).read_text(encoding="utf-8") == figure.svg()
             ), name
+
+
+def test_runs_of_all_arms_and_seeds_have_one_command() -> None:
+    runs = ["lfa-s0", "lfa-cfm-s1"]
+    lines = {general(f"python -m papers.lfa runs/long/{run} --out {run} --static none") for run in runs}
+    assert lines == {"python -m papers.lfa runs/long/{arm}-s{seed} --out {arm}-s{seed} --static none"}
 
 
 def test_a_page_has_at_most_eighty_lines_that_fit_a_screen() -> None:
