@@ -42,12 +42,12 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     if how.fitted is None:
         _check_size(how, x)
         raw = raw_rows_of(how.raw, opened.files) if how.raw else None
-        modes = clusterer(how).fit(x, progress=progress)
+        modes = clusterer(how).fit(x)
         labels = labels_of(found, modes.labels_, modes.probabilities_)
     else:
         raw, modes = None, read_modes(how.fitted, opened)
         x = found.table[list(modes.feature_names_in_)]
-        labels = labels_of(found, *modes.predict_soft(x, progress=progress))
+        labels = labels_of(found, *modes.predict_soft(x))
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
     unplaced = _place(umap, labels, z, vector) if umap is not None else ""
     n_layers, kstar = found.about["n_layers"], found.about["options"]["kstar"]
@@ -62,7 +62,7 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     used = {"columns": x.shape[1], "zero": sum(column.constant for column in found.columns), "constant": len(constant)}
     documents = labels["document"].to_numpy()
     if raw is not None:
-        theirs = clusterer(how).fit(raw, progress=progress).labels_
+        theirs = clusterer(how).fit(raw).labels_
         table = agreement_table(modes.labels_, theirs, documents, resamples=how.resamples, seed=how.seed)
         made["agreement"] = Table.noted(table, AGREEMENT, "Agreement with clusters of raw activations")
         ids = found.table["token_id"].to_numpy()

@@ -4,10 +4,10 @@
     modes.predict(X_new)                             labels of new tokens
     ComputationalModes.of(modes.get_params(), columns, modes.arrays())      the same modes from a file
 
-Columns are standardised, projected on the leading principal components, then clustered by HDBSCAN* or k-means. HDBSCAN*
-is our own (`features.cluster.hdbscan`): scikit-learn's has no `predict`, both it and the `hdbscan` package are several
-times slower on features (`results/speed.md`), and both split groups of nearly equal rows by rounding. With
-min_samples=1, labels and probabilities equal those of both (tests, `benchmarks.clustering`).
+Columns are standardised, projected on the leading principal components, then clustered by HDBSCAN* or k-means. The
+package `hdbscan` finds the spanning tree of HDBSCAN*. Clusters are read off it in `features.cluster.density`, because
+the package and scikit-learn split groups of nearly equal rows by rounding. Elsewhere labels and probabilities equal
+those of both, with min_samples=1.
 
 Equal rows count as many tokens but are clustered once, in a canonical order: labels depend neither on the order of rows
 nor on ties. Clusters are numbered by size, 0 the largest.
@@ -21,16 +21,20 @@ from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.cluster import KMeans
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamscope.features.cluster.hdbscan.density import (
+from streamscope.features.cluster.density import (
+    RESOLUTION,
+    TIED,
     CondensedTree,
     attach,
     condense,
+    core_distances,
     memberships,
+    nearest,
     probability,
     select,
+    single_linkage,
+    spanning_tree,
 )
-from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, TIED, single_linkage, spanning_tree
-from streamscope.features.cluster.hdbscan.neighbours import Progress, nearest
 
 PCA = 30
 _PCA = ("mean_", "scale_", "components_", "explained_variance_ratio_")
@@ -62,15 +66,15 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         self.n_clusters = n_clusters
         self.seed = seed
 
-    def fit(self, X: Any, y: Any = None, *, progress: Progress = iter) -> "ComputationalModes":
-        """Cluster the rows of X [n, d]; `progress` wraps the two passes over all distances."""
+    def fit(self, X: Any, y: Any = None) -> "ComputationalModes":
+        """Cluster the rows of X [n, d]."""
         self._check()
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         distinct, inverse, weights = distinct_rows(X)
         self.n_distinct_ = len(distinct)
         z = self._fit_projection(distinct, weights)
         if self.method == "hdbscan":
-            labels, probabilities = self._fit_density(z, weights, progress)
+            labels, probabilities = self._fit_density(z, weights)
         else:
             labels, probabilities = self._fit_kmeans(z, weights)
         self.labels_, self.probabilities_ = labels[inverse], probabilities[inverse]
@@ -85,7 +89,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         """Labels [n] of new tokens, −1 for noise; nothing is refitted. See `predict_soft`."""
         return self.predict_soft(X)[0]
 
-    def predict_soft(self, X: Any, *, progress: Progress = iter) -> tuple[np.ndarray, np.ndarray]:
+    def predict_soft(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels [n] and probabilities [n] of new tokens.
 
         hdbscan: the token joins its nearest fitted row in d_mr = max(core(x), core(row), |x − row|) at λ = 1/d_mr, and
@@ -95,8 +99,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         """
         z = self.transform(X)
         if self.method == "kmeans":
-            return nearest(z, self.centers_, 1, progress=progress)[1][:, 0], np.ones(len(z))
-        distance, index = nearest(z, self.rows_, 2 * self.min_samples, progress=progress)
+            return nearest(z, self.centers_, 1)[1][:, 0], np.ones(len(z))
+        distance, index = nearest(z, self.rows_, 2 * self.min_samples)
         own = _core_of_new(distance, self.weights_[index], self.min_samples)
         reach = np.maximum(np.maximum(distance, self.core_[index]), own[:, None])
         tied = reach <= reach.min(1, keepdims=True) + TIED
@@ -140,8 +144,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     def _reduce(self, z: np.ndarray) -> np.ndarray:
         return z @ self.components_.T if len(self.components_) else z
 
-    def _fit_density(self, z: np.ndarray, weights: np.ndarray, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
-        edges, self.core_ = spanning_tree(z, weights, self.min_samples, progress=progress)
+    def _fit_density(self, z: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        edges, self.core_ = spanning_tree(z, weights, self.min_samples), core_distances(z, weights, self.min_samples)
         self.tree_ = condense(single_linkage(edges, len(z)), weights, self.min_cluster_size)
         self.owner_ = select(self.tree_, self.selection)
         self.rows_, self.weights_ = z, weights

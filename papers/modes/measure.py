@@ -45,11 +45,11 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     rows, tables = Rows(), {}
     features, raw = _extracted(model, shards, "topk", settings.tokens, progress)
     tables["depth"] = shares_of_depth(rows, features, model.config.n_layers)
-    labels, theirs, modes = _clustered("hdbscan", features, raw, settings, progress)
+    labels, theirs, modes = _clustered("hdbscan", features, raw, settings)
     tables["clusters"] = _shape(rows, features, labels, modes, model.config.n_layers)
     parts = [_agreement(rows, "hdbscan", features, labels, theirs, settings)]
     features, raw = _extracted(model, shards, "structural", settings.kmeans_tokens, progress)
-    labels, theirs, _ = _clustered("kmeans", features, raw, settings, progress)
+    labels, theirs, _ = _clustered("kmeans", features, raw, settings)
     parts.append(_agreement(rows, "kmeans", features, labels, theirs, settings))
     tables["agreement"] = pd.concat(parts, ignore_index=True)
     return {"runs": pd.DataFrame(rows.rows), **tables}
@@ -60,7 +60,7 @@ def modes_of(rows: Rows, model: Any, shards: TokenShards, tokens: int, seed: int
     features, _ = _extracted(model, shards, "topk", tokens, progress)
     x, _ = varying_features(features)
     modes = ComputationalModes("hdbscan", seed=seed)
-    labels = modes.fit(x, progress=progress("hdbscan of features")).labels_
+    labels = modes.fit(x).labels_
     _shape(rows, features, labels, modes, model.config.n_layers)
 
 
@@ -76,14 +76,14 @@ def _extracted(
 
 
 def _clustered(
-    method: Literal["hdbscan", "kmeans"], features: Features, raw: np.ndarray, settings: Settings, progress: Progress
+    method: Literal["hdbscan", "kmeans"], features: Features, raw: np.ndarray, settings: Settings
 ) -> tuple[np.ndarray, np.ndarray, ComputationalModes]:
     """Labels of the tokens by their features and by their raw activations, and the fit of the features."""
 
     x, _ = varying_features(features)
     modes = ComputationalModes(method, seed=settings.seed)
-    labels = modes.fit(x, progress=progress(f"{method} of features")).labels_
-    theirs = ComputationalModes(method, seed=settings.seed).fit(raw, progress=progress(f"{method} of raw")).labels_
+    labels = modes.fit(x).labels_
+    theirs = ComputationalModes(method, seed=settings.seed).fit(raw).labels_
     return labels, theirs, modes
 
 

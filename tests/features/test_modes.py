@@ -3,6 +3,7 @@
 import itertools
 from unittest import SkipTest
 
+import hdbscan
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,8 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import streamscope.features.cluster.modes
-from streamscope.features.cluster.hdbscan.density import condense, select
-from streamscope.features.cluster.hdbscan.hierarchy import single_linkage, spanning_tree
+from streamscope.features.cluster.density import condense, select, single_linkage, spanning_tree
 from streamscope.features.cluster.modes import ComputationalModes, distinct_rows, hashes
 
 
@@ -86,7 +86,6 @@ def test_labels_and_probabilities_are_scikit_learns(seed: int, selection: str) -
 
 def test_min_samples_is_that_of_the_package() -> None:
     """Where core distances tie the package cuts by the order of the rows, so that a few tokens differ."""
-    hdbscan = pytest.importorskip("hdbscan")
     for seed in range(4):
         modes = ComputationalModes(components=None, min_samples=4).fit(loose(seed))
         z = modes.transform(loose(seed))
@@ -185,7 +184,7 @@ def test_stability_is_the_sum_over_tokens() -> None:
     """S(C) against the definition, token by token, from the hierarchy's own heights."""
     x = loose(3, n=200)
     weights = np.ones(200, int)
-    tree = condense(single_linkage(spanning_tree(x, weights)[0], 200), weights, 10)
+    tree = condense(single_linkage(spanning_tree(x, weights), 200), weights, 10)
     for c in range(1, len(tree.parent)):
         under = {c}
         for child in range(c + 1, len(tree.parent)):
@@ -263,7 +262,6 @@ def test_prediction_is_joining_the_tree(min_samples: int) -> None:
 
 def test_prediction_is_nearly_the_packages() -> None:
     """The package asks for two fitted neighbours where one is meant: it calls more tokens noise, never others."""
-    hdbscan = pytest.importorskip("hdbscan")
     x, new = loose(0, n=900)[:600], loose(0, n=900)[600:]
     modes = ComputationalModes(components=None).fit(x)
     peer = hdbscan.HDBSCAN(10, 1, prediction_data=True).fit(modes.transform(x))

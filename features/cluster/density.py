@@ -1,9 +1,14 @@
-"""HDBSCAN* on a hierarchy: condensed tree, flat clusters, memberships, new points (Campello et al. 2013; McInnes &
-Healy 2017, "Accelerated Hierarchical Density Based Clustering").
+"""HDBSCAN* on distinct rows that stand for tokens: hierarchy, condensed tree, flat clusters, memberships, new points
+(Campello et al. 2013; McInnes & Healy 2017, "Accelerated Hierarchical Density Based Clustering").
 
-    tree = condense(linkage, weights, min_cluster_size=10)
+    edges = spanning_tree(z, weights, min_samples=1)
+    tree = condense(single_linkage(edges, len(z)), weights, min_cluster_size=10)
     owner = select(tree, "eom")
     labels, probabilities = memberships(tree, owner)
+
+d_mr(a, b) = max(core(a), core(b), |a − b|) over distinct rows z [n, D]. core(a) is the distance to the `min_samples`-th
+other token; a row of weight w stands for w equal tokens. The token itself is not counted, as in the package `hdbscan`,
+which finds the spanning tree; scikit-learn counts it.
 
 λ = 1/d. From the root (λ = 0) to dense regions, a cluster loses tokens until it splits into two or more parts of at
 least `min_cluster_size` tokens: these are new clusters. Merges at one distance, up to rounding (`TIED`), count as one
@@ -13,13 +18,95 @@ Stability S(C) = Σ over its tokens (λ at which the token leaves C − λ at wh
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from hdbscan import HDBSCAN
+from sklearn.neighbors import NearestNeighbors
 
-from streamscope.features.cluster.hdbscan.hierarchy import RESOLUTION, TIED, Linkage
-
+RESOLUTION = 1e-5
+"""Smaller distances are raised to it, in standard deviations of a feature. Features of equal tokens differ in their
+last bits between batches."""
+TIED = RESOLUTION / 10
+"""Smaller differences between distances count as ties: rounding of single-precision features."""
+SPARE = 8
+"""More rows than wanted, among which the nearest are looked for by exact distances."""
 Selection = Literal["eom", "leaf"]
+
+
+class Edges(NamedTuple):
+    """Edges between rows, unsorted: row `a`, row `b`, `length`. They hold a spanning tree, and may hold more."""
+
+    a: np.ndarray
+    b: np.ndarray
+    length: np.ndarray
+
+
+class Linkage(NamedTuple):
+    """Merges in order of distance: merge i joins nodes `left[i]` and `right[i]` at `distance[i]` into node n + i."""
+
+    left: np.ndarray
+    right: np.ndarray
+    distance: np.ndarray
+
+
+def nearest(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distances [n, k] (ascending) and indices [n, k] of the k rows of y nearest to each row of x, ties by index.
+
+    Fewer than k if y has fewer.
+    """
+    found = NearestNeighbors(algorithm="brute").fit(y).kneighbors(x, min(k + SPARE, len(y)), return_distance=False)
+    exact = np.sqrt(np.square(x[:, None] - y[found]).sum(-1))  # scikit-learn's are of |x|² + |y|² − 2xy
+    order = np.lexsort((found, exact))[:, :k]
+    return np.take_along_axis(exact, order, 1), np.take_along_axis(found, order, 1)
+
+
+def core_distances(z: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
+    """[n] distance of each row to its `min_samples`-th other token; to the last where there are fewer."""
+    distance, index = nearest(z, z, min_samples + 1)
+    enough = np.cumsum(weights[index], axis=1) > min_samples  # the token itself is the first
+    at = np.where(enough.any(1), enough.argmax(1), index.shape[1] - 1)
+    return np.maximum(distance[np.arange(len(z)), at], RESOLUTION)
+
+
+def spanning_tree(z: np.ndarray, weights: np.ndarray, min_samples: int = 1) -> Edges:
+    """The minimum spanning tree of d_mr over the rows of z [n, D], exact, from the `hdbscan` package."""
+    of = np.repeat(np.arange(len(z)), np.minimum(weights, min_samples + 1))  # more copies change no core distance
+    if len(of) == 1:
+        return Edges(of[:0], of[:0], np.empty(0))
+    peer = HDBSCAN(
+        min_samples=min(min_samples, len(of) - 1), algorithm="boruvka_kdtree", approx_min_span_tree=False,
+        gen_min_span_tree=True, core_dist_n_jobs=1,
+    ).fit(z[of])  # fmt: skip
+    a, b, length = peer.minimum_spanning_tree_.to_numpy().T
+    return Edges(of[a.astype(int)], of[b.astype(int)], np.maximum(length, RESOLUTION))
+
+
+def single_linkage(edges: Edges, n: int) -> Linkage:
+    """The merges of n rows along a spanning tree, shortest edge first, ties in row order.
+
+    Edges that close a circle are left out. Raises `ValueError` if the rows are not connected.
+    """
+    order = np.lexsort((np.maximum(edges.a, edges.b), np.minimum(edges.a, edges.b), edges.length))
+    above, node = list(range(n)), list(range(n))
+    left, right, distance = [], [], []
+
+    def root(i: int) -> int:
+        while above[i] != i:
+            above[i] = i = above[above[i]]
+        return i
+
+    for a, b, length in zip(*(one[order].tolist() for one in edges), strict=True):
+        a, b = root(a), root(b)
+        if a != b:
+            left.append(node[a])
+            right.append(node[b])
+            distance.append(length)
+            above[b] = a
+            node[a] = n + len(left) - 1
+    if len(left) != n - 1:
+        raise ValueError(f"{len(left)} edges join no tree of {n} rows")
+    return Linkage(np.array(left, np.int64), np.array(right, np.int64), np.array(distance))
 
 
 @dataclass(frozen=True)
