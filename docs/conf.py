@@ -39,7 +39,7 @@ autodoc2_skip_module_regexes = [r".*\.__main__"]
 suppress_warnings = [
     "autodoc2.dup_item",
     "ref.python",  # a type variable or a field of a name that several classes have
-    "mystnb.unknown_mime_type",  # plotly's own type, beside the HTML that is shown
+    "mystnb.unknown_mime_type",  # plotly's own type; the HTML is shown
 ]
 
 
@@ -54,7 +54,7 @@ pio.renderers.default = "page"
 
 
 def with_plotly(app: Any, pagename: str, templatename: str, context: Any, doctree: Any) -> None:
-    """Pages of notebooks load the copy of Plotly that lies beside them, so that figures open offline."""
+    """Pages of notebooks load the copy of Plotly in their own folder, so that figures open offline."""
     if pagename.startswith("notebooks/"):
         app.add_js_file("plotly.min.js", priority=100)
 

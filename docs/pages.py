@@ -137,11 +137,11 @@ def conformance() -> str:
         for row in rows:
             if not row.startswith(f"{tool}: "):
                 continue
-            said: dict[str, list[str]] = {}
+            answers: dict[str, list[str]] = {}
             for name, column in cells.items():
-                said.setdefault(column[row], []).append(name)
-            good = said.pop("yes", [])
-            other = "; ".join(f"{_some(those, cells)}: {line.removeprefix('no: ')}" for line, those in said.items())
+                answers.setdefault(column[row], []).append(name)
+            good = answers.pop("yes", [])
+            other = "; ".join(f"{_some(those, cells)}: {line.removeprefix('no: ')}" for line, those in answers.items())
             lines.append([f"`{row.split(': ', 1)[1]}`", _some(good, cells), other])
         parts.append(f"## {tool}\n\n{table(['call', 'agrees on', 'otherwise'], lines)}")
     parts.append(
@@ -206,12 +206,12 @@ def command_pages() -> str:
         for name, module in commands().items():
             if module.split(".")[1] != room:
                 continue
-            said, sys.argv = io.StringIO(), [f"streamscope {name}"]  # so that it is named in the help
-            with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            output, sys.argv = io.StringIO(), [f"streamscope {name}"]  # so that it is named in the help
+            with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
                 entry(module)(["--help"])
             _, _, rest = inspect.cleandoc(import_module(module).__doc__ or "").partition("\n\n")
             about = f"```text\n{spoken(dedent(rest).strip())}\n```\n\n" if rest.strip() else ""
-            parts.append(f"### {name}\n\n{first_line(module)}\n\n{about}```text\n{said.getvalue().strip()}\n```\n")
+            parts.append(f"### {name}\n\n{first_line(module)}\n\n{about}```text\n{output.getvalue().strip()}\n```\n")
     sys.argv = argv
     if before is None:
         del os.environ["COLUMNS"]

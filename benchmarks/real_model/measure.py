@@ -104,7 +104,7 @@ def measure(options: Options) -> None:
 def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
     """Memory (MiB), CPU (s), longest silence (s) and outcome of `streamscope COMMAND` in a process of its own."""
     began = last = time.monotonic()
-    silence, outcome, said = 0.0, "completed", b""
+    silence, outcome, stderr = 0.0, "completed", b""
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     process = subprocess.Popen(
         [sys.executable, "-m", "streamscope", *command],
@@ -122,14 +122,14 @@ def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
                 silence, last = max(silence, now - last), now
                 if not (piece := os.read(process.stdout.fileno(), 65536)):
                     break
-                said = (said + piece)[-2000:]
+                stderr = (stderr + piece)[-2000:]
             if now - began > limit and outcome == "completed":
                 outcome = f"stopped after {limit:.0f} s"
                 process.kill()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode and outcome == "completed":
-        *_, line = said.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        *_, line = stderr.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         outcome = line[:120] if process.returncode > 0 else f"ended by signal {-process.returncode}"
     return {
         "memory": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime, "silence": silence, "outcome": outcome,

@@ -41,8 +41,8 @@ class FeatureReader:
     """Reads the features of a tier and raw activations at the hooks `raw`, from a model in evaluation mode."""
 
     def __init__(self, model: Any, how: Extract, raw: Sequence[str] = ()) -> None:
-        """Raises `InputError` for a model in training mode, heads that the model lacks, and hooks without one vector
-        per position."""
+        """Raises `InputError` for a model in training mode, heads that the model lacks, and hooks that do not have
+        one vector per position."""
         model = readable(model)
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")

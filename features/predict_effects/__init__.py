@@ -47,7 +47,7 @@ class PredictEffects(Instrument):
     """Seed of folds, shuffles, bootstrap and trees."""
 
     figures: ClassVar = (
-        Intervals("r2", label="edit", beside="baselines", each=("measure", "of"),
+        Intervals("r2", label="edit", reference="baselines", each=("measure", "of"),
                   title="How well features predict which tokens an edit hits"),
         Intervals("gain", label="edit", each=("measure", "of"), title="What features add to the baselines"),
     )  # fmt: skip

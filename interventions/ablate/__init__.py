@@ -79,7 +79,7 @@ class Ablate(Instrument):
         HeadMap("delta", by="scale", title="Loss increase from ablating each head"),
         Scatter("delta", x="alone", title="Loss increase of each set against the sum of its heads alone"),
         Matrix("interaction", title="What two heads cost together beyond the sum of each alone"),
-        Intervals("delta", beside="control", by="scale",
+        Intervals("delta", reference="control", by="scale",
                   title="Loss increase from ablating each head, with 95 % intervals"),
         Curve("delta", x="scale", by="head", title="Loss increase as heads are scaled down"),
         HeadMap("delta", "sps", by="scale", title="Change of SPS from ablating each head"),

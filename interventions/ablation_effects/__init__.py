@@ -53,7 +53,7 @@ class AblationEffects(Instrument):
                 title="Change of the answer's probability from ablating groups of heads"),
         HeadMap("delta", "log_odds", rows="task", columns="group",
                 title="Change of the answer's log-odds from ablating groups of heads"),
-        Intervals("delta", label="group", beside="above", each=("task",),
+        Intervals("delta", label="group", reference="above", each=("task",),
                   title="Change of the answer's probability by group, with 95 % intervals"),
         Intervals("sd_ratio", "ratios", label="group", each=("measure", "task"),
                   title="How much more the effects vary than in the control"),

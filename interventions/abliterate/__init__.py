@@ -60,7 +60,7 @@ class Abliterate(Instrument):
 
     runs: ClassVar = ("stories/gpt2",)
     figures: ClassVar = (
-        Intervals("kl", label="what", beside="random_kl",
+        Intervals("kl", label="what", reference="random_kl",
                   title="How far predictions move when the direction is removed"),
     )  # fmt: skip
     quick: ClassVar = {"draws": 1}

@@ -48,10 +48,10 @@ class Amplify(Instrument):
     figures: ClassVar = (
         Curve("percent", x="alpha", log=True, title="Loss increase as attention is sharpened"),
         Curve("loss", x="alpha", log=True, title="Loss as attention is sharpened"),
-        Curve("entropy", x="alpha", log=True, title="Entropy of attention as it is sharpened"),
+        Curve("entropy", x="alpha", log=True, title="Entropy of attention against the sharpening factor"),
         Curve("unchanged", x="alpha", log=True, title="Share of queries whose most attended key stays the same"),
         Curve("entropy", "heads", x="alpha", by="head", log=True,
-              title="Entropy of each head's attention as it is sharpened"),
+              title="Entropy of each head's attention against the sharpening factor"),
         HeadMap("attention", "picture", each=("head",), rows="query", columns="key",
                 title="Attention in one text, unedited and sharpened"),
     )  # fmt: skip

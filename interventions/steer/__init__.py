@@ -56,8 +56,8 @@ class Steer(Instrument):
     """Seed of the samples and of the random directions."""
 
     figures: ClassVar = (
-        Curve("kl", beside="random_kl", title="How far predictions move along the direction"),
-        Curve("delta", beside="random_delta", title="Loss increase along the direction"),
+        Curve("kl", reference="random_kl", title="How far predictions move along the direction"),
+        Curve("delta", reference="random_delta", title="Loss increase along the direction"),
         Curve("shift", title="Shift of the residual stream along the direction"),
     )  # fmt: skip
     quick: ClassVar = {"scale": (-1.0, 0.0, 1.0), "draws": 1, "sample_tokens": 2}

@@ -62,7 +62,7 @@ class SteerHeads(Instrument):
         Curve("level", "log_odds", x="scale", by="group", each=("task",),
               title="Log-odds of the answer as heads are turned down and up"),
         Curve("level", "loss", x="scale", by="group", title="Loss as heads are turned down and up"),
-        Intervals("range", "curves", label="group", beside="random_range", each=("measure", "task"),
+        Intervals("range", "curves", label="group", reference="random_range", each=("measure", "task"),
                   title="Range over scales, compared with random heads"),
     )  # fmt: skip
     quick: ClassVar = {"scales": (0.0, 1.5), "draws": 1}

@@ -1,4 +1,4 @@
-"""The loss of a model without one of its streams, one row per place, with documents as units."""
+"""The loss of a model with one of its streams removed, one row per place, with documents as units."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -97,10 +97,10 @@ class Halves:
         contrasts = []
         for name, rows in ((ALL_HEADS, range(n)), *((name, (i,)) for i, name in enumerate(names))):
             own = {4 * i + j: sign / len(rows) for i in rows for j, sign in ((0, 1.0), (1, -1.0))}
-            beside = {at + 2: -weight for at, weight in own.items()}
+            neighbour = {at + 2: -weight for at, weight in own.items()}
             contrasts += [
                 Contrast(quantity="own", weights=own, labels={"edit": name}, missing=why),
-                Contrast(quantity="beyond", weights={**own, **beside}, labels={"edit": name}, missing=why),
+                Contrast(quantity="beyond", weights={**own, **neighbour}, labels={"edit": name}, missing=why),
             ]
         return block, contrasts
 
@@ -126,9 +126,9 @@ class Modes:
                 for head, under in enumerate((gate < np.median(gate, 0)).T):
                     below[layer, head] += np.bincount(mode[held & under], minlength=n)
         low = (below >= CONSISTENT * tokens) & (tokens > 0)
-        beside = [(head.layer, (head.head + 1) % model.config.n_heads) for head in self.heads]
+        neighbours = [(head.layer, (head.head + 1) % model.config.n_heads) for head in self.heads]
         self.own = np.array([low[head.layer, head.head] for head in self.heads])  # [heads, modes]
-        self.beside = np.array([low[at] for at in beside])
+        self.neighbours = np.array([low[at] for at in neighbours])
         self.sums: list[tuple[int, int, int, np.ndarray]] = []  # document, mode, tokens, Σ |Δ loss| [heads]
 
     def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
@@ -167,15 +167,17 @@ class Modes:
         rows, sizes, contrasts = list[np.ndarray](), list[np.ndarray](), list[Contrast]()
         for i, name in enumerate(names):
             some = slice(None) if not i else slice(i - 1, i)
-            own, beside = (linear_parts(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.beside))
+            own, neighbour = (
+                linear_parts(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.neighbours)
+            )
             absent = [np.zeros(len(tokens))] * 2
             low, other = own or absent
-            low_beside, other_beside = beside or absent
+            neighbour_low, neighbour_other = neighbour or absent
             rows += [low, other, low - other]
-            rows += [low - other - (low_beside - other_beside) if own and beside else absent[0]]
-            sizes += [(own is not None) * tokens] * 3 + [(own is not None and beside is not None) * tokens]
+            rows += [low - other - (neighbour_low - neighbour_other) if own and neighbour else absent[0]]
+            sizes += [(own is not None) * tokens] * 3 + [(own is not None and neighbour is not None) * tokens]
             why = "" if own else NO_MODE
-            contrasts += _contrasts(4 * i, name, why, why or ("" if beside else NO_MODE))
+            contrasts += _contrasts(4 * i, name, why, why or ("" if neighbour else NO_MODE))
         documents = units["unit"].to_numpy()[at]
         where = pd.DataFrame({
             "unit": [f"{document}, mode {k}" for document, k in zip(documents, mode, strict=True)],

@@ -1,4 +1,4 @@
-"""Claims with what was measured: found in result tables, never kept beside the claim."""
+"""Claims with what was measured: read from result tables, never stored with the claim."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -79,17 +79,17 @@ class TrainedRun(TypedDict):
 
 
 class TrainedRuns(TypedDict):
-    """trained.json beside the tables of a comparison."""
+    """trained.json, in the folder of a comparison's tables."""
 
     runs: list[TrainedRun]
 
 
 def judged(ledger: Path, results: Path) -> pd.DataFrame:
-    """One row per claim: the ledger's columns but `result` and `verdict` as they are, then what the results say.
+    """One row per claim: the ledger's columns except `result` and `verdict`, then what the results say.
 
     measured (of a limit the value itself, not how far beyond it lies), value (as a number), ci_low, ci_high, n,
     clusters, table (of the row that decides), scale, tokens, commit, command (the one that made that table, else the
-    ledger's), verdict, said (the result's own verdict, or the ledger's reason), alone and size
+    ledger's), verdict, finding (the result's own verdict, or the ledger's reason), alone and size
     (`papers.comparison.verdicts`). Raises `InputError`, with the line of the ledger, for a result that
     is not there, selects another number of rows than one, or has a verdict of no word.
     """
@@ -103,13 +103,13 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
     nothing = {
         "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "table": "", "scale": "",
         "tokens": "", "commit": "", "command": typed(row), "verdict": row["verdict"] or "not measured yet",
-        "said": row["why"], "alone": "", "size": "",
+        "finding": row["why"], "alone": "", "size": "",
     }  # fmt: skip
     if not row["result"]:
         return nothing
-    found, one, word, said = _deciding(claim, tables)
+    found, one, word, finding = _deciding(claim, tables)
     if word == "not measured yet":
-        return {**nothing, "verdict": word, "said": said}
+        return {**nothing, "verdict": word, "finding": finding}
     value, low, high = number_cell(found.value, one)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return {
@@ -123,7 +123,7 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
         "table": found.file,
         **tables.made(found.file, str(one.get("run", one.get("preset", "")))),
         "verdict": word,
-        "said": said,
+        "finding": finding,
         "alone": str(one.get("alone", "")),
         "size": str(one.get("size", "")),
     }
@@ -139,9 +139,9 @@ def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word
     where = claim.where
     parts = [(found, tables.row(found, where)) for found in keys(claim.row["result"], where)]
     judged_parts = [(found, one, *verdict(claim, found, one, tables)) for found, one in parts]
-    found, one, word, said = min(judged_parts, key=lambda part: DECIDES.index(part[2]))
+    found, one, word, finding = min(judged_parts, key=lambda part: DECIDES.index(part[2]))
     several = len(parts) > 1 and word != "reproduced"
-    return found, one, word, f"{one.get('claim', found.value)}: {said}" if several else said
+    return found, one, word, f"{one.get('claim', found.value)}: {finding}" if several else finding
 
 
 def number_cell(name: str, one: Mapping[str, Any]) -> tuple[Any, float, float]:
@@ -160,7 +160,7 @@ def typed(row: Row) -> str:
 
 
 def number_text(value: float) -> str:
-    """A measured number as it is shown."""
+    """A measured number, as pages print it."""
     return "undefined" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -187,12 +187,12 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     """
     where, row = claim.where, claim.row
     if "direction" in one or "holds" in one:
-        said = str(one["direction"]) if "direction" in one else "holds" if one["holds"] else "opposite"
-        word = _word(said, where)
-        return (DENIED.get(word, word), f"of its denial: {said}") if found.denied else (word, said)
-    if (said := str(one.get("verdict", ""))) in FOUND:
-        full = f"{said}: {number_text(float(one[found.value]))} {one.get('unit', '')}".rstrip()
-        return FOUND[said][found.denied], full
+        finding = str(one["direction"]) if "direction" in one else "holds" if one["holds"] else "opposite"
+        word = _word(finding, where)
+        return (DENIED.get(word, word), f"of its denial: {finding}") if found.denied else (word, finding)
+    if (finding := str(one.get("verdict", ""))) in FOUND:
+        full = f"{finding}: {number_text(float(one[found.value]))} {one.get('unit', '')}".rstrip()
+        return FOUND[finding][found.denied], full
     if row["kind"] != "number":
         raise InputError(
             f"{where}: result: {found.file} has no verdicts, and {row['kind']} needs one; name a judged row"
@@ -259,7 +259,7 @@ class Tables:
             path = self.results / file
             if not path.is_file():
                 raise InputError(f"{where}: result: {path} is not there; name a table that is, or empty the cell")
-            read_about(path)  # what is no parquet is said in one line
+            read_about(path)  # a file that is no parquet raises one line
             self._frames[file] = read_parquet(path).to_pandas()
         return self._frames[file]
 

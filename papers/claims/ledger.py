@@ -65,7 +65,7 @@ class Claim(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What selects a row of a result table, and the column of what was measured."""
+    """What selects a row of a result table, and the column with the measured value."""
 
     file: str
     pairs: tuple[tuple[str, str], ...]

@@ -71,7 +71,7 @@ def _unit(r: Any) -> str:
 
 
 def _verdict(r: Any) -> str:
-    """The word, what was said in full where that adds to it, and the ledger's remark."""
-    said = reason(r.said)
-    remark = f" ({r.why})" if r.why and r.why != r.said else ""
-    return f"{r.verdict}{f': {said}' if said else ''}{remark}"
+    """The word, the reason in full where that adds to it, and the ledger's remark."""
+    text = reason(r.finding)
+    remark = f" ({r.why})" if r.why and r.why != r.finding else ""
+    return f"{r.verdict}{f': {text}' if text else ''}{remark}"

@@ -62,14 +62,14 @@ class SingleClaim(TypedDict):
     where: str
     """Place in the paper."""
     table: str
-    """File beside `claims.toml`, or its path from there."""
+    """File in the folder of `claims.toml`, or its path from there."""
     row: dict[str, str]
     """Columns and what they hold, so that one row is selected."""
     value: str
-    """The column of what was measured."""
+    """The column with the measured value."""
     side: Literal["above", "below", "within"]
     limit: NotRequired[str]
-    """As printed, 0 without one."""
+    """As printed; 0 if it is left out."""
     unit: str
     smallest: NotRequired[float]
     """The smallest effect of interest, where it is not that of the unit."""

@@ -12,7 +12,7 @@ from streamscope.papers.claims.words import MEANINGS
 if TYPE_CHECKING:
     from streamscope.papers.claims import Options
 
-SEARCHED = ("id", "place", "quote", "configuration", "instrument", "why", "said")
+SEARCHED = ("id", "place", "quote", "configuration", "instrument", "why", "finding")
 
 
 def chosen(rows: pd.DataFrame, options: "Options") -> pd.DataFrame:

@@ -83,14 +83,14 @@ def undefined(why: str) -> Word | None:
     return next((word for part, word in UNDEFINED if part in why), None)
 
 
-def reason(said: str) -> str:
+def reason(text: str) -> str:
     """What a verdict of a result table adds to its word: "the same at n=3 seeds" of "holds: the same at n=3 seeds"."""
-    if said in MEANINGS:
+    if text in MEANINGS:
         return ""
     for begin, _ in CODES:
-        if said.startswith(begin):
-            return said.removeprefix(begin).lstrip(": ")
-    return said
+        if text.startswith(begin):
+            return text.removeprefix(begin).lstrip(": ")
+    return text
 
 
 def plain(code: str) -> str:

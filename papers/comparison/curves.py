@@ -154,7 +154,7 @@ def points(table: pd.DataFrame, at: dict[str, float]) -> pd.DataFrame:
 
 
 class Reading(NamedTuple):
-    """A claim about curves as it is read here: what is positive where it holds, seeds × evaluations."""
+    """How a claim about curves is read: the quantity that is positive where it holds, seeds × evaluations."""
 
     id: str
     """The claim's row of the ledger."""

@@ -47,7 +47,10 @@ class Below(NamedTuple):
 
 
 def final_loss(run: Run) -> dict[str, float]:
-    """Loss and tokens of the evaluation at the step whose weights the run kept. Raises `InputError` without one."""
+    """Loss and tokens of the evaluation at the step whose weights the run kept.
+
+    Raises `InputError` if there is no such evaluation.
+    """
 
     step = kept_step(run.folder)
     rows = [row for row in evaluations(run.folder) if row["step"] == step]

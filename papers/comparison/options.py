@@ -59,7 +59,7 @@ def settings_of(kind: type[S], options: RunsOptions) -> S:
 
 
 def not_with_tables(kind: type, options: RunsOptions) -> None:
-    """Raises `InputError` for a setting of measuring, or its data, beside --tables, which measures nothing."""
+    """Raises `InputError` for a setting of measuring, or its data, given with --tables, which measures nothing."""
     usual = {one.name: one.default for one in fields(kind)} | {"data": None}
     for name, default in usual.items():
         if options.tables is not None and getattr(options, name, default) != default:

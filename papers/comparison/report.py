@@ -58,7 +58,7 @@ class Comparison:
     judge: Callable[[Sequence[Run], Tables, Mapping[str, Any]], Tables]
     """Runs, what was measured of them and the facts -> all tables."""
     settings: type | None = None
-    """The options that say what is measured and how; beside --tables they are refused."""
+    """The options that say what is measured and how; refused with --tables."""
     shown: Sequence[Shown] = ()
     columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)
     """Columns that an instrument describes, by the table that they stand in; all others are in columns.csv."""

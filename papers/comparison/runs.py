@@ -237,7 +237,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
     """The runs, those whose `parts` are not their preset's as arms of their own: std-t+rope, std-t+rope+cln.
 
     A kind is named alone where its fields are the usual ones, else with them: +rope.fraction=0.5. A part of a part is
-    named with a dot, as attention.gate; without one that the preset has, an arm is called +no-gate. Of a number it says
+    named with a dot, as attention.gate; an arm that lacks its preset's gate is called +no-gate. Of a number it says
     how many: n_heads makes +8heads. Of a projection it says which: attention.o makes +o=hdpl.
     """
 
@@ -291,7 +291,7 @@ def confounded(one: Run, two: Run, architecture: Sequence[str]) -> str:
 
 
 def _word(part: str, own: Any, other: Any) -> str:
-    """A part in a sentence, so that it can be told from the other's."""
+    """A part in a sentence, in enough detail to differ from the other's."""
     if isinstance(own, dict) and isinstance(other, dict):
         if own["kind"] != other["kind"]:
             return WORDS.get((part, own["kind"]), f"{part} {own['kind']}")

@@ -3,9 +3,9 @@
     python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
     python -m papers.demo runs/lfa --pairs 1000 --documents 200
 
-Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself; the tables lie beside it
-as parquet, one per measure with the run as its first column. Prompts are held-out minimal pairs of the built-in
-stories, documents those that the run was validated on. The defaults take one to two minutes per zoo model on a core.
+Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself; its folder
+holds the tables as parquet, one per measure with the run as its first column. Prompts are held-out minimal pairs of
+the built-in stories, documents those that the run was validated on. One to two minutes per zoo model on a core.
 """
 
 from collections.abc import Sequence

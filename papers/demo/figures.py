@@ -69,7 +69,7 @@ def heads(table: pd.DataFrame, column: str, i: int, limit: float, *, unit: str, 
 
 
 def shares(tables: Sequence[tuple[str, pd.DataFrame]]) -> Any:
-    """Top-1 of the chosen head with its 95 % interval, beside chance and the rules without meaning; in per cent.
+    """Top-1 of the chosen head with its 95 % interval, against chance and rules without meaning; in per cent.
 
     The rules depend on the prompts alone, so they are drawn once.
     """
@@ -103,7 +103,7 @@ def dots(
     first: int = 0,
     limits: tuple[float, float] | None = None,
 ) -> Any:
-    """Points with 95 % intervals, a row per entry of `across`, the models beside each other; no interval, no bar.
+    """Points with 95 % intervals, a row per entry of `across`, the models side by side; no interval, no bar.
 
     `first` is the number of the first model, which has its colour; `limits` are shown whole, with 0.
     """
@@ -135,9 +135,9 @@ def dots(
 
 
 def gates(effects: pd.DataFrame, draws: pd.DataFrame, measure: str, i: int, title: str) -> Any:
-    """Change against the gate: the selected heads, the bottom ones, and random sets as points beside the smallest gate.
+    """Change against the gate: the selected heads, the bottom ones, and random sets as points at the smallest gate.
 
-    LFA Figures 5 and 6. A curve that is undefined by construction is not drawn but said.
+    LFA Figures 5 and 6. A curve that is undefined by construction is not drawn; the text says so.
     """
 
     figure = go.Figure()

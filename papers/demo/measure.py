@@ -157,7 +157,7 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     """All heads; the head of one half on the other against the rules; its Top-1 with Wilson's interval.
 
     The rules choose between the two nouns, so a head is held against them there. The paper's Top-1 (LFA Eq. 5) is over
-    all tokens; it is measured beside, with a head of its own.
+    all tokens; it is measured as well, with a head of its own.
     """
 
     table, over_keys = (measure(model, one, aligned) for one in (Coreference(), Coreference(domain="keys")))

@@ -46,7 +46,7 @@ def chance(p: float, name: str = "p") -> str:
 
 @cache
 def _macros(file: str) -> Any:
-    """The macros of a template beside this file."""
+    """The macros of a template in this folder."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

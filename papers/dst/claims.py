@@ -52,7 +52,7 @@ def bounds(presets: Sequence[str], dual: Iterable[str], alphas: Iterable[float] 
     """The claims about one model, of every preset; those of streams, at either place, of the presets that have two;
     that a curve is straight only over the paper's α, and of its model.
 
-    Of a model in another mode than the paper's they are confounded, and show the other mode beside (`factors.MODES`).
+    Of a model in another mode than the paper's they are confounded, and show the other mode too (`factors.MODES`).
     16 % and 27 % are printed without decimals: the paper's own largest is 27.3 %. 2 and 3 tokens are ln 2 and ln 3.
     """
     every = [claim for claim in claims_to_judge("dst") if isinstance(claim, Bound)]

@@ -28,7 +28,7 @@ from streamscope.papers.comparison.seeds import seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
 
 FACTORS = ("init.weights", "init.embed")
-"""What else the runs of a comparison may differ in, beside their steps."""
+"""In what runs of a comparison may differ, besides their steps."""
 DOSE = 0.5
 """The share of a training at which a run is measured as well (`with_doses`)."""
 MODES = {
@@ -78,7 +78,7 @@ def with_cells(runs: Sequence[Run]) -> list[Run]:
 def with_doses(runs: Sequence[Run]) -> list[str]:
     """The folders of the runs, and of those that began in more than one way a snapshot near half of their training.
 
-    It is the nearest to `DOSE` of the steps at which the run was evaluated; a run without one has none.
+    It is the nearest to `DOSE` of the steps at which the run was evaluated; a run without such a step has none.
     """
     cells, folders = Cells(runs), [str(run.folder) for run in runs]
     for run in runs:

@@ -99,7 +99,7 @@ def whole_loss(losses: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(whole: pd.DataFrame) -> pd.DataFrame:
-    """The quantities cost, cost.single and cost.ffn, shares of the loss, of every run beside those of its seed.
+    """The quantities cost, cost.single and cost.ffn, shares of the loss: every run compared with those of its seed.
 
     Of the presets of Tables 1 and 8 alone, at the end of training.
     """

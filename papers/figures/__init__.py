@@ -7,8 +7,8 @@
     python -m papers.lfa --figure 4 --tables results/mine       of tables of one's own comparison
     python -m papers.figures                                    all figures of all papers on one page
 
-Nothing is trained or measured here. Axes and order are the paper's. Of the paper stands beside ours what it prints as a
-number; what could only be read off its picture does not.
+Nothing is trained or measured here. Axes and order are the paper's. Next to our values stand the numbers that the
+paper prints, but none that could only be read off its pictures.
 """
 
 from collections.abc import Sequence

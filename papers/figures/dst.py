@@ -19,11 +19,11 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 def amplified(tables: Tables, style: Style) -> Any:
-    """Fig. 2: validation loss by the factor α on the scores, mean over seeds, (a) by mixing, (b) with head gates beside
-    the same without; what Table 5 prints in open markers. A colour for each mixing, dashed without a frozen stream.
+    """Fig. 2: validation loss by the factor α on the scores, mean over seeds, (a) by mixing, (b) with and without head
+    gates; what Table 5 prints in open markers. A colour for each mixing, dashed without a frozen stream.
 
-    The frozen-token models of the paper, and beside each the same with a token stream that moves; of other models
-    only where there is none of these.
+    The paper's frozen-token models, each with its twin whose token stream moves. Other models are drawn only where
+    there are none of these.
     """
     table = tables["amplification"]
     twins = [one for frozen in TABLE5 for one in (frozen, frozen.removesuffix(FROZEN))]
@@ -88,8 +88,8 @@ def sharpened(tables: Tables, style: Style) -> Any:
                          row=i // columns + 1, col=i % columns + 1)  # fmt: skip
     canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "cmax": 1,
                                     "colorbar": {"title": "attention", "thickness": 8}}, margin={"t": 40})  # fmt: skip
-    said = ["BOS" if word.startswith("<|") else word.strip() or "␣" for word in words]
-    ticks = {"tickvals": [*range(len(words))], "ticktext": said, "tickfont": {"size": 6}}
+    labels = ["BOS" if word.startswith("<|") else word.strip() or "␣" for word in words]
+    ticks = {"tickvals": [*range(len(words))], "ticktext": labels, "tickfont": {"size": 6}}
     canvas.update_yaxes(autorange="reversed", **ticks).update_xaxes(tickangle=90, **ticks)
     note(canvas, f"head {first['index']} of layer {first['layer']}, from a word (down) to a word (across)")
     return canvas

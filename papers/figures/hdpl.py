@@ -17,13 +17,13 @@ HOME = "hdpl_eighth"
 NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", "canon": "Canon",
          "kromhc": "KromHC", "kromcanon": "KromCanon"}  # fmt: skip
 LONG = 20
-"""Letters of a name beside which the legend has no room for another."""
+"""From this many letters on, a name takes a line of the legend for itself."""
 Tables = Mapping[str, pd.DataFrame]
 
 
 def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True) -> Any:
     """Validation loss over training steps, the mean over seeds and a band of one standard deviation, of every arm;
-    beside it the points that are printed, of another text and another tokenizer: {preset: {step: claim of the ledger}}.
+    and the printed points, of another text and another tokenizer: {preset: {step: claim of the ledger}}.
 
     `others` says whether arms of which nothing is printed are drawn as well.
     Tables without curves of runs have those of the bundled models, one seed of each, and the figure says so.

@@ -23,9 +23,9 @@ def bars(tables: Tables, style: Style) -> Any:
     """Final losses of the four architectures; what the post prints in open markers."""
     canvas, table = single(style, 0.75), plain(tables["comparison"])
     canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": style.fill(0)})
-    said = table[table["printed"].notna()]
+    printed = table[table["printed"].notna()]
     canvas.add_scatter(
-        x=said["preset"], y=said["printed"], name="the post", **style.points(1, paper=True, on_bar=True, size=8)
+        x=printed["preset"], y=printed["printed"], name="the post", **style.points(1, paper=True, on_bar=True, size=8)
     )
     canvas.update_yaxes(title="validation loss, nats")
     return canvas
@@ -114,7 +114,7 @@ def effort(tables: Tables, style: Style) -> Any:
 
 
 def cosines(tables: Tables, style: Style) -> Any:
-    """Cosine of a contrast's directions between streams by initial bias, a marker per run, beside the same of shuffled
+    """Cosine of a contrast's directions between streams by initial bias, a marker per run; the same of shuffled
     labels, which hold no contrast; the post's own in open markers."""
     table, canvas = plain(tables["mixing"]), single(style, 0.95)
     canon, bf16 = table["preset"] == "kromcanon", table["storage"] == "bf16"

@@ -41,9 +41,9 @@ def by_layer(tables: Tables, style: Style) -> Any:
         bars = {"array": (one["ci_high"] - one["mean"]).fillna(0), "thickness": 0.8, "width": 2, "symmetric": False,
                 "arrayminus": (one["mean"] - one["ci_low"].clip(lower=0)).fillna(0)}  # fmt: skip
         canvas.add_scatter(x=x, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **style.line(i))
-        said = one["paper"].notna()
-        if said.any():
-            canvas.add_scatter(x=x[said], y=one.loc[said, "paper"], name=f"{preset}, paper", showlegend=False,
+        printed = one["paper"].notna()
+        if printed.any():
+            canvas.add_scatter(x=x[printed], y=one.loc[printed, "paper"], name=f"{preset}, paper", showlegend=False,
                                **style.points(i, paper=True, size=8))  # fmt: skip
     key_of_paper(canvas)
     canvas.add_hline(y=FIXED, line=RULE)

@@ -32,9 +32,9 @@ def raw_clusters(tables: Tables, style: Style) -> Any:
     canvas.add_bar(x=x, y=mean["value"], name="features and raw", marker={"color": style.fill(0)})
     canvas.add_bar(x=x, y=mean["control"], name="shuffled labels", marker={"color": style.fill(1)})
     presets = tables["presets"]
-    said = presets[presets["quantity"].str.endswith(".ari") & presets["paper"].notna()]
+    paper = presets[presets["quantity"].str.endswith(".ari") & presets["paper"].notna()]
     canvas.add_scatter(
-        x=[[q.split(".")[0] for q in said["quantity"]], [NAMES[p] for p in said["preset"]]], y=said["paper"],
+        x=[[q.split(".")[0] for q in paper["quantity"]], [NAMES[p] for p in paper["preset"]]], y=paper["paper"],
         name="paper", **style.points(2, paper=True, on_bar=True, size=8),
     )  # fmt: skip
     canvas.update_yaxes(title="adjusted Rand index")
@@ -117,8 +117,8 @@ def modularity(tables: Tables, style: Style) -> Any:
         (cases["task"] == "winograd") & (cases["group"] == "entity") & (cases["measure"] == "probability")
     ]
     sd = 100 * single_cases.groupby(["preset", "seed"])["delta"].std().groupby("preset").mean()
-    said = [f"σ {sd[preset]:.2f} % ({printed(f'pls-f4b-spread-{preset}'):g} %)" for preset in ("pls", "c2")]
-    canvas = panels(style, ["PLS", "C2", *said], 2, 1.05, vertical_spacing=0.2, horizontal_spacing=0.1)
+    titles = [f"σ {sd[preset]:.2f} % ({printed(f'pls-f4b-spread-{preset}'):g} %)" for preset in ("pls", "c2")]
+    canvas = panels(style, ["PLS", "C2", *titles], 2, 1.05, vertical_spacing=0.2, horizontal_spacing=0.1)
     wide = 1.05 * 100 * float(single_cases["delta"].abs().max())
     for col, preset in enumerate(("pls", "c2"), 1):
         one = rows[rows["preset"] == preset]
@@ -306,7 +306,7 @@ CLUSTER = re.compile(r"(?P<depth>\d) (?P<cluster>C\d+) (?P<size>\d+) (?P<tokens>
 
 
 def clusters(tables: Tables) -> pd.DataFrame:
-    """Table 3 line by line, beside a cluster of the bundled model that is as deep, the largest ones first, with its
+    """Table 3 line by line, each with a cluster of the bundled model at the same depth (largest first), with its
     most frequent tokens, and the sizes of such clusters in the runs of `papers.modes`."""
     labels, runs = tables["modes-labels"], tables["clusters"]
     here = labels[labels["cluster"] >= 0].groupby("cluster").agg(
@@ -316,15 +316,15 @@ def clusters(tables: Tables) -> pd.DataFrame:
     taken: Counter[int] = Counter()
     rows = []
     for claim in cells(layouts()["pls"]["3"]).values():
-        said = CLUSTER.fullmatch(ledger()[claim]["quote"])
-        assert said is not None
-        depth = int(said["depth"])
+        quote = CLUSTER.fullmatch(ledger()[claim]["quote"])
+        assert quote is not None
+        depth = int(quote["depth"])
         mine = here[here["depth"].round() == depth].sort_values("n", ascending=False, kind="stable")
         theirs = [one[one["k_star_mean"].round() == depth]["n"].nlargest(9).to_list() for one in seeds]
         rank = taken[depth]
         taken[depth] += 1
         rows.append({
-            "depth": depth, "printed": f"{said['cluster']}, {int(said['size']):,}", "tokens": said["tokens"],
+            "depth": depth, "printed": f"{quote['cluster']}, {int(quote['size']):,}", "tokens": quote["tokens"],
             f"here, of {len(labels):,}": f"{mine['n'].iloc[rank]:,}" if rank < len(mine) else "none",
             "most frequent": mine["tokens"].iloc[rank] if rank < len(mine) else "",
             "in the runs": ", ".join(f"{one[rank]:,}" if rank < len(one) else "none" for one in theirs),

@@ -18,7 +18,7 @@ INCH = 96
 WIDTHS = {"column": 3.3, "page": 6.9}
 """Inches."""
 FLAT = 0.65
-"""What is as high as it is wide in a column is this high on a page."""
+"""Height on a page, as a share of the width, of a figure that is square in a column."""
 GREYS = ("#000000", "#7a7a7a", "#404040", "#a6a6a6", "#595959", "#bfbfbf", "#262626")
 FILLS = ("#8c8c8c", "#cccccc", "#5c5c5c")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
@@ -81,7 +81,7 @@ def symbol(i: int) -> str:
 
 
 def panels(style: Style, titles: list[str], columns: int, height: float, **more: Any) -> Any:
-    """A figure of panels in rows of at most `columns` on a page, one beside another in a column as well."""
+    """A figure of panels in rows of at most `columns` on a page, in a column too they stand side by side."""
     rows = -(-len(titles) // columns)
     canvas = make_subplots(rows, columns, subplot_titles=titles, **more)
     canvas.update_annotations(font_size=9)

@@ -1,4 +1,4 @@
-"""What HDPL says of its curves (§3.2, Fig. 2), as it is read and judged here.
+"""HDPL's claims about its training curves (§3.2, Fig. 2): how each is read and judged.
 
 The paper draws one seed of 20,000 steps and prints a few points. Its steps are taken as shares of a run: 10,000 is half
 of it, 17,000 is .85. Warm-up is that of the run's own schedule.

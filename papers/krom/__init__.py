@@ -4,7 +4,7 @@
     python -m papers.krom --tables results/krom_textbooks --out results/krom_textbooks
     python -m papers.krom --scale zoo --seeds 4            train what is missing, measure, judge, write
 
-Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, beside the blog's, and whether its order of
+Two questions. Losses: vanilla, Canon, KromHC and KromCanon, trained alike, compared with the blog's; does its order of
 them holds. Mixing: runs of kromhc or kromcanon that differ in the initial bias, the storage of the hyper-connections'
 parameters, their optimiser and decay; how much of a logit's way was the loss's and how much decay's
 (`papers.krom.mixing`), and whether the signs of the dynamic term agree over seeds (`papers.krom.signs`). Runs of a

@@ -1,7 +1,7 @@
 """The blog's training curves: every evaluation of the runs, by arm, and which architecture lies below along the steps.
 
 Of the curves the blog says what they end with ("both Canon and KromHC independently improve over vanilla; combining
-them yields the best result"), which the order of losses judges. Here stands beside it where on the way it is so.
+them yields the best result"), which the order of losses judges. Here stands where on the way it holds.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from streamscope.papers.krom.claims import ORDER
 from streamscope.papers.krom.mixing import arm
 
 PAIRS = tuple((one.less, one.more) for one in ORDER if not one.instead)
-SAID = {
+DIFFERENCES = {
     "b_res": "bias {:g}", "storage": "{}", "optimizer": "{}", "lr": "rate {:g}", "decay": "decay {:g}",
     "steps": "{:,} steps",
 }  # fmt: skip
@@ -31,7 +31,7 @@ def named(run: Run, steps: int) -> str:
     }  # fmt: skip
     own: dict[str, Any] = arm(run) if hyper else {"steps": int(run.manifest["steps"])}
     there = {name: x for name, x in own.items() if x == x}  # no bias where no logit of H_res begins with one
-    other = [SAID[name].format(there[name]) for name, value in usual.items() if there.get(name, value) != value]
+    other = [DIFFERENCES[name].format(there[name]) for name, value in usual.items() if there.get(name, value) != value]
     return ", ".join([run.arm, *other])
 
 

@@ -1,4 +1,4 @@
-"""What the mixing matrices of trained hyper-connections became, and what of it the loss did (KROM; SPEC §1.5, §1.10 d).
+"""How mixing matrices of hyper-connections changed in training, and how much the loss did (KROM; SPEC §1.5, §1.10 d).
 
 A logit of H_res moves for three reasons: the gradient of the loss, weight decay, and neither where the storage rounds
 both away. `without_gradient` replays a run's schedule with gradients of zero, in its storage and optimiser; what a
@@ -35,7 +35,7 @@ NO_BIAS = "no logit of H_res begins with it"
 OF_THE_BIAS = ("b_res", "hc_dtype")
 """Fields of a residual topology that have columns of their own."""
 ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
-"""The columns that tell an arm; `preset` says as well what of its residual topology is another (`topology`)."""
+"""The columns that name an arm; `preset` also names changed parts of its residual topology (`topology`)."""
 CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
 
 
@@ -62,11 +62,11 @@ def factors(run: Run) -> pd.DataFrame:
     for name, module in connections(model).items():
         assert isinstance(module, KroneckerConnection), f"{name} is {type(module).__name__}"
         for k, (keep, swap) in enumerate(module.b["res"].detach().to(torch.float64).tolist()):
-            gap, still = swap - keep, rest[1] - rest[0]
+            gap, gap_of_inert = swap - keep, rest[1] - rest[0]
             rows.append(
                 {
                     "module": name, "factor": k, "acts": name not in without, "b_keep": keep, "b_swap": swap,
-                    "gap": gap, "gap_without_gradient": still, "by_loss": gap - still,
+                    "gap": gap, "gap_without_gradient": gap_of_inert, "by_loss": gap - gap_of_inert,
                     "swap": static[name, "swap_static", f"factor {k}"],
                     "swap_best": NAN if (best := static[name, "swap_best", f"factor {k}"]) is None else best,
                     "alpha_res": NAN if (alpha := static[name, "alpha_res", ""]) is None else alpha,

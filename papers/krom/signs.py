@@ -6,7 +6,7 @@
                  many consistent ones or more, exact
 
 α_res begins at +.01 in every module of every seed, so that positive signs can be many and agree for no other reason:
-that is why `dealt` stands beside `coins`. Modules that cannot act are left out: nothing but decay and rounding moves
+hence `dealt` and not `coins` alone. Modules that cannot act are left out: nothing but decay and rounding moves
 their α. The sign alone does not say which way a module turns mixing: (α, W) and (−α, −W) are the same function.
 """
 

@@ -7,7 +7,7 @@
     alpha             largest |α_res| of the modules that can act
     cosine.range      largest less least cosine of biases −2, −1 and 0, of one seed
     cosine.bend       what the cosine gains from −8 to −2, less what it gains from −2 to 0
-    gain              the smaller of two, for both are said: what KromHC adds to Canon, and how much more Canon adds
+    gain              the smaller of two, both claimed: what KromHC adds to Canon, and how much more Canon adds
 
 A sentence that two biases do not differ holds where the whole interval lies within ± the smallest effect of interest,
 and is opposite where the whole interval lies beyond it (`_without_difference`).

@@ -7,7 +7,7 @@
 
 Takes finished runs of std-t, d-cas, lfa and cfm that differ in preset, seed, positions and norm only. Per run: loss,
 PDS, coreference heads against chance, recency and the longest word, stability, SPS, and what suppressing the position
-heads does beside bottom-k and random controls. Per architecture: mean and interval over seeds, and against std-t,
+heads does against bottom-k and random controls. Per architecture: mean and interval over seeds, and against std-t,
 paired by seed. Per claim of the paper: whether it holds here, by a rule. --out writes tables, figures and a short
 README.md.
 

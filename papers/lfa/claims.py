@@ -29,7 +29,7 @@ def _printed(preset: str, quantity: str) -> Printed | None:
 
 
 def architectures(quantities: pd.DataFrame) -> pd.DataFrame:
-    """`seeds.means` of every arm beside what the paper prints.
+    """`seeds.means` of every arm, with the paper's numbers.
 
     Intervals of shares are cut at 0 and 1, but for differences, as costs are.
     """

@@ -105,7 +105,7 @@ def _coreference(
     """Top-1 and mean attention (Eq. 4, 5), stability (Eq. 6); returns the chosen heads against the rules.
 
     Eq. 5 and 6 take the argmax over all keys; among the candidates alone a head that looks at neither is right in half
-    of the cases, so that reading stands beside and is not judged.
+    of the cases, so that reading is reported and not judged.
     """
 
     rules = []

@@ -1,4 +1,4 @@
-"""Options of `python -m papers.lfa`, and the names of what it measures. Imports nothing heavy."""
+"""Options of `python -m papers.lfa`, and the names of its quantities. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

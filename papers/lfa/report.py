@@ -1,4 +1,4 @@
-"""The comparison of `papers.lfa`: runs measured once, architectures beside the paper, claims judged."""
+"""The comparison of `papers.lfa`: runs measured once, architectures compared with the paper, claims judged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

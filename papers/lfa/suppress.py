@@ -29,7 +29,7 @@ def suppress(
     """(effects, controls) of suppressing the top k heads by PDS and all over the threshold, and their quantities.
 
     Heads are ranked on the prompts that SPS is measured on, as in the paper. Effects: selected and bottom-k heads,
-    all prompts and by relation and layer. Controls: selected beside bottom-k and `settings.draws` random sets.
+    all prompts and by relation and layer. Controls: selected against bottom-k and `settings.draws` random sets.
     """
 
     count = int((heads["pds"] > FIXED).sum())

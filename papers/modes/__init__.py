@@ -6,7 +6,7 @@
 Takes finished runs of pls and c2, each seed of both, that differ in the supervision only. Per run: features of
 validation tokens, clustered as in App. C.4 (455-D, HDBSCAN) and §4.1 (163-D, k-means); clusters, coverage, processing
 depth; agreement with clusters of raw activations, and of both with token identity. Over pairs of seeds: means and
-differences with intervals beside what the paper prints. Per claim of the paper: whether it holds here, by a rule.
+differences with intervals, and the paper's numbers. Per claim of the paper: whether it holds here, by a rule.
 --tables judges the claims of an earlier comparison again and writes its page, from its tables alone.
 """
 

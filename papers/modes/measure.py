@@ -1,4 +1,4 @@
-"""Computational modes of one run: its features clustered, beside clusters of raw activations of the same tokens.
+"""Computational modes of one run: its features clustered, and against clusters of raw activations of the same tokens.
 
     hdbscan.*         455-D features of `tokens` tokens, 30 principal components, HDBSCAN (10, 1) (PLS C.4)
     kmeans.*          163-D features of `kmeans_tokens` tokens, ten clusters (PLS §4.1)
@@ -13,7 +13,7 @@
     depth.early, …    shares of tokens by the layer where their prediction settles (`papers.pls.depth`)
 
 The columns that are not 0 at the stable layer only say k* itself, so that σ(k*) = 0 within clusters is partly by
-construction: it is what the features hold, beside what the model does.
+construction: the features hold it, whatever the model does.
 """
 
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""The interactive page of claims: one HTML file that works offline, with the papers' figures beside it.
+"""The interactive page of claims: one HTML file that works offline, with the papers' figures in a folder next to it.
 
 A claim is a line that opens: quotation, printed and measured value with its interval, a figure of both, the command.
 Filters are by paper, verdict, model and any words. Without JavaScript the lines still open.
@@ -34,7 +34,7 @@ FIGURES = "figures"
 
 
 def write_site(folder: Path, figures: bool = True, claims: pd.DataFrame | None = None) -> Path:
-    """Write the page, and the figures of the papers into a folder beside it; gives the page's path."""
+    """Write the page, and the figures of the papers into a folder next to it; gives the page's path."""
     check_folder(folder)
     claims = judged(LEDGER, RESULTS) if claims is None else claims
     drawn = write_figures(folder / FIGURES, sorted(set(claims["paper"]))) if figures else {}
@@ -55,7 +55,7 @@ def write_figures(folder: Path, papers: Sequence[str]) -> dict[str, dict[str, st
 
 
 def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
-    """The page. `figures` are those that lie beside it: paper -> number -> title."""
+    """The page. `figures` are those in its folder: paper -> number -> title."""
     rows = [_claim(r, figures.get(r.paper, {})) for r in claims.itertuples()]
     counts = claims["verdict"].value_counts()
     page: str = (
@@ -81,7 +81,7 @@ def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
 def _claim(claim: Any, figures: dict[str, str]) -> dict[str, Any]:
     """What the template shows of a claim."""
     value = with_unit(number(claim), claim.unit)
-    why = "; ".join(dict.fromkeys(part for part in (reason(claim.said), claim.why) if part))
+    why = "; ".join(dict.fromkeys(part for part in (reason(claim.finding), claim.why) if part))
     facts = {
         "place": claim.place, "of": claim.configuration, "printed": with_unit(claim.printed, claim.unit),
         "measured": value, "n": f"{claim.n} ({claim.clusters} independent)" if claim.clusters else claim.n,

@@ -111,7 +111,7 @@ def style() -> str:
 
 @cache
 def templates() -> Environment:
-    """The templates beside this file. In HTML and SVG every value is escaped."""
+    """The templates of this folder. In HTML and SVG every value is escaped."""
     return Environment(
         loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=lambda name: name is not None and not name.endswith(".md.j2"),

@@ -1,4 +1,4 @@
-"""A module or model of theirs made random, saved in its format, imported, and run beside the import."""
+"""Make another project's model random, save it in its format, import it, and compare the outputs of both."""
 
 import importlib
 import math

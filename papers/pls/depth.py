@@ -58,7 +58,9 @@ def shares_of_depth(rows: Rows, features: Features, n_layers: int) -> pd.DataFra
 
 
 def second_peak(shares: Mapping[int, float], n_layers: int) -> tuple[float, str]:
-    """min(the largest share at an early k*, the share at k* = L) − the smallest share between; NaN and why without one.
+    """min(the largest share at an early k*, the share at k* = L) − the smallest share between.
+
+    NaN, with the reason, where a range has no share.
 
     Above 0 the distribution of k* has two peaks, one early and one at maximum depth, as the paper's Fig. 2 has it for
     PLS; 0 or below, one of them is missing. k* = L−1 cannot occur (the author's rule), so it is no valley.

@@ -22,7 +22,7 @@ class Settings:
     tokens: Count = 10_000
     """Validation tokens whose processing depth is read, as many as in the paper."""
     draws: Whole = 19
-    """Random groups of as many heads beside every ablation; 0: none."""
+    """Random groups of as many heads for every ablation; 0: none."""
     seed: Seed = 0
     """Of the random groups and the permutations."""
 

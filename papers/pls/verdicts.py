@@ -69,7 +69,7 @@ def is_factor(quantity: str) -> bool:
 
 
 def presets(quantities: pd.DataFrame, printed: Lookup = printed) -> pd.DataFrame:
-    """`seeds.means` of both presets beside what the paper prints.
+    """`seeds.means` of both presets, with the paper's numbers.
 
     Intervals of shares, spreads and ranges end where these do.
     """

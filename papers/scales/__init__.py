@@ -5,7 +5,7 @@
     python -m papers.hdpl --scale tiny --seeds 2                            a look at what it does, in a minute
     python -m papers.scales zoo                                             trains the models of all papers
 
-Which models a paper needs stands in its `grid.toml`, beside the code that compares them: arms, seeds, and what each
+Which models a paper needs stands in its `grid.toml`, next to the code that compares them: arms, seeds, and what each
 scale changes of the training. Runs are cells of a grid (`models.grid`): stopped, the same command goes on, more --seeds
 add runs, and several commands on one folder share the work. All papers share a folder, and a training that two of them
 need, or that is one of the bundled models, is there once.
@@ -25,15 +25,15 @@ from streamscope.papers.figures import drawn
 from streamscope.papers.figures.options import FigureOptions
 from streamscope.papers.scales.options import ScaleOptions
 
-Told = TypeVar("Told", bound=ScaleOptions)
+Options = TypeVar("Options", bound=ScaleOptions)
 
 
 @contextmanager
-def at_scale(paper: str, options: Told) -> Iterator[Told]:
+def at_scale(paper: str, options: Options) -> Iterator[Options]:
     """The options of a comparison: with --scale the runs that it trained, or the tables that it measured before.
 
     Without --scale the options are those given. Figures that are asked for are drawn at the end, of the new tables, and
-    of what single models are measured for (`singles`). Raises `InputError` for runs or tables beside --scale, with the
+    of what single models are measured for (`singles`). Raises `InputError` for runs or tables with --scale, with the
     line of a training that failed, for figures that the paper does not have, before anything is trained, and for
     figures of runs whose tables go nowhere.
     """
@@ -65,7 +65,7 @@ def at_scale(paper: str, options: Told) -> Iterator[Told]:
         drawn(paper, replace(now, runs=(), tables=now.out))
 
 
-def comparison_main(options: type[Told], doc: str | None, example: str) -> Callable[..., None]:
+def comparison_main(options: type[Options], doc: str | None, example: str) -> Callable[..., None]:
     """`main(argv=None)` of a paper: figures are drawn, or runs trained (with --scale), measured, judged and written.
 
     `example` begins with the module, whose `report` has the `COMPARISON`; it and what else is heavy is imported then.

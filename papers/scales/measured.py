@@ -12,7 +12,7 @@ from streamscope.instruments.command import contents
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.scales.options import ScaleOptions
 
-Told = TypeVar("Told", bound=ScaleOptions)
+Options = TypeVar("Options", bound=ScaleOptions)
 NAME = "measured.json"
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "datasets")
@@ -46,8 +46,8 @@ def sources(rooms: Sequence[str] = ROOMS, files: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
-def known(options: Told) -> Told:
-    """The options as they are, or with the tables in place of the runs where these were measured with the same key."""
+def known(options: Options) -> Options:
+    """The options; tables stand in place of the runs if these were measured with the same key."""
     assert options.out is not None
     path = options.out / NAME
     if not path.is_file() or not (options.out / TRAINED).is_file():

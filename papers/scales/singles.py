@@ -26,7 +26,7 @@ def singles(paper: str) -> dict[str, list[str]]:
 def measure(paper: str, figures: Sequence[PaperFigure], runs: Sequence[str], out: Path, device: str = "auto") -> None:
     """Write into OUT/single the tables of those of `figures` that describe single models, where they are not there.
 
-    A model of which there is no run is left out of a command, which is said, and a command without any model is not
+    A model of which there is no run is left out of a command, with a note, and a command without any model is not
     called: what is drawn of its table is then missing, which whoever draws it says. Raises `InputError` as the commands
     do.
     """

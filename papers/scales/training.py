@@ -10,7 +10,7 @@ from streamscope.cli.ledger import Ledger
 from streamscope.models.grid import Cell, begin, cells_of, read_grid, reopen, with_options, work
 from streamscope.papers.scales.options import ScaleOptions
 
-Told = TypeVar("Told", bound=ScaleOptions)
+Options = TypeVar("Options", bound=ScaleOptions)
 PAPERS = Path(__file__).resolve().parents[1]
 
 
@@ -57,10 +57,10 @@ def all_cells(papers: Sequence[str], scale: str, seeds: int | None = None, given
     return [cell for _, cell in sorted(by_seed, key=lambda pair: pair[0])]
 
 
-def runs_of(paper: str, options: Told) -> Told:
+def runs_of(paper: str, options: Options) -> Options:
     """The options with all runs of the paper, trained where they were missing, and with a folder for the page.
 
-    Raises `InputError` for runs or tables beside --scale, and with the line of a training that failed.
+    Raises `InputError` for runs or tables given with --scale, and with the line of a training that failed.
     """
     scale = options.scale
     assert scale is not None

@@ -3,7 +3,7 @@
     python -m papers.zoo lfa=runs/zoo/lfa-s0 std-t-rope=runs/zoo/std-t-rope-s0        what `make zoo` ends with
 
 The bundled models are runs themselves: `python -m papers.zoo stories/lfa stories/std-t …` measures them again and
-writes their cards anew, their weights stay as they are (`make cards` does it for all).
+writes their cards anew, their weights stay unchanged (`make cards` does it for all).
 
 NAME=RUN becomes a folder OUT/NAME that loads like a run (`load("stories/lfa")`), with README.md, its card, and
 scores.json, what it says; OUT/README.md compares all models of OUT. Weights are rounded to bf16 once, and the rounded

@@ -1,4 +1,4 @@
-"""The bundle of trained runs: weights rounded to bf16, what is copied beside them, and what their cards say."""
+"""The bundle of trained runs: weights rounded to bf16, the files copied with them, and what their cards say."""
 
 import json
 import re
@@ -35,7 +35,7 @@ SNAPSHOTS = 12_500_000
 """Bytes of the snapshots of a bundled model; two models have some."""
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", "manifest.json", "tokenizer.json")
-"""What is copied beside the weights."""
+"""The files that are copied with the weights."""
 METRICS, LINES = "metrics.jsonl", 400
 """The history, and about how many of its lines of training are kept: every so-many-th, and all others."""
 SCORES = "scores.json"
@@ -47,7 +47,7 @@ NAME = re.compile(r"[A-Za-z0-9-]+")
 def bundle_runs(runs: Sequence[str], out: Path, steps: Sequence[int] = ()) -> None:
     """Bundle every run with its card, and write the page that compares all models of `out`.
 
-    A run is NAME=RUN, or a folder named as the model is to be. Models of `out` that are not named stay as they are: the
+    A run is NAME=RUN, or a folder named as the model is to be. Models of `out` that are not named stay unchanged: the
     page says of them what was measured when they were bundled. Raises `InputError` for a run that has not ended, a name
     that is not its preset or PRESET-WHAT, two of one name, and a run without a snapshot of one of `steps`.
     """

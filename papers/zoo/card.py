@@ -70,7 +70,7 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
 
 
 def lines_of(table: Table) -> list[dict[str, Any]]:
-    """The rows of the gate's table as they are kept: a missing number is None, `undefined` says why the value is."""
+    """The rows of the gate's table as the card stores them: a missing number is None, `undefined` says why."""
     kept = ["phenomenon", "value", "value_low", "value_high", "limit", "verdict", "unit", "head", "n", "clusters"]
     frame = table.frame[kept].astype(object)
     rows = frame.where(frame.notna(), None).to_dict("records")

@@ -37,7 +37,7 @@ class Contraction(Instrument):
 
     figures: ClassVar = (
         Curve("spread", x="module", title="How far apart the streams are, by depth"),
-        Curve("contracted", x="module", beside="predicted",
+        Curve("contracted", x="module", reference="predicted",
               title="How much of the streams' difference mixing has contracted"),
     )  # fmt: skip
     runs: ClassVar = ("stories/kromcanon",)

@@ -44,7 +44,7 @@ class Directions(Instrument):
 
     figures: ClassVar = (
         Curve("auc", x="layer", by="stream", title="How well the direction separates held-out prompts (AUC)"),
-        Curve("norm", x="layer", by="stream", beside="shuffled_norm",
+        Curve("norm", x="layer", by="stream", reference="shuffled_norm",
               title="Length of the direction, compared with shuffled labels"),
         Curve("accuracy", x="layer", by="stream", title="Accuracy of the direction on held-out prompts"),
         Curve("svd_cosine", x="layer", by="stream",

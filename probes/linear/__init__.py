@@ -44,9 +44,9 @@ class Linear(Instrument):
     """Seed of folds and control labels."""
 
     figures: ClassVar = (
-        Intervals("accuracy", label="hook", beside="control",
+        Intervals("accuracy", label="hook", reference="control",
                   title="Accuracy of linear probes, compared with the control task"),
-        Curve("accuracy", x="layer", by="place", beside="control", title="Accuracy of linear probes by layer"),
+        Curve("accuracy", x="layer", by="place", reference="control", title="Accuracy of linear probes by layer"),
         Intervals("selectivity", label="hook", title="Selectivity of linear probes"),
     )  # fmt: skip
     quick: ClassVar = {"folds": 3, "controls": 1, "hooks": ("hook_embed", "blocks.[01].hook_resid_post")}

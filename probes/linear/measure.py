@@ -52,8 +52,8 @@ def read(how: Linear, captures: Captures, examples: Sequence[Example], progress:
     """One row per hook, task (label or control), draw of the control, and example, predicted while held out.
 
     Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`. Raises
-    `InputError` for activations without one vector per position or with NaN, fewer than two classes, and fewer groups
-    than folds.
+    `InputError` for activations that are not one vector per position or hold NaN, fewer than two classes, and fewer
+    groups than folds.
     """
     table = pd.DataFrame([(e.label, e.group, e.word) for e in examples], columns=["y", "group", "word"])
     groups, _ = pd.factorize(table["group"])

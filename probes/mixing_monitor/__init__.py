@@ -27,7 +27,7 @@ class MixingMonitor(Instrument):
 
     runs: ClassVar = ("stories/kromcanon", "stories/kromcanon-b2")
     figures: ClassVar = (
-        Intervals("swap_best", label="name", beside="swap_static",
+        Intervals("swap_best", label="name", reference="swap_static",
                   title="Swap probability of each module, compared with its static one"),
         Curve("value", table="log", x="step", by="name", each=("metric",), title="Mixing over training"),
         Curve("swap_best", table="runs", x="bias", over_runs=True, title="Mixing by initial bias"),

@@ -51,7 +51,7 @@ class Sums:
             self.entropies[block] += torch.special.entr(a.double()).sum(-1).mean(-1)
 
     def means(self, left_out: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """1 − cosine [L·H, L·H] between the heads' mean patterns, and entropy [L, H], without one block."""
+        """1 − cosine [L·H, L·H] between the heads' mean patterns, and entropy [L, H], with one block left out."""
         keep = [b for b, count in enumerate(self.counts) if count and b != left_out]
         n = sum(self.counts[b] for b in keep)
         patterns, entropies = self.patterns.sum(0), self.entropies.sum(0)

@@ -31,16 +31,16 @@ def options(module: str) -> Options:
     """The options of a command, from its help."""
     found = import_module(module)
     main = found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
-    before, said = os.environ.get("COLUMNS"), io.StringIO()
+    before, output = os.environ.get("COLUMNS"), io.StringIO()
     os.environ["COLUMNS"] = "400"
-    with redirect_stdout(said), suppress(SystemExit):
+    with redirect_stdout(output), suppress(SystemExit):
         main(["--help"])
     if before is None:
         del os.environ["COLUMNS"]
     else:
         os.environ["COLUMNS"] = before
     known: dict[str, tuple[str, ...]] = {}
-    for names, values in OPTION.findall(said.getvalue()):
+    for names, values in OPTION.findall(output.getvalue()):
         for name in re.findall(r"--[\w-]+", names):
             known[name] = tuple(values.split(",")) if values and " " not in values else ()
     return known
@@ -121,7 +121,7 @@ def fish(typed: Typed, models: Sequence[str]) -> str:
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
     lines = [
-        line("-n __fish_use_subcommand", "-f", f"-a {name}", f"-d {text(said)}") for name, (said, _) in typed.items()
+        line("-n __fish_use_subcommand", "-f", f"-a {name}", f"-d {text(about)}") for name, (about, _) in typed.items()
     ]
     lines.append(line("-n 'not __fish_use_subcommand'", f"-a {text(' '.join(models))}"))
     for name, (_, known) in typed.items():

@@ -38,8 +38,8 @@ def meanings(made: type) -> dict[str, str]:
         for line, under in zip(body.body, body.body[1:], strict=False):
             if not (isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)):
                 continue
-            if isinstance(under, ast.Expr) and isinstance(said := getattr(under.value, "value", None), str):
-                paragraphs = re.split(r"\n\s*\n", said.strip())
+            if isinstance(under, ast.Expr) and isinstance(text := getattr(under.value, "value", None), str):
+                paragraphs = re.split(r"\n\s*\n", text.strip())
                 found[line.target.id] = "\n\n".join(" ".join(words.split()) for words in paragraphs)
     return found
 
@@ -60,10 +60,10 @@ def describe(options: "type | UnionType", *, empty: bool = False) -> None:
     With `empty` none: tyro would read the source of every class, which takes a tenth of a second.
     """
     for made in dataclasses_of(options):
-        said = {} if empty else meanings(made)
+        texts = {} if empty else meanings(made)
         for one in fields(made):
-            if empty or one.name in said:
-                one.metadata = {**one.metadata, "help": said.get(one.name, "")}  # type: ignore[assignment]
+            if empty or one.name in texts:
+                one.metadata = {**one.metadata, "help": texts.get(one.name, "")}  # type: ignore[assignment]
 
 
 def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
@@ -157,10 +157,10 @@ def _typed(one: Any) -> str:
 
 def _meaning(one: Any) -> str:
     """The documentation of an option with its default, where it has one that can be typed."""
-    said = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
+    text = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
     if len(one.option_strings) == 2:
-        return said.replace("(default: True)", "(default: on)").replace("(default: False)", "(default: off)")
-    return said
+        return text.replace("(default: True)", "(default: on)").replace("(default: False)", "(default: off)")
+    return text
 
 
 def _entry(typed: str, meaning: str, width: int) -> list[str]:

@@ -42,7 +42,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     """
     import tyro
 
-    spec, said = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
+    spec, output = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
     if sys.argv[0].startswith(SCRIPT):
         prog = sys.argv[0]
@@ -57,14 +57,14 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         raise SystemExit(0)
     describe(options, empty=True)
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(output):
             found: Any = tyro.cli(cast(Any, options), args=argv, **how)
     except SystemExit as end:
         if not end.code:
             raise
-        told = _plainly(_one_line(said.getvalue()), options)
+        message = _plainly(_one_line(output.getvalue()), options)
         raise InputError(
-            f"{told}{_nearest(told, options)}; {prog or 'this command'} --help lists the options"
+            f"{message}{_nearest(message, options)}; {prog or 'this command'} --help lists the options"
         ) from None
     check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
@@ -88,28 +88,28 @@ def _more(spec: Any) -> str:
 
 
 def spoken(text: str) -> str:
-    """`text` with the commands in it as they are typed: `streamscope ablate`, where that is how this one was."""
+    """`text` with its commands written as the user typed this one: as `streamscope ablate`, or with python -m."""
     if not sys.argv[0].startswith(SCRIPT) or "python -m " not in text:
         return text
     known = {module.removeprefix("streamscope."): name for name, module in commands().items()}
 
-    def said(found: re.Match[str]) -> str:
+    def command(found: re.Match[str]) -> str:
         if found[1] not in known:
             return found[0]
         typed = f"{SCRIPT}{known[found[1]]}"
         return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
 
-    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)(\s{2,})?", said, text)
+    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)(\s{2,})?", command, text)
 
 
-def _nearest(told: str, options: Any) -> str:
+def _nearest(message: str, options: Any) -> str:
     """ ", did you mean --device?" for an option that is not there and is nearly one that is."""
     from difflib import get_close_matches
 
-    if "Unrecognized options" not in told:
+    if "Unrecognized options" not in message:
         return ""
     known = [f"--{name.replace('_', '-')}" for name in _names(options)]
-    words = [word.strip(",") for word in told.split() if word.startswith("--")]
+    words = [word.strip(",") for word in message.split() if word.startswith("--")]
     near = [match for word in words[:1] for match in get_close_matches(word, known, n=1)]
     return f", did you mean {near[0]}?" if near else ""
 
@@ -129,15 +129,15 @@ def _hints(options: Any) -> Iterator[tuple[str, Any]]:
         yield from _hints(inner)
 
 
-def _plainly(told: str, options: Any) -> str:
+def _plainly(message: str, options: Any) -> str:
     """One plain line for a value that an option does not take: "--threshold takes a number or own, got 'x'"."""
-    named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", told)
+    named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
     hint = {f"--{name.replace('_', '-')}": hint for name, hint in _hints(options)}.get(
         (named[1] or named[2]) if named else ""
     )
     if named is None or hint is None:
-        return told
-    got = re.search(r"'([^']*)'", told.removeprefix(named[1] or ""))
+        return message
+    got = re.search(r"'([^']*)'", message.removeprefix(named[1] or ""))
     return f"{named[1] or named[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
 
 
@@ -161,15 +161,15 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
-def _one_line(told: str) -> str:
+def _one_line(message: str) -> str:
     """What tyro says in a box (or below a title, where there are no characters for one): the text above a rule."""
     sections: list[list[str]] = [[]]
-    for line in (one.strip(" │") for one in told.splitlines()):
+    for line in (one.strip(" │") for one in message.splitlines()):
         if line and set(line) <= {"─", "-"}:
             sections.append([])
         elif line[:1] not in ("╭", "╰"):
             sections[-1].append(line)
-    section = sections[0] if "╭" in told or len(sections) == 1 else sections[1]
+    section = sections[0] if "╭" in message or len(sections) == 1 else sections[1]
     return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
 
 

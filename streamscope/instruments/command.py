@@ -243,10 +243,10 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
     about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
-    beside = _beside(names, runs_of([options.control]) if options.control is not None else [])
+    controls = _controls_of(names, runs_of([options.control]) if options.control is not None else [])
     jobs = [
         Job(name, control, how, data, str(device), options.edit, dtype=options.dtype)
-        for name, control in zip(names, beside, strict=True)
+        for name, control in zip(names, controls, strict=True)
     ]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
     for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
@@ -364,7 +364,7 @@ def _work(jobs: Sequence[Job], folder: Path) -> None:
             job.share()
 
 
-def _beside(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:
+def _controls_of(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:
     """The control of each run: none, the one there is, or the snapshot of the same step."""
     if len(controls) < 2:
         return [controls[0] if controls else None] * len(names)

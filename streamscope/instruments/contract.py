@@ -101,8 +101,8 @@ class Instrument(ValidatedOptions):
     @classmethod
     def getdoc(cls) -> str:
         """What a notebook shows for `Ablate?`: the documentation, then every option with its default."""
-        said = [f"{name} = {default!r}\n    {meaning}" for name, default, meaning in options_of(cls)]
-        return "\n".join([inspect.cleandoc(cls.__doc__ or ""), *(["", "Options:", ""] if said else []), *said])
+        options = [f"{name} = {default!r}\n    {meaning}" for name, default, meaning in options_of(cls)]
+        return "\n".join([inspect.cleandoc(cls.__doc__ or ""), *(["", "Options:", ""] if options else []), *options])
 
     def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.

@@ -31,7 +31,7 @@ class Data(ValidatedOptions):
 
     @property
     def alone(self) -> bool:
-        """Whether it says itself of which model it is: an instrument of such data alone needs none."""
+        """Whether the data name their model: an instrument that reads only such data needs no other."""
         return False
 
     def small(self) -> "Data":

@@ -209,7 +209,7 @@ def each(quantity: str, cells: pd.DataFrame, **how: Any) -> list[Contrast]:
 def effect_contrasts(
     quantity: str, edited: Mapping[int, float], base: int, labels: Mapping[str, Any], **how: Any
 ) -> list[Contrast]:
-    """An edited value, the baseline, and `delta`, their difference, which alone is tested.
+    """An edited value, the baseline, and `delta`, their difference; only `delta` is tested.
 
     `how` are other fields of the difference.
     """
@@ -231,9 +231,9 @@ class Estimates:
 
     def where(self, **labels: Any) -> "Estimates":
         """The estimates of the contrasts with these labels, or one of a set; `quantity` counts as a label."""
-        told = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
+        labels = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
         wanted = {name: value if isinstance(value, set) else {value} for name, value in labels.items()}
-        keep = [i for i, one in enumerate(told) if all(one.get(k) in some for k, some in wanted.items())]
+        keep = [i for i, one in enumerate(labels) if all(one.get(k) in some for k, some in wanted.items())]
         at = {old: new for new, old in enumerate(keep)}
         some = {(at[i], name): why for (i, name), why in self.reasons.items() if i in at}
         frame = self.frame.iloc[keep].reset_index(drop=True)

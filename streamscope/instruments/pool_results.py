@@ -207,15 +207,15 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
 def seeds(results: Sequence[Result]) -> dict[str, Table]:
     """For each block a table <block>-runs of every estimate's mean over the runs, with an interval between runs.
 
-    Beside controls also of every difference from them. Runs that do not have the same rows (heads that were ranked in
+    With controls also of every difference from them. Runs that do not have the same rows (heads that were ranked in
     each) give none.
     """
     tables = {}
     for name in (name for name in results[0].blocks if not name.startswith("control-")):
-        block, beside = results[0].blocks[name], f"control-{name}"
-        if beside in results[0].blocks:
+        block, control = results[0].blocks[name], f"control-{name}"
+        if control in results[0].blocks:
             each = [
-                observations.compare(one.blocks[name], one.blocks[beside], one.contrasts[name], one.contrasts[beside])
+                observations.compare(one.blocks[name], one.blocks[control], one.contrasts[name], one.contrasts[control])
                 for one in results
             ]
         else:
@@ -226,8 +226,8 @@ def seeds(results: Sequence[Result]) -> dict[str, Table]:
         except InputError:
             continue
         title = f"mean over {len(results)} runs of {block.measure.name}; runs are the units"
-        said = {f"_{what}": f"{words}, mean over runs" for what, words in COMPARED.items()} | {"": "mean over runs"}
-        tables[f"{name}-runs"] = _table(results[0], found, said, "runs", title)
+        titles = {f"_{what}": f"{words}, mean over runs" for what, words in COMPARED.items()} | {"": "mean over runs"}
+        tables[f"{name}-runs"] = _table(results[0], found, titles, "runs", title)
     return tables
 
 

@@ -142,8 +142,8 @@ class Result:
         about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
         made: list[tuple[Path, pd.DataFrame | LongTable, dict[bytes, bytes]]] = []
         if self.blocks:
-            frame, told = _observed(self.blocks, self.contrasts)
-            made.append((path.with_stem(f"{path.stem}-{OBSERVED}"), frame, _json({OBSERVED: told, "about": about})))
+            frame, observed = _observed(self.blocks, self.contrasts)
+            made.append((path.with_stem(f"{path.stem}-{OBSERVED}"), frame, _json({OBSERVED: observed, "about": about})))
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
             meta = {"table": _columns(table), "about": about, "units": _units(table)}
@@ -164,32 +164,32 @@ class Result:
 
     def _save_text(self, path: Path, figure: str | Path | None) -> list[Path]:
         """`save` as CSV."""
-        done, beside = [], path.with_name(f"{path.stem}-about.json")
-        told = {
+        written, about_path = [], path.with_name(f"{path.stem}-about.json")
+        tables = {
             name: {"title": one.title, "columns": [asdict(c) for c in one.columns]} for name, one in self.tables.items()
         }
         for i, (name, table) in enumerate(self.tables.items()):
-            done.append(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
-            _write_text(done[-1], table)
+            written.append(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
+            _write_text(written[-1], table)
         try:
-            named = json.loads(beside.read_text(encoding="utf-8"))["files"] if beside.is_file() else []
+            named = json.loads(about_path.read_text(encoding="utf-8"))["files"] if about_path.is_file() else []
             before = {  # a copied file names tables that are another's
                 path.with_name(name) for name in named if name.startswith(f"{path.stem}-") and name.endswith(".csv")
             }
         except (ValueError, KeyError, TypeError, AttributeError):  # another's file, or a damaged one
             before = set()
-        for old in before - set(done):
+        for old in before - set(written):
             old.unlink(missing_ok=True)
         if self.arrays:
-            done.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
-        files = [one.name for one in done if one.suffix == ".csv"]
-        text = json.dumps({"about": self.about, "tables": told, "files": files}, default=_plain_number, indent=1)
-        write_text(beside, text + "\n")
-        done.append(beside)
+            written.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
+        files = [one.name for one in written if one.suffix == ".csv"]
+        text = json.dumps({"about": self.about, "tables": tables, "files": files}, default=_plain_number, indent=1)
+        write_text(about_path, text + "\n")
+        written.append(about_path)
         if figure is not None:
             write_figure(self.figure(), Path(figure))
-            done.append(Path(figure))
-        return done
+            written.append(Path(figure))
+        return written
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
@@ -261,8 +261,8 @@ def maker_of(path: Path) -> str:
     """The instrument that wrote a file of `Result.save`; empty where there is no such file."""
     try:
         if path.suffix == ".csv":
-            beside = json.loads(path.with_name(f"{path.stem}-about.json").read_text("utf-8")) if path.is_file() else {}
-            about = beside["about"]
+            sidecar = path.with_name(f"{path.stem}-about.json")
+            about = json.loads(sidecar.read_text("utf-8"))["about"] if path.is_file() else {}
         elif path.suffix == ".safetensors":
             with safe_open(path, framework="np") as file:
                 about = json.loads((file.metadata() or {})["about"])
@@ -274,7 +274,7 @@ def maker_of(path: Path) -> str:
 
 
 def _files_of(path: Path) -> set[Path]:
-    """The tables and observations beside the main table at `path`, if that is a result and they belong to it."""
+    """The other tables and the observations of the result whose main table is at `path`; none for other files."""
     try:
         about = _meta(path)["about"]
         names = [*about["tables"][1:], OBSERVED]
@@ -381,17 +381,17 @@ def _observed(
     blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A row per block and cell with its totals and sizes as lists; measures, cells, units and contrasts as data."""
-    rows, told = [], {}
+    rows, headers = [], {}
     for name, block in blocks.items():
         rows.append(pd.DataFrame({"block": name, "cell": range(len(block.cells)), "total": list(block.total),
                                   "size": list(block.sizes)}))  # fmt: skip
-        told[name] = {
+        headers[name] = {
             "measure": asdict(block.measure),
             "cells": {key: block.cells[key].tolist() for key in block.cells},
             "units": {key: block.units[key].tolist() for key in block.units},
             "contrasts": [{**asdict(c), "weights": list(c.weights.items())} for c in contrasts.get(name, ())],
         }
-    return pd.concat(rows), told
+    return pd.concat(rows), headers
 
 
 def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], dict[str, tuple[Contrast, ...]]]:
@@ -400,15 +400,15 @@ def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], di
     _same(meta, path, result)
     blocks, contrasts = {}, {}
     rows = dict(list(read_parquet(path).to_pandas().groupby("block", sort=False)))
-    for name, told in meta[OBSERVED].items():
-        units = pd.DataFrame(told["units"])
+    for name, header in meta[OBSERVED].items():
+        units = pd.DataFrame(header["units"])
         units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
         total, size = (np.stack(rows[name][what].to_list()) for what in ("total", "size"))
         blocks[name] = Observations(
-            measure=Measure(**told["measure"]), cells=pd.DataFrame(told["cells"]), units=units,
+            measure=Measure(**header["measure"]), cells=pd.DataFrame(header["cells"]), units=units,
             total=total, size=np.where(np.isnan(total), 0.0, size),
         )  # fmt: skip
         contrasts[name] = tuple(
-            Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in told["contrasts"]
+            Contrast(**{**c, "weights": {int(k): float(w) for k, w in c["weights"]}}) for c in header["contrasts"]
         )
     return blocks, contrasts

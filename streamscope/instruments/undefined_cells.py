@@ -25,12 +25,12 @@ def note(reasons: Mapping[str, str]) -> str:
 
     Raises `InputError` for the separators ":", ";" and "," in a column's name, and for ";" in a reason or no reason.
     """
-    together: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for column, reason in reasons.items():
         if set(":;,") & set(column) or ";" in reason or not reason.strip():
             raise InputError(f"undefined cell {column!r}: a name without ':;,' and a reason without ';', please")
-        together.setdefault(reason, []).append(column)
-    return "; ".join(f"{', '.join(columns)}: {reason}" for reason, columns in together.items())
+        by_reason.setdefault(reason, []).append(column)
+    return "; ".join(f"{', '.join(columns)}: {reason}" for reason, columns in by_reason.items())
 
 
 def reasons(text: str) -> dict[str, str]:

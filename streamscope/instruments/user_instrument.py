@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"usage: streamscope FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
         return
     made = instrument_in(words[0])
-    said = [doc.strip() for doc in (sys.modules[made.__module__].__doc__, inspect.getdoc(made)) if doc]
-    main_of(made, "\n\n".join(said), ("streamscope.instruments.user_instrument", words[0]))(words[1:])
+    docs = [doc.strip() for doc in (sys.modules[made.__module__].__doc__, inspect.getdoc(made)) if doc]
+    main_of(made, "\n\n".join(docs), ("streamscope.instruments.user_instrument", words[0]))(words[1:])
 
 
 if __name__ == "__main__":

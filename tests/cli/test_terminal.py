@@ -106,8 +106,8 @@ def test_an_error_is_one_clean_line(capsys: pytest.CaptureFixture[str], monkeypa
 
 def test_cards_and_pages_hold_no_html(tmp_path: Path) -> None:
     html = "<script>alert(1)</script>\n# heading"
-    names = ["paper", "id", "place", "quote", "configuration", "printed", "unit", "verdict", "said", "why", "command"]
-    names += ["table", "result", "measured", "scale", "commit", "tokens", "n"]
+    names = ["paper", "id", "place", "quote", "configuration", "printed", "unit", "verdict", "finding", "why"]
+    names += ["command", "table", "result", "measured", "scale", "commit", "tokens", "n"]
     row = {name: html for name in names} | {"paper": "lfa", "n": "", "value": 1.0, "ci_low": 1.0, "ci_high": 1.0}
     for text in (markdown(pd.DataFrame([row])), described(tmp_path, html)):
         outside = [part for line in text.splitlines() for part in line.split("`")[::2]]

@@ -92,7 +92,7 @@ def test_strided_losses_are_those_of_a_pass_per_token(model: Any, text: Path, st
 
 
 def test_a_cue_just_outside_of_a_window_counts_with_a_stride(tmp_path: Path) -> None:
-    """The copier says what form the word in its context has; without one, as if it was small. Worked out by hand."""
+    """The copier says what form the word in its context has; without it, as if it was small. Worked out by hand."""
     model = copiers.model()
     words = ["then"] * 50
     words[30], words[39] = "Rose", "Bear"  # BOS is token 0: the cue is token 31, the last input of the first window

@@ -76,7 +76,7 @@ def test_every_result_selects_one_row_and_what_is_measured_has_one(shipped: pd.D
     assert shipped.loc[~has, "value"].isna().all() and shipped.loc[~has, "commit"].eq("").all()
     written = ("not a test (true by construction)", "paper inconsistent", "not testable here", "not measured yet")
     assert set(shipped.loc[~has, "verdict"]) <= set(written)
-    assert shipped.loc[shipped["verdict"].isin(written[:3]), "said"].ne("").all()
+    assert shipped.loc[shipped["verdict"].isin(written[:3]), "finding"].ne("").all()
 
 
 def test_no_printed_loss_is_another_value(shipped: pd.DataFrame) -> None:
@@ -91,7 +91,7 @@ def test_an_order_of_three_is_no_order_of_two(shipped: pd.DataFrame) -> None:
     found = shipped.set_index("id").loc["krom-order-all-seeds"]
     order = pd.read_parquet(RESULTS / "krom_eighth" / "order.parquet").set_index("claim")
     assert order.loc["canon < gpt2", "against"] == "0, 1, 2"
-    assert (found["verdict"], found["said"]) == ("contradicted", "canon < gpt2: opposite")
+    assert (found["verdict"], found["finding"]) == ("contradicted", "canon < gpt2: opposite")
     assert found["value"] == order.loc["canon < gpt2", "difference"]
     for claim in CLAIMS:
         if claim.row["kind"] == "direction" and re.search(r"\w+ < \w+ < \w+", claim.row["quote"]):
@@ -177,7 +177,7 @@ def cells_of_numbers() -> list[tuple[Any, Any, dict[str, Any]]]:
 
 
 def test_no_number_of_a_task_is_a_plain_value_of_models_that_cannot_do_it(shipped: pd.DataFrame) -> None:
-    said = shipped.set_index("id")[["verdict", "said"]]
+    said = shipped.set_index("id")[["verdict", "finding"]]
     gate = pd.read_parquet(RESULTS / "specimens" / "phenomena.parquet")
     copies = set(gate.query("phenomenon == 'copying' and verdict == 'present'")["run"])
     of_tasks = 0
@@ -506,7 +506,7 @@ def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Pa
 )
 def test_a_verdict_turns_with_the_row_of_its_table(tmp_path: Path, said: str, word: str) -> None:
     found = one(tmp_path, {**JUDGED, "direction": said})
-    assert found["verdict"] == word and word in MEANINGS and found["said"] == said
+    assert found["verdict"] == word and word in MEANINGS and found["finding"] == said
     if word == "not measured yet":
         assert found["measured"] == "" and found["value"] != found["value"]
 
@@ -518,11 +518,11 @@ def test_the_row_of_a_denial_turns_the_verdict_round(tmp_path: Path) -> None:
         ("not resolved at n=3 seeds", "inconclusive"),
     ):
         found = one(tmp_path, {**JUDGED, "direction": said}, result=f"not {ROW['result']}")
-        assert (found["verdict"], found["said"]) == (word, f"of its denial: {said}")
+        assert (found["verdict"], found["finding"]) == (word, f"of its denial: {said}")
     for said, word in (("present", "contradicted"), ("absent", "reproduced"), ("undecided", "inconclusive")):
         table = {"claim": "a > b", "quantity": "q", "difference": 0.5, "verdict": said, "unit": "heads"}
         found = one(tmp_path, table, result=f"not {ROW['result']}")
-        assert (found["verdict"], found["said"]) == (word, f"{said}: 0.5 heads")
+        assert (found["verdict"], found["finding"]) == (word, f"{said}: 0.5 heads")
         assert one(tmp_path, table)["verdict"] == {
             "contradicted": "reproduced",
             "reproduced": "model too weak to test",
@@ -602,7 +602,7 @@ def test_a_chain_of_orders_holds_where_every_link_does(
     links = [{**JUDGED, "claim": "a < b", "direction": first},
              {**JUDGED, "claim": "b < c", "direction": second, "difference": 2.5}]  # fmt: skip
     found = one(tmp_path, links, result=CHAIN)
-    assert found["verdict"] == word and found["said"].startswith(f"{decides}: " if decides else "holds")
+    assert found["verdict"] == word and found["finding"].startswith(f"{decides}: " if decides else "holds")
     if word != "not measured yet":
         assert found["measured"] == ("2.5" if decides == "b < c" else "1.5"), "of the link that decides"
 
@@ -629,7 +629,7 @@ def test_a_loss_on_other_text_is_no_value_to_compare(tmp_path: Path, printed: st
     """Nats per token are of one text and one tokenizer: neither another value nor, by accident, the same."""
     found = one(tmp_path, LOSS, "means", **OF_LOSS, printed=printed)
     assert found["verdict"] == "not testable here" and found["measured"] == "2.05"
-    assert "other text" in found["said"] and "tokenizer" in found["said"]
+    assert "other text" in found["finding"] and "tokenizer" in found["finding"]
     share = {**LOSS, "quantity": "cost", "unit": "share of the loss"}
     of_share = {**OF_LOSS, "unit": "share of the loss", "result": "r/means.parquet; quantity=cost; preset=a; mean"}
     assert one(tmp_path, share, "means", **of_share, printed="2.5")["verdict"] == "different value"
@@ -644,7 +644,7 @@ def test_the_spread_of_a_loss_over_seeds_is_no_loss(tmp_path: Path) -> None:
 
 def test_a_number_of_what_is_counted_or_computed_needs_no_interval(tmp_path: Path) -> None:
     exact = {**SAME, "undefined": ""}
-    assert one(tmp_path, exact, "means", **OF_NUMBER, printed="0.5")["said"] == "of trained models, and no interval"
+    assert one(tmp_path, exact, "means", **OF_NUMBER, printed="0.5")["finding"] == "of trained models, and no interval"
     (tmp_path / "results" / "r" / "trained.json").unlink()
     assert judged(tmp_path, tmp_path / "results").iloc[0]["verdict"] == "reproduced"
     about = {"run": "none", "argv": ["python", "-m", "papers.claims.count", "--out", "/elsewhere/r/means.parquet"]}
@@ -662,7 +662,7 @@ def test_a_number_of_what_is_counted_or_computed_needs_no_interval(tmp_path: Pat
 
 def test_a_bare_number_of_a_task_that_the_model_cannot_do(tmp_path: Path) -> None:
     found = one(tmp_path, {**NUMBER, "cannot": "gender: at chance"}, "means", **OF_NUMBER, printed="0.5")
-    assert (found["verdict"], found["said"]) == ("model too weak to test", "gender: at chance")
+    assert (found["verdict"], found["finding"]) == ("model too weak to test", "gender: at chance")
     lost = {**NUMBER, "cannot": "gender: at chance", "mean": NAN, "undefined": "mean: none to suppress"}
     assert one(tmp_path, lost, "means", **OF_NUMBER, printed="0.5")["verdict"] == "model too weak to test"
 
@@ -672,7 +672,7 @@ def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
     changes = {"kind": "number", "printed": "0.5", "result": "r/means.parquet; head=L0H0; mean"}
     changes["instrument"] = "probes.coreference"
     found = one(tmp_path, row, "means", **changes)
-    assert (found["verdict"], found["said"]) == ("inconclusive", "copying: these models were not gated")
+    assert (found["verdict"], found["finding"]) == ("inconclusive", "copying: these models were not gated")
     line = {
         "run": "stories/a",
         "phenomenon": "copying",
@@ -695,17 +695,17 @@ def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
         pd.DataFrame([*others, {**line, "verdict": seen}]).to_parquet(gate / "phenomena.parquet")
         found = judged(tmp_path, tmp_path / "results").iloc[0]
         assert found["verdict"] == word
-        assert found["said"].startswith(
+        assert found["finding"].startswith(
             "all of the interval" if seen == "present" else "copying of stories/a +0.200 (-0.1"
         )
     of_task = {**row, "task": "gender"}
-    assert one(tmp_path, of_task, "means", **changes)["said"].startswith("all of the interval")
+    assert one(tmp_path, of_task, "means", **changes)["finding"].startswith("all of the interval")
     assert (
-        one(tmp_path, {**row, "task": "winograd"}, "means", **changes)["said"]
+        one(tmp_path, {**row, "task": "winograd"}, "means", **changes)["finding"]
         == "winograd: these models were not gated"
     )
     changes["instrument"] = "probes.routing"
-    assert one(tmp_path, row, "means", **changes)["said"].startswith("all of the interval")
+    assert one(tmp_path, row, "means", **changes)["finding"].startswith("all of the interval")
 
 
 @pytest.mark.parametrize(

@@ -368,7 +368,8 @@ def test_every_cell_of_a_table_is_a_claim_that_prints_one_value(paper: str, numb
 def test_a_table_is_arranged_as_it_is_printed() -> None:
     layout = {"rows": {"Dense": "dense", "Kronecker": "kron"}, "blank": ["Dense, cost"],
               "columns": {"loss": "loss-ROW", "cost": "cost-ROW"}, "other": {"Kronecker, cost": "tax"}}  # fmt: skip
-    line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan, "n": 0, "kind": "number", "said": ""}
+    line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan}
+    line |= {"n": 0, "kind": "number", "finding": ""}
     claims = pd.DataFrame([
         {**line, "id": "loss-dense", "printed": "2.42", "verdict": "not measured yet"},
         {**line, "id": "loss-kron", "printed": "2.48", "verdict": "different value", "measured": "3.1", "value": 3.1,
@@ -384,7 +385,7 @@ def test_a_table_is_arranged_as_it_is_printed() -> None:
         ["", "here", "3.1 (3 … 3.2), n 3 ≠", "1.2%, model too weak to test"],
     ]
     assert list(others(claims, layout)["id"]) == ["order"]
-    written = {**line, "verdict": "paper inconsistent", "said": "§3.1 has 516", "cell": ""}
+    written = {**line, "verdict": "paper inconsistent", "finding": "§3.1 has 516", "cell": ""}
     assert measured_cell(pd.Series(written)) == "paper inconsistent"
     assert measured_cell(pd.Series({**written, "kind": "property"})) == "paper inconsistent: §3.1 has 516"
     assert (

@@ -363,7 +363,7 @@ def test_the_page_has_every_claim_and_needs_no_network(source: Source) -> None:
 def test_the_page_escapes_what_it_shows(source: Source) -> None:
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
     rows = source.claims.head(2).copy()
-    for name in ("quote", "configuration", "why", "said", "command", "printed", "place", "unit"):
+    for name in ("quote", "configuration", "why", "finding", "command", "printed", "place", "unit"):
         rows[name] = evil
     plain_page, page = Found(html(source.claims.head(2), {})), Found(html(rows, {}))
     assert page.tags <= plain_page.tags | {"pre", "blockquote"} and "img" not in page.tags

@@ -47,7 +47,7 @@ def marked(text: str) -> str:
 
 @cache
 def _templates() -> Any:
-    """The templates beside this file, with what they filter texts by; every other value is escaped."""
+    """The templates of this folder, and the filters that they use; every other value is escaped."""
 
     made = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     filters: dict[str, Callable[[Any], Any]] = {

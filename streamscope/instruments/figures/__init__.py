@@ -1,6 +1,6 @@
 """Figures are declared by an instrument, a few kinds of them; `instruments.figures.drawing` draws them.
 
-    figures: ClassVar = (HeadMap("delta"), Intervals("delta", beside="above"))
+    figures: ClassVar = (HeadMap("delta"), Intervals("delta", reference="above"))
 
 A figure names columns; titles, units and intervals come from the table. This module imports nothing heavy.
 """
@@ -62,13 +62,13 @@ class HeadMap(Figure):
 
 @dataclass(frozen=True)
 class Intervals(Figure):
-    """A row for each `label`: the value with its 95 % interval, another quantity `beside` it, and 0.
+    """A row for each `label`: the value with its 95 % interval, another quantity (`reference`), and 0.
 
     At the smallest value of `by` where rows differ in it. Of more than `most` rows those with the largest values.
     """
 
     label: str = "head"
-    beside: str | None = None
+    reference: str | None = None
     by: str | None = None
     most: int = 40
     ranked: bool = True
@@ -95,7 +95,7 @@ class Curve(Figure):
     most: int = 7
     each: tuple[str, ...] = ()
     """A panel for every combination of these columns' values; the last of two or more goes across."""
-    beside: str | None = None
+    reference: str | None = None
     """Another column, as a dotted line without a band."""
     over_runs: bool = False
     """Several runs are places of x in one panel, and no panels of their own."""
@@ -194,8 +194,8 @@ def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[
         before = [name for name in before if name not in ("step", "tokens")]
         texts = [name for name in before if name != "run" and not table.column(name).format]
         by = next((name for name in texts if table.frame[name].nunique() > 1), None)
-        told = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)
-        apart = [name for name in before if name not in ("run", by) and (told[name].nunique() > 1).any()]
+        groups = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)
+        apart = [name for name in before if name not in ("run", by) and (groups[name].nunique() > 1).any()]
         return (Curve(one.y, one.table, x="step", by=by, each=tuple(apart)), *figures)
     return figures
 

@@ -110,10 +110,10 @@ def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
     column, frame = table.column(figure.y), table.frame
     if not column.unit.startswith(MIXED):
         return table
-    said = frame["unit"] if "unit" in frame else frame["measure"].map(units) if "measure" in frame else pd.Series()
-    if said.nunique() != 1 or said.isna().any():
+    unit_of = frame["unit"] if "unit" in frame else frame["measure"].map(units) if "measure" in frame else pd.Series()
+    if unit_of.nunique() != 1 or unit_of.isna().any():
         return table
-    one = replace(column, unit=said.iloc[0])
+    one = replace(column, unit=unit_of.iloc[0])
     return replace(table, columns=tuple(one if c.name == figure.y else c for c in table.columns))
 
 
@@ -364,7 +364,7 @@ def _(figure: Intervals, table: Table) -> go.Figure:
     order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
     frame = frame.loc[order if figure.ranked else sorted(order)].iloc[::-1]
     drawn = go.Figure()
-    for i, name in enumerate([figure.y, *([figure.beside] if figure.beside and figure.beside in frame else [])]):
+    for i, name in enumerate([figure.y, *([figure.reference] if figure.reference in frame else [])]):
         column = table.column(name)
         ends = [frame[end] for end in column.interval] if column.interval else None
         bars = {} if ends is None else {"array": ends[1] - frame[name], "arrayminus": frame[name] - ends[0]}
@@ -409,12 +409,13 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
             x=one[figure.x], y=one[figure.y], mode="lines+markers", name=str(name) or column.title,
             legendgroup=str(name),
             line={"color": colour, "dash": DASHES[i % len(DASHES)]}, marker={"symbol": MARKS[i % len(MARKS)]},
-            showlegend=bool(figure.by or figure.beside),
+            showlegend=bool(figure.by or figure.reference),
         )  # fmt: skip
-        if figure.beside is not None and one[figure.beside].notna().any():
+        if figure.reference is not None and one[figure.reference].notna().any():
             drawn.add_scatter(
-                x=one[figure.x], y=one[figure.beside], mode="lines", line={"color": colour, "width": 1, "dash": "dot"},
-                name=f"{name} {table.column(figure.beside).title}".strip(), legendgroup=str(name),
+                x=one[figure.x], y=one[figure.reference], mode="lines",
+                line={"color": colour, "width": 1, "dash": "dot"}, legendgroup=str(name),
+                name=f"{name} {table.column(figure.reference).title}".strip(),
             )  # fmt: skip
     _titled(drawn, figure, table, height=480)
     if log:

@@ -89,12 +89,12 @@ class Shared:
             names = pd.factorize(np.concatenate(labels))[0].reshape(len(labels), d).T  # [D, kinds]
             again = np.array([[name in row[:i] for i, name in enumerate(row)] for row in names.tolist()])
             names[again] = names.max() + 1 + np.arange(again.sum())  # a label that a cell has twice counts once
-            alike = []
+            terms = []
             for k in every:
                 rows = np.concatenate([np.sort(names[:, list(some)]) for some in combinations(range(len(labels)), k)])
                 codes = pd.MultiIndex.from_arrays(list(rows.T)).factorize()[0] if k > 1 else pd.factorize(rows[:, 0])[0]
-                alike.append(((-1) ** (k + 1), np.tile(np.arange(d), len(rows) // d), codes))
-            sums.append(tuple(alike))
+                terms.append(((-1) ** (k + 1), np.tile(np.arange(d), len(rows) // d), codes))
+            sums.append(tuple(terms))
         return cls(tuple(kinds), tuple(sums), sizes)
 
     def squares(self, residuals: np.ndarray) -> np.ndarray:

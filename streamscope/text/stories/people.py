@@ -157,7 +157,7 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
         x1, x2 = ordered(first, *people)
         env.update(x1=x1, x2=x2)
         intros = _TEXT["two_people"] if pair or rng.random() < 0.4 else _TEXT["two_people_apart"]
-        text, told = expand(pick(rng, intros), env, rng), verb
+        text, fact = expand(pick(rng, intros), env, rng), verb
     else:
         third = rng.random() < 0.12
         if style > 0.7:
@@ -165,9 +165,9 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
             facts = [before.format(o=option)]
             others = rng.sample([o for o in options if o != option], 2)
             facts += [before.format(o=o) for o in others]
-            told = then.format(o=option)
+            fact = then.format(o=option)
         else:
-            facts, told = [f"was {verb}"], pick(rng, STATES[verb][1])
+            facts, fact = [f"was {verb}"], pick(rng, STATES[verb][1])
             used = {STATES[verb][0]}
             while len(facts) < 3:
                 state = pick(rng, states)
@@ -183,7 +183,7 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
         else:
             text = pick(rng, _TEXT["joints"]).join(clauses) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    text += f" [p{k} {capital(env[a + 's'])}] {expand(told, env, rng)}." + after(rng, AFTER_PERSON, env, pair)
+    text += f" [p{k} {capital(env[a + 's'])}] {expand(fact, env, rng)}." + after(rng, AFTER_PERSON, env, pair)
     text += f" {PAIR_END}" if pair else ""
     return text, (Label("gender", env[a + "s"], "p" + k, "a" + k, keys, "p" + k, combination),), frame
 
@@ -215,7 +215,7 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     head = single.removeprefix("the ")
     the_single = f"the [{single_key} {head}]" if animals or head != single else f"[{single_key} {single}]"
     clauses = {True: f"{the_group} were ", False: f"{the_single} was "}
-    told = ordered(first, clauses[is_group] + state, clauses[not is_group] + other_state)
+    sentences = ordered(first, clauses[is_group] + state, clauses[not is_group] + other_state)
     text = ""
     if animals and rng.random() < 0.4:
         pair_of = [f"<some|two|three> [{group_key} {group}]", f"a [{single_key} {single}]"]
@@ -223,8 +223,8 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
             pair_of.reverse()
         text = expand(f"there <lived|were once> {pair_of[0]} and {pair_of[1]}. ", env, rng)
     joint = pick(rng, _TEXT["joints"])
-    text += capital(told[0]) if text else told[0]
-    text += joint + (capital(told[1]) if joint == ". " else told[1]) + "."
+    text += capital(sentences[0]) if text else sentences[0]
+    text += joint + (capital(sentences[1]) if joint == ". " else sentences[1]) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
     pronoun = "They" if is_group else SINGLES.get(single, "It")
     text += f" [p{k} {pronoun}] {expand(pick(rng, states[state][1]), env, rng)}."

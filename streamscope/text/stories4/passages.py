@@ -75,13 +75,13 @@ def _who(key: str, word: str, article: str, act: str) -> str:
 
 
 def _finish(
-    rng: Random, env: Env, k: str, pair: bool, told: str, cue: str, pronoun: str, then: str, category: str,
+    rng: Random, env: Env, k: str, pair: bool, story: str, cue: str, pronoun: str, then: str, category: str,
     relation: str, combination: Combination, article: str, frame: str,
 ) -> Passage:  # fmt: skip
-    """Complete a passage: what was told, perhaps other sentences, cue and pronoun, and the rest."""
+    """Complete a passage: the facts, perhaps other sentences, cue and pronoun, and the rest."""
     target = combination[0]
     env = {**env, "the": f"the {target}" if article else target}
-    text = told.replace(",.", ".") + between(rng, BETWEEN_PEOPLE, env, pair)
+    text = story.replace(",.", ".") + between(rng, BETWEEN_PEOPLE, env, pair)
     text += f" [u{k} {cue}], [p{k} {pronoun}] {then}."
     text += f" {PAIR_END}{' the' if article else ''}" if pair else after(rng, _TEXT["after"], env, pair)
     return text, (label_of_two(category, relation, k, combination),), frame
@@ -108,10 +108,10 @@ def event(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool)
     act, other_act, tail = _acts(rng, ACTS)
     people = ordered(first, _who("a" + k, target, article, act), _who("b" + k, other, article, other_act))
     does = past if first == is_agent else f"was {participle} by"
-    told = f"{people[0]} {does} {people[1]}."
+    story = f"{people[0]} {does} {people[1]}."
     cue = pick(rng, agents if is_agent else patients)
     then = f"{act} {tail}" if act else then_agent if is_agent else then_patient
-    return _finish(rng, env, k, pair, told, cue, pronoun, then, "event", "agent" if is_agent else "patient",
+    return _finish(rng, env, k, pair, story, cue, pronoun, then, "event", "agent" if is_agent else "patient",
                    combination, article, "past")  # fmt: skip
 
 
@@ -135,8 +135,8 @@ def state(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool)
     if things:
         who = [one.replace(" who ", " that ") for one in who]
     clauses = ordered(first, f"{who[0]} was {verb}", f"{who[1]} was {another}")
-    told = clauses[0] + join + (capital(clauses[1]) if join == ". " else clauses[1]) + "."
-    return _finish(rng, env, k, pair, told, pick(rng, told_of[verb]), pronoun, f"{act} {tail}", "state",
+    story = clauses[0] + join + (capital(clauses[1]) if join == ". " else clauses[1]) + "."
+    return _finish(rng, env, k, pair, story, pick(rng, told_of[verb]), pronoun, f"{act} {tail}", "state",
                    "things" if things else "living", combination, article, "past")  # fmt: skip
 
 
@@ -157,9 +157,9 @@ def transfer(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
     act, other_act, tail = _acts(rng, ACTS, always=True)
     one, other = combination[:2]
     people = ordered(first, _who("a" + k, one, article, act), _who("b" + k, other, article, other_act))
-    told = f"{people[0]} {verb} a {thing} {TRANSFERS[verb][0]} {people[1]}."
+    story = f"{people[0]} {verb} a {thing} {TRANSFERS[verb][0]} {people[1]}."
     cue = expand(pick(rng, _TEXT["giver"] if is_giver else _TEXT["taker"]), {"t": thing}, rng)
-    return _finish(rng, env, k, pair, told, cue, pronoun, f"{act} {tail}", "transfer", combination[2],
+    return _finish(rng, env, k, pair, story, cue, pronoun, f"{act} {tail}", "transfer", combination[2],
                    combination, article, "past")  # fmt: skip
 
 
