@@ -91,15 +91,15 @@ class Forecast:
 
     def __init__(self, progress: Progress, model: Any, plans: Sequence[Plan], tokens: int, cases: str) -> None:
         self.shares = pass_shares(model, plans)
-        self.progress, self.all, self.spent, self.said = progress, self.shares.sum() * tokens, 0.0, False
+        self.progress, self.all, self.spent, self.printed = progress, self.shares.sum() * tokens, 0.0, False
         self.what, self.start = f"{len(plans) - 1} edits on {cases}", time.monotonic()
 
     def __call__(self, members: Sequence[int], tokens: int) -> None:
         self.spent += self.shares[list(members)].sum() * tokens
         seconds = time.monotonic() - self.start
-        if self.said or seconds < FIRST_SECONDS:
+        if self.printed or seconds < FIRST_SECONDS:
             return
-        self.said, whole = True, seconds * self.all / self.spent
+        self.printed, whole = True, seconds * self.all / self.spent
         if whole > LONG_SECONDS:
             say(self.progress, f"about {duration(whole)} for {self.what}; {peak_gigabytes():.1f} GB of memory so far")
 

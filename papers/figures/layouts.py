@@ -59,7 +59,7 @@ def measured_cell(one: "pd.Series[Any]") -> str:
     """What was measured and the sign of its verdict, or the verdict in words; of a property its reason as well."""
     verdict = str(one["verdict"])
     if not one["cell"]:
-        return f"{verdict}: {one['said']}" if one["kind"] == "property" and verdict in WRITTEN else verdict
+        return f"{verdict}: {one['finding']}" if one["kind"] == "property" and verdict in WRITTEN else verdict
     return f"{one['cell']} {SIGNS[verdict]}" if verdict in SIGNS else f"{one['cell']}, {verdict}"
 
 
