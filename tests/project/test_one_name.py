@@ -12,7 +12,7 @@ from streamscope.cli.commands import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-ROOMS = ("models", "probes", "interventions", "features", "papers", "benchmarks")
+ROOMS = ("models", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 SAME = """
 import importlib, pickle, sys
 for room in {rooms!r}:

@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORK = {"cli", "text", "instruments"}
 """What lies under streamscope/ itself; the other rooms lie at the top."""
-ORDER = ["cli", "text", "models", "instruments", "probes", "interventions", "features", "papers", "benchmarks",
-         "notebooks"]  # fmt: skip
+ORDER = ["cli", "text", "models", "instruments", "probes", "interventions", "features", "viewer", "papers",
+         "benchmarks", "notebooks"]  # fmt: skip
 MAY = {
     "cli": set(),
     "text": {"cli"},
@@ -18,9 +18,10 @@ MAY = {
     "probes": {*FRAMEWORK, "models"},
     "interventions": {*FRAMEWORK, "models", "probes"},
     "features": {*FRAMEWORK, "models", "probes"},
-    "papers": {*FRAMEWORK, "models", "probes", "interventions", "features"},
-    "benchmarks": {*FRAMEWORK, "models", "probes", "interventions", "features", "papers"},
-    "notebooks": {*FRAMEWORK, "models", "probes", "interventions", "features", "papers"},
+    "viewer": {*FRAMEWORK, "models", "probes", "interventions"},
+    "papers": {*FRAMEWORK, "models", "probes", "interventions", "features", "viewer"},
+    "benchmarks": {*FRAMEWORK, "models", "probes", "interventions", "features", "viewer", "papers"},
+    "notebooks": {*FRAMEWORK, "models", "probes", "interventions", "features", "viewer", "papers"},
 }
 
 
@@ -135,7 +136,7 @@ def test_a_circle_is_seen() -> None:
 
 # ---- lazy imports live in one layer ---------------------------------------------------------------
 
-HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "plotly"}
+HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "plotly", "onnx"}
 """What a command whose `--help` answers at once must not import."""
 BESIDE = {
     "benchmarks/faults/measure.py": {"streamscope.features.extract.measure"},  # of one case: every death is a process

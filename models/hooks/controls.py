@@ -1,0 +1,277 @@
+"""What can be changed by hand in a forward pass, as JSON that holds no code, as arrays, and as edits.
+
+    {"heads": {"L2.H3": {"scale": 0}, "L4.*": {"alpha": 4, "gate": "open"}},
+     "streams": {"token": "everywhere"},
+     "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"]}
+
+    scale     factor on the head's output z; 0 ablates the head, 1 changes nothing
+    alpha     factor α on the head's scores before the softmax; above 1 sharpens its attention (DST §2.3)
+    gate      "open" sets the head's gate to 1, "shut" to 0
+    streams   the stream reads as 0: for the "unembedding" only, or "everywhere"
+    mixing    projections whose mixing matrix becomes the identity
+    h_res     hyper-connections whose mixing of the streams H_res becomes the identity
+    canon     Canon layers that add nothing
+
+Every key is optional. Heads and places are written as on the command line (`models.head_spec`). The live page sets the
+same JSON, and `--edit FILE.json` of every instrument reads it. `controls` lists what a model has; `control_hooks` turns
+arrays into edits, for a forward pass in torch and for the graph that the page runs.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.models.config import Hyper, Kronecker, ModelConfig
+from streamscope.models.head_spec import parse_heads, parse_parts
+from streamscope.models.hooks.capture_and_edit import Edit, everywhere
+
+KEYS = ("heads", "streams", "mixing", "h_res", "canon")
+HEAD_KEYS = ("scale", "alpha", "gate")
+GATES = {"open": 1.0, "shut": 0.0}
+REACH = {"unembedding": "stream_unembed", "everywhere": "stream_all"}
+"""How far a stream is switched off, and the array that says it."""
+BRIDGED = "this model runs in a bridge, which has only attention and head scales"
+
+
+@dataclass(frozen=True)
+class Control:
+    """An array that changes the forward pass: its axes, their labels, and the value that changes nothing."""
+
+    labels: tuple[tuple[str, ...], ...]
+    """The names along each axis."""
+    neutral: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(map(len, self.labels))
+
+    def unchanged(self) -> Tensor:
+        """The array that changes nothing."""
+        return torch.full(self.shape, self.neutral)
+
+
+def identity_projections(config: ModelConfig) -> dict[str, str]:
+    """{name: module in a block} of the projections whose mixing matrix has an identity: {"v": "attn"}."""
+    found = {}
+    for path, spec, d_in, d_out in config.projections():
+        if spec.mix is not None and (isinstance(spec, Kronecker) or d_in == d_out):
+            module, name = path.split(".")
+            found[name] = module
+    return found
+
+
+def stream_names(config: ModelConfig) -> tuple[str, ...]:
+    """The parallel streams: token and context, s0, s1, …, or () for a single stream."""
+    residual = config.residual
+    return tuple(f"s{i}" for i in range(residual.n)) if isinstance(residual, Hyper) else residual.streams
+
+
+def controls(config: Any) -> dict[str, Control | str]:
+    """The arrays that a model takes, or the reason why it lacks one; `config` is its configuration."""
+    layers = tuple(f"L{layer}" for layer in range(config.n_layers))
+    heads = layers, tuple(f"H{head}" for head in range(config.n_heads))
+    found: dict[str, Control | str] = {"head_scale": Control(heads), "alpha": Control(heads)}
+    if not isinstance(config, ModelConfig):
+        others = ("gate_keep", "gate_force", "stream_unembed", "stream_all", "mixing", "h_res", "canon")
+        return found | dict.fromkeys(others, BRIDGED)
+    gate, streams = config.attention.gate is not None, stream_names(config)
+    projections, canon = tuple(identity_projections(config)), config.canon
+    mixes = any(spec.mix is not None for _, spec, _, _ in config.projections())
+    hyper = isinstance(config.residual, Hyper)
+    no_mixing = "its mixing matrices are not square" if mixes else "this model has no mixing matrices"
+    no_canon = "this model has no Canon layers" if canon is None else "its Canon layers replace their input"
+    return found | {
+        "gate_keep": Control(heads) if gate else "this model has no gates",
+        "gate_force": Control(heads, 0.0) if gate else "this model has no gates",
+        "stream_unembed": Control((streams,)) if streams else "this model has one residual stream",
+        "stream_all": Control((streams,)) if streams else "this model has one residual stream",
+        "mixing": Control((layers, projections)) if projections else no_mixing,
+        "h_res": Control((layers, ("attn", "mlp"))) if hyper else "this model has no hyper-connections",
+        "canon": Control((layers, tuple(config.canon_widths()))) if canon and canon.residual else no_canon,
+    }
+
+
+# ---- JSON -> arrays ----------------------------------------------------------------------------
+
+
+def read_edits(text: str, where: str = "the edits") -> dict[str, Any]:
+    """The JSON of `where`, whose keys are known. Raises `InputError` for other JSON."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{where} is no JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f'{where} must be an object such as {{"heads": {{"L2.H3": {{"scale": 0}}}}}}')
+    for key in data:
+        if key not in KEYS:
+            raise unknown(f"key of {where}", key, list(KEYS))
+    return data
+
+
+def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
+    """The arrays of the controls that the model has, as the JSON sets them; unchanged elsewhere.
+
+    Raises `InputError` for unknown keys and values, heads and places that the model lacks, and controls that its
+    architecture lacks.
+    """
+    have = controls(config)
+    values = {name: one.unchanged() for name, one in have.items() if isinstance(one, Control)}
+
+    def array(name: str, key: str) -> tuple[Tensor, Control]:
+        control = have[name]
+        if isinstance(control, str):
+            raise InputError(f"{key} cannot be changed: {control}")
+        return values[name], control
+
+    for key in data:
+        if key not in KEYS:
+            raise unknown("key of the edits", key, list(KEYS))
+    for spec, one in _object(data, "heads").items():
+        heads = parse_heads(spec, config.n_layers, config.n_heads)
+        for key, value in _object({spec: one}, spec).items():
+            if key not in HEAD_KEYS:
+                raise unknown(f"key of {spec}", key, list(HEAD_KEYS))
+            if key == "gate":
+                number = _choice(GATES, value, f"{spec}.gate")
+                settings = {"gate_keep": 0.0, "gate_force": number}
+            else:
+                settings = {"head_scale" if key == "scale" else "alpha": _number(value, f"{spec}.{key}", key)}
+            for name, number in settings.items():
+                target, _ = array(name, f"{spec}.{key}")
+                for layer, head in heads:
+                    target[layer, head] = number
+    for stream, reach in _object(data, "streams").items():
+        target, control = array(_choice(REACH, reach, f"streams.{stream}"), f"stream {stream}")
+        if stream not in control.labels[0]:
+            raise unknown("stream", stream, list(control.labels[0]))
+        target[control.labels[0].index(stream)] = 0.0
+    for key in ("mixing", "h_res", "canon"):
+        places = data.get(key, [])
+        if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
+            raise InputError(f'{key} must be a list of places, such as ["L2.attn"], got {places!r:.60}')
+        if places:
+            target, control = array(key, key)
+            names = control.labels[1]
+            for layer, name in parse_parts(places, config.n_layers, names, f"place of {key}"):
+                target[layer, names.index(name)] = 0.0
+    return values
+
+
+def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{key} must be an object, got {value!r:.60}")
+    return value
+
+
+def _choice(choices: Mapping[str, Any], value: Any, where: str) -> Any:
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{where} must be {' or '.join(choices)}, got {value!r:.60}")
+    return choices[value]
+
+
+def _number(value: Any, where: str, key: str) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or (key == "alpha" and value <= 0):
+        raise InputError(f"{where} must be a finite number{' above 0' if key == 'alpha' else ''}, got {value!r:.60}")
+    return float(value)
+
+
+# ---- arrays -> edits -----------------------------------------------------------------------------
+
+
+def control_hooks(config: Any, values: Mapping[str, Tensor]) -> dict[str, Edit]:
+    """The edits of the hooks that `values` change: arrays by control, with any subset of the model's controls.
+
+    A hook has one edit. Values are only read inside the edits, so `values` may be what a graph is traced with.
+    """
+    edits: dict[str, Edit] = {}
+    for layer in range(config.n_layers):
+        edits |= {f"blocks.{layer}.{hook}": fn for hook, fn in _of_layer(config, values, layer).items()}
+    return edits
+
+
+def _of_layer(config: Any, values: Mapping[str, Tensor], layer: int) -> dict[str, Edit]:
+    edits: dict[str, Edit] = {}
+    if "head_scale" in values:
+        edits["attn.hook_z"] = _scaled(values["head_scale"][layer][:, None])
+    if "alpha" in values:
+        edits["attn.hook_attn_scores"] = _scaled(values["alpha"][layer][:, None, None])
+    if "gate_keep" in values:
+        edits["attn.hook_gate"] = _forced(*(values[name][layer][:, None] for name in ("gate_keep", "gate_force")))
+    if "mixing" in values:
+        for i, (name, module) in enumerate(identity_projections(config).items()):
+            edits[f"{module}.hook_{name}_mix"] = _towards_identity(values["mixing"][layer, i])
+    if "h_res" in values:
+        for i, branch in enumerate(("attn", "mlp")):
+            edits[f"{branch}_hc.hook_res"] = _towards_identity(values["h_res"][layer, i])
+    if "canon" in values:
+        for i, place in enumerate(config.canon_widths()):
+            edits[f"canon_{place}.hook_conv"] = _scaled(values["canon"][layer, i])
+    last = layer == config.n_layers - 1
+    factors = {place: values["stream_all"] for place in ("pre", "mid") if "stream_all" in values}
+    if last and (final := [values[name] for name in REACH.values() if name in values]):
+        factors["post"] = final[0] * final[-1]  # 0 or 1
+    for place, factor in factors.items():
+        if isinstance(config.residual, Hyper):
+            edits[f"hook_streams_{place}"] = _scaled(factor[:, None])
+        else:
+            for i, stream in enumerate(stream_names(config)):
+                edits[f"hook_{stream}_{place}"] = _scaled(factor[i])
+    return edits
+
+
+def _scaled(factor: Tensor) -> Edit:
+    @everywhere
+    def edit(x: Tensor, hook: Any) -> Tensor:
+        return x * factor.to(x)
+
+    return edit
+
+
+def _forced(keep: Tensor, force: Tensor) -> Edit:
+    @everywhere
+    def edit(gate: Tensor, hook: Any) -> Tensor:
+        return gate * keep.to(gate) + force.to(gate)
+
+    return edit
+
+
+def _towards_identity(keep: Tensor) -> Edit:
+    @everywhere
+    def edit(W: Tensor, hook: Any) -> Tensor:
+        identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        return W * keep.to(W) + identity * (1 - keep.to(W))
+
+    return edit
+
+
+def edits_of(data: Mapping[str, Any], model: Any) -> dict[str, Edit]:
+    """The edits of a model that the JSON asks for: only the hooks that it changes.
+
+    Raises `InputError` as in `control_values`.
+    """
+    have, values = controls(model.config), control_values(data, model.config)
+    neutral = {name: one.unchanged() for name, one in have.items() if isinstance(one, Control)}
+    edits: dict[str, Edit] = {}
+    for layer in range(model.config.n_layers):
+        changed = _changed(values, neutral, layer)
+        edits |= {f"blocks.{layer}.{hook}": fn for hook, fn in _of_layer(model.config, changed, layer).items()}
+    return edits
+
+
+def _changed(values: Mapping[str, Tensor], neutral: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:
+    """The arrays that change something in a layer; the gate's two belong together."""
+
+    def differs(name: str) -> bool:
+        a, b = values[name], neutral[name]
+        return not torch.equal(a, b) if name in REACH.values() else not torch.equal(a[layer], b[layer])
+
+    return {name: value for name, value in values.items() if differs("gate_keep" if name == "gate_force" else name)}

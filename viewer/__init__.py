@@ -1,0 +1,24 @@
+"""The live page: type a text, change a part of a model, see what happens.
+
+One front end (`static/`) has three hosts: a file that opens from disk (`page`), a local server (`server`) and a
+notebook (`widget`). All ask an engine for the same outputs: a graph that is exported from the model's own forward pass
+(`export`), or that forward pass itself (`engine`).
+"""
+
+from typing import Any
+
+_HOME: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'viewer' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"streamscope.viewer.{_HOME[name]}"), name)
+
+
+if __name__ == "viewer":  # the folder of a clone, under its short name
+    from streamscope.aliases import alias
+
+    alias("viewer")

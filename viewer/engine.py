@@ -1,0 +1,95 @@
+"""What the live page asks of a model, computed by the model's own forward pass under ordinary hooks.
+
+`Watched` is a module of tokens and controls (`models.hooks.controls`). Exported, it is the graph that runs in the page;
+called in torch, it answers the local server and the notebook. No forward pass is written a second time.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
+from streamscope.models.layers.projections import linear
+
+CANDIDATES = 5
+"""Number of tokens that the logit lens names."""
+SUM = "sum"
+"""The readout of the residual stream in the logit lens, next to its parallel streams."""
+
+
+def lens_streams(config: Any) -> tuple[str, ...]:
+    """The streams that the logit lens reads: the parallel ones, and their readout."""
+    return (*stream_names(config), SUM)
+
+
+class Watched(nn.Module):
+    """One of our models as a function of tokens [1, T] and the arrays of its controls, without a batch axis in results:
+
+    logits     [T, V]
+    patterns   [L, H, T, T]     attention weights
+    gates      [L, H, T]        mean over channels of the head gate; only with gates
+    lens_ids   [L + 1, S, T, 5] most probable tokens of every stream before layer 0 … after layer L − 1
+    lens_p     [L + 1, S, T, 5] their probabilities: the stream alone through the layer's norm and the head
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.eval()
+        self.controls = {name: one for name, one in controls(model.config).items() if isinstance(one, Control)}
+        gates = ["gates"] if "gate_keep" in self.controls else []
+        self.outputs = ["logits", "patterns", *gates, "lens_ids", "lens_p"]
+
+    def forward(self, tokens: Int[Tensor, "1 T"], *values: Tensor) -> tuple[Tensor, ...]:
+        m, kept = self.model, _Kept()
+        given = dict(zip(self.controls, values, strict=True))
+        points = ["hook_pattern", *(["hook_gate"] if "gates" in self.outputs else [])]
+        hooks = list(control_hooks(m.config, given).items())
+        hooks += [(f"blocks.{layer}.attn.{p}", kept.keep(p)) for p in points for layer in range(m.config.n_layers)]
+        with m.hooks(fwd_hooks=hooks):
+            states = [m.embed_tokens(tokens)]
+            for layer in range(m.config.n_layers):
+                states.append(m.segment(states[-1], layer, layer + 1))
+            logits = m.logits(states[-1])
+        found = [logits[0], torch.cat(kept["hook_pattern"])]
+        if "gates" in self.outputs:
+            found.append(torch.cat(kept["hook_gate"]).mean(-1).transpose(1, 2))
+        return (*found, *self._lens(states, given.get("stream_all")))
+
+    def _lens(self, states: list[Any], stream_all: Tensor | None) -> tuple[Tensor, Tensor]:
+        m, last = self.model, len(states) - 1
+        per_layer = []
+        for at, state in enumerate(states):
+            streams = _parallel(state, stream_names(m.config))
+            if streams is None:
+                streams = m.readout(state)
+            elif stream_all is not None and at < last:  # as the next layer reads them
+                off = streams * stream_all[:, None, None]
+                streams = torch.cat([off, self._summed(off)])
+            else:
+                streams = torch.cat([streams, self._summed(streams)])
+            per_layer.append(linear(m.layer_norm(max(at - 1, 0))(streams), m.head))
+        p, ids = torch.stack(per_layer).softmax(-1).topk(CANDIDATES)
+        return ids.int(), p
+
+    def _summed(self, streams: Float[Tensor, "S T D"]) -> Float[Tensor, "1 T D"]:
+        total = streams.sum(0, keepdim=True)
+        return total / len(streams) if getattr(self.model.config.residual, "reduce", "sum") == "mean" else total
+
+
+class _Kept(dict[str, list[Tensor]]):
+    """Activations of a pass by hook, in the order of layers."""
+
+    def keep(self, name: str) -> Any:
+        def hook(x: Tensor, hook: Any) -> None:
+            self.setdefault(name, []).append(x)
+
+        return hook
+
+
+def _parallel(state: Any, names: tuple[str, ...]) -> Float[Tensor, "S T D"] | None:
+    """The parallel streams of a state, or None for a single one."""
+    if not names:
+        return None
+    return torch.cat(list(state)) if isinstance(state, tuple) else state[0].transpose(0, 1)
