@@ -140,9 +140,7 @@ HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "
 """What a command whose `--help` answers at once must not import."""
 BESIDE = {
     "benchmarks/faults/measure.py": {"streamscope.features.extract.measure"},  # of one case: every death is a process
-    "benchmarks/ablation_sweep/given_run.py": {  # of the peer, whose process alone has its memory
-        "streamscope.models.interop.export.write", "streamscope.models.interop.huggingface.bridged",
-    },
+    "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
     "models/checkpoint.py": {"streamscope.models.interop.huggingface.bridged"},  # TransformerLens: two seconds
     "models/interop/export/bridge.py": {  # TransformerLens asks for this file while it is being imported itself
