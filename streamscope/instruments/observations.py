@@ -231,9 +231,9 @@ class Estimates:
 
     def where(self, **labels: Any) -> "Estimates":
         """The estimates of the contrasts with these labels, or one of a set; `quantity` counts as a label."""
-        labels = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
+        rows = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
         wanted = {name: value if isinstance(value, set) else {value} for name, value in labels.items()}
-        keep = [i for i, one in enumerate(labels) if all(one.get(k) in some for k, some in wanted.items())]
+        keep = [i for i, one in enumerate(rows) if all(one.get(k) in some for k, some in wanted.items())]
         at = {old: new for new, old in enumerate(keep)}
         some = {(at[i], name): why for (i, name), why in self.reasons.items() if i in at}
         frame = self.frame.iloc[keep].reset_index(drop=True)
