@@ -248,7 +248,7 @@ class _Sums:
         self.head, self.targets, self.kl, self.last, self.real = model.head, targets, kl, last, targets != NO_TARGET
         self.first: tuple[Tensor, Tensor | None] | None = None
 
-    def __call__(self, stream: Tensor, captured: Mapping[str, Any], head: Tensor | None = None) -> np.ndarray:
+    def __call__(self, stream: Tensor, captured: Mapping[str, Any], head: Any = None) -> np.ndarray:
         h, place, head = stream[self.real], captured.get(self.last), self.head if head is None else head
         self.first = self.first or (h, place)
         unedited, before = self.first

@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,11 @@ from streamscope.models import config as c
 from streamscope.models.hooks import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
+from streamscope.models.layers.head import Capped, unembed
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
-from streamscope.models.layers.projections import linear
 from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import State, Topology
 
@@ -28,11 +29,11 @@ BlockCall = Callable[[State], State]
 
 
 class Embedding(nn.Module):
-    """A table [rows, D]: `weight` is W_E, or the transposed W_U of an untied head."""
+    """A table [rows, D]: `weight` is W_E without its scale, or the transposed W_U of an untied head."""
 
-    def __init__(self, rows: int, d_model: int, init: c.Init) -> None:
+    def __init__(self, rows: int, d_model: int, init: c.Init, scale: float = 1.0) -> None:
         super().__init__()
-        self.init = init
+        self.init, self.scale = init, scale
         self.weight = nn.Parameter(torch.empty(rows, d_model))
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
@@ -40,8 +41,9 @@ class Embedding(nn.Module):
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Look up rows of the table."""
-        return F.embedding(tokens, self.weight)
+        """Look up rows of the table, times the scale in the dtype of the weights."""
+        x = F.embedding(tokens, self.weight)
+        return x if self.scale == 1 else x * x.new_tensor(self.scale)
 
 
 def machine_memory() -> int:
@@ -71,7 +73,7 @@ class Decoder(nn.Module):
         super().__init__()
         check_memory(config)
         self.config = config
-        self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed)
+        self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed, config.embed_scale)
         self.hook_embed = HookPoint()
         table = config.positions.table
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
@@ -121,9 +123,10 @@ class Decoder(nn.Module):
                 self.unembed.weight.copy_(self.embed.weight)
 
     @property
-    def head(self) -> Float[Tensor, "V D"]:
-        """The unembedding W of a normed stream x: logits = x W^T."""
-        return (self.unembed or self.embed).weight
+    def head(self) -> Any:
+        """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
+        weight, cap = (self.unembed or self.embed).weight, self.config.readout.softcap
+        return Capped(weight, cap) if cap else weight
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], at: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `at` are the positions of the tokens, if they are not the first ones."""
@@ -169,7 +172,7 @@ class Decoder(nn.Module):
             x = gather_positions(self.ln_final(x), logits_at)
         else:
             x = self.ln_final(gather_positions(x, logits_at))
-        return linear(x, self.head)
+        return unembed(x, self.head)
 
 
 def gather_positions(

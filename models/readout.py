@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from streamscope.models.layers.projections import linear
+from streamscope.models.layers.head import Capped, Head, softcap, unembed
 
 IGNORE = -100
 """The target that stands for “none”: padding, for example."""
@@ -55,15 +55,17 @@ def _padding(d_vocab: int, d_model: int, device: str) -> tuple[int, int]:
 class _CrossEntropy(torch.autograd.Function):
     """Σ_l scale_l · mean over the targets of −log softmax(h_l W^T)[target], and the means (without a gradient).
 
+    With a cap c, logits y are c · tanh(y / c), whose derivative is 1 − tanh²(y / c).
+
     The forward pass computes the gradients of all h_l together: W is converted once, and its gradient exists once.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, w: Tensor, target: Tensor, dtype: torch.dtype, scales: tuple[float, ...], *hs: Tensor
+        ctx: Any, w: Tensor, target: Tensor, dtype: torch.dtype, scales: tuple[float, ...], cap: float, *hs: Tensor
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(torch.promote_types(hs[0].dtype, w.dtype), torch.float32)
-        wants_w, wants_h = ctx.needs_input_grad[0], any(ctx.needs_input_grad[4:])
+        wants_w, wants_h = ctx.needs_input_grad[0], any(ctx.needs_input_grad[5:])
         real = target != IGNORE
         index = torch.where(real, target, 0)[:, None]
         share = real.to(wide)[:, None] / real.sum().clamp(min=1)  # of the mean, per row
@@ -79,10 +81,15 @@ class _CrossEntropy(torch.autograd.Function):
             for rows in slices:
                 hd = F.pad(h[rows].to(dtype), (0, more_d)) if more_d else h[rows].to(dtype)
                 logits = hd @ wd.T
+                if cap:
+                    slope = 1 - logits.div_(cap).tanh_().square()
+                    logits *= cap
                 if more_v:
                     logits[:, v:] = -torch.inf  # probability and gradient of a padded row are exactly 0
                 scale = share[rows] * scales[number] if wants_h or wants_w else None
                 log_probs.append(_log_probs(logits, index[rows], wide, scale))
+                if cap and scale is not None:
+                    logits *= slope
                 if wants_h:
                     grad_hs[number][rows] = (logits @ wd)[:, :d]
                 if wants_w:
@@ -102,9 +109,9 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_w, *grad_hs = ctx.saved_tensors
         g, _ = grads
-        n = len(ctx.needs_input_grad) - 4
+        n = len(ctx.needs_input_grad) - 5
         rest = [g * grad for grad in grad_hs] if grad_hs else [None] * n
-        return (None if grad_w is None else g * grad_w), None, None, None, *rest
+        return (None if grad_w is None else g * grad_w), None, None, None, None, *rest
 
 
 def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor | None) -> Tensor:
@@ -132,9 +139,7 @@ def _even(n: int, chunks: int) -> list[slice]:
     return [slice(i, min(i + size, n)) for i in range(0, max(1, n), size)]
 
 
-def cross_entropy(
-    h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
-) -> Float[Tensor, ""]:
+def cross_entropy(h: Float[Tensor, "*rows D"], w: Head, target: Int[Tensor, "*rows"]) -> Float[Tensor, ""]:
     """The mean of −log softmax(h W^T)[target] in nats over the targets other than `IGNORE`.
 
     Matrix products use the dtype of autocast; logits are reduced in fp32 (fp64 for fp64 input).
@@ -143,32 +148,31 @@ def cross_entropy(
 
 
 def cross_entropies(
-    hs: Sequence[Float[Tensor, "*rows D"]], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"],
+    hs: Sequence[Float[Tensor, "*rows D"]], w: Head, target: Int[Tensor, "*rows"],
     scales: Sequence[float],
 ) -> tuple[Float[Tensor, ""], Float[Tensor, " hs"]]:  # fmt: skip
     """(Σ_l scale_l · cross_entropy(h_l), each cross_entropy(h_l) without a gradient), for per-layer supervision.
 
     All layers share one gradient of W, where separate losses would hold one each.
     """
+    w, cap = (w.weight, w.cap) if isinstance(w, Capped) else (w, 0.0)
     if not torch.is_grad_enabled():  # grad mode is always off inside the Function
         hs, w = [h.detach() for h in hs], w.detach()
     device = w.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(hs[0].dtype, w.dtype)
     flat = [h.reshape(-1, h.shape[-1]) for h in hs]
-    return _CrossEntropy.apply(w, target.reshape(-1), dtype, tuple(scales), *flat)
+    return _CrossEntropy.apply(w, target.reshape(-1), dtype, tuple(scales), cap, *flat)
 
 
 @torch.no_grad()
-def map_logits(
-    h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], fn: Callable[[Tensor, slice], Tensor]
-) -> Float[Tensor, "rows ..."]:
+def map_logits(h: Float[Tensor, "rows D"], w: Head, fn: Callable[[Tensor, slice], Tensor]) -> Float[Tensor, "rows ..."]:
     """Concatenate fn(logits [n, V], rows) over chunks of rows; `fn` must not keep the logits.
 
     Chunks are even, because a product of one to three rows takes another path and rounds differently.
     """
     slices = _even(h.shape[0], max(1, -(-h.shape[0] // chunk_rows(w.shape[0]))))
-    return torch.cat([fn(linear(h[rows], w.to(h.dtype)), rows) for rows in slices])
+    return torch.cat([fn(unembed(h[rows], w.to(h.dtype)), rows) for rows in slices])
 
 
 def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) -> Float[Tensor, "rows ids"]:
@@ -180,9 +184,7 @@ def log_probs_at(logits: Float[Tensor, "rows V"], ids: Int[Tensor, "rows ids"]) 
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).gather(-1, ids)
 
 
-def token_losses(
-    h: Float[Tensor, "*rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, "*rows"]
-) -> Float[Tensor, "*rows"]:
+def token_losses(h: Float[Tensor, "*rows D"], w: Head, target: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
     """−log softmax(h W^T)[target] per position in nats, 0 if the target is `IGNORE`; without a gradient."""
     flat = target.reshape(-1)
 
@@ -195,8 +197,8 @@ def token_losses(
 
 
 def divergences(
-    h_p: Float[Tensor, "*rows D"], h_q: Float[Tensor, "*rows D"], w_p: Float[Tensor, "V D"],
-    w_q: Float[Tensor, "V D"] | None = None,
+    h_p: Float[Tensor, "*rows D"], h_q: Float[Tensor, "*rows D"], w_p: Head,
+    w_q: Head | None = None,
 ) -> Float[Tensor, "*rows"]:  # fmt: skip
     """KL(P ‖ Q) = Σ_v p_v (ln p_v − ln q_v) in nats per position, P = softmax(h_p w_p^T), Q = softmax(h_q w_q^T); fp64.
 
@@ -207,7 +209,7 @@ def divergences(
 
     def kl(logits: Tensor, rows: slice) -> Tensor:
         log_p = logits.double().log_softmax(-1)
-        log_q = linear(flat[rows], other.to(flat.dtype)).double().log_softmax(-1)
+        log_q = unembed(flat[rows], other.to(flat.dtype)).double().log_softmax(-1)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
 
     return map_logits(h_p.reshape(-1, h_p.shape[-1]), w_p, kl).reshape(h_p.shape[:-1])
@@ -227,7 +229,7 @@ TILE, TILE_ROWS = 512, 1024
 
 
 @torch.no_grad()
-def top_two(h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], target: Int[Tensor, " rows"]) -> TopTwo:
+def top_two(h: Float[Tensor, "rows D"], w: Head, target: Int[Tensor, " rows"]) -> TopTwo:
     """The two highest probabilities of softmax(h W^T) and that of `target`, in at least fp32.
 
     Logits are computed in tiles [1024, 512]; of each tile only ln Σ exp and its largest logits are kept.
@@ -236,7 +238,8 @@ def top_two(h: Float[Tensor, "rows D"], w: Float[Tensor, "V D"], target: Int[Ten
     return TopTwo(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _top_two(h: Tensor, w: Tensor, target: Tensor) -> TopTwo:
+def _top_two(h: Tensor, head: Head, target: Tensor) -> TopTwo:
+    w, cap = (head.weight, head.cap) if isinstance(head, Capped) else (head, 0.0)
     dtype = torch.promote_types(h.dtype, torch.float32)
     h, n = h.to(dtype), h.shape[0]
     tiles = w.tensor_split(-(-w.shape[0] // TILE))
@@ -245,6 +248,8 @@ def _top_two(h: Tensor, w: Tensor, target: Tensor) -> TopTwo:
     ids, start = torch.zeros(n, dtype=torch.long, device=h.device), 0
     for j, tile in enumerate(tiles):
         logits = torch.mm(h, tile.to(dtype).T, out=buffer[: n * len(tile)].view(n, len(tile)))
+        if cap:
+            logits.div_(cap).tanh_().mul_(cap)
         largest = logits.amax(-1)
         lse[j] = largest - logits.softmax(-1).amax(-1).log()  # the largest softmax is 1 / Σ exp(z − max)
         rows = (largest > first).nonzero()[:, 0]
@@ -255,5 +260,5 @@ def _top_two(h: Tensor, w: Tensor, target: Tensor) -> TopTwo:
         start += len(tile)
     total = lse.logsumexp(0)
     p_first = (first - total).exp()
-    p_target = ((h * w[target].to(dtype)).sum(-1) - total).exp()
+    p_target = (softcap((h * w[target].to(dtype)).sum(-1), cap) - total).exp()
     return TopTwo(ids, p_first, (second - total).exp(), torch.where(ids == target, p_first, p_target))

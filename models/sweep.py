@@ -58,7 +58,7 @@ from streamscope.models.hooks import (
     run,
 )
 from streamscope.models.layers.attention import pick
-from streamscope.models.layers.projections import linear
+from streamscope.models.layers.head import unembed
 from streamscope.models.layers.residual import Block, State, map_state
 from streamscope.models.transformer import StreamTransformer
 
@@ -647,4 +647,4 @@ def _cropped(query: Query, rows: Sequence[int], name: str, x: Tensor) -> list[Te
 @torch.no_grad()
 def _logits(model: Any, h: list[Tensor]) -> list[Tensor]:
     """Logits [P, V] of every prompt's final streams [P, D]."""
-    return list(linear(torch.cat(h), model.head).split([len(one) for one in h]))
+    return list(unembed(torch.cat(h), model.head).split([len(one) for one in h]))

@@ -24,8 +24,8 @@ from streamscope.models.hooks import CleanCopies, eager_when_hooked
 from streamscope.models.interop.transformer_lens_api import LensMixin
 from streamscope.models.interop.transformer_lens_core import HookedRootModule
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
+from streamscope.models.layers.head import unembed
 from streamscope.models.layers.norms import Norm
-from streamscope.models.layers.projections import linear
 from streamscope.models.layers.residual import State
 from streamscope.models.tensors import save
 from streamscope.text.tokenizer import Tokenizer
@@ -98,14 +98,14 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
             raise InputError("a next-token loss needs sequences of at least two tokens")
         x = self.ln_final(self.readout(state))
         if loss_per_token:
-            logits = linear(x, self.head)
+            logits = unembed(x, self.head)
             loss = self.loss_fn(logits, tokens, mask, per_token=True)
             return loss if return_type == "loss" else (logits, loss)
         targets = tokens[:, 1:]
         if mask is not None:
             targets = targets.masked_fill(~mask[:, 1:], readout.IGNORE)
         loss = readout.cross_entropy(x[:, :-1], self.head, targets)
-        return loss if return_type == "loss" else (linear(x, self.head), loss)
+        return loss if return_type == "loss" else (unembed(x, self.head), loss)
 
     def _layer(self, option: str, layer: int) -> int:
         """Convert a layer that may count from the end."""
@@ -213,7 +213,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
             if layer in wanted:
                 x = self.readout(state)
                 x = x if positions is None else gather_positions(x, positions)
-                logits[layer] = linear(self.layer_norm(layer)(x), self.head)
+                logits[layer] = unembed(self.layer_norm(layer)(x), self.head)
         return torch.stack([logits[layer] for layer in wanted], dim=2)
 
     def n_params(self) -> int:

@@ -37,13 +37,14 @@ class WeightsMixin:
 
     @property
     def W_E(self) -> Float[Tensor, "V D"]:
-        """Token embedding."""
-        return self.embed.weight  # type: ignore[attr-defined]
+        """Token embedding, times its scale."""
+        weight, scale = self.embed.weight, self.embed.scale  # type: ignore[attr-defined]
+        return weight if scale == 1 else weight * weight.new_tensor(scale)
 
     @property
     def W_U(self) -> Float[Tensor, "D V"]:
         """Unembedding."""
-        return self.head.T  # type: ignore[attr-defined]
+        return (self.unembed or self.embed).weight.T  # type: ignore[attr-defined]
 
     @property
     def b_U(self) -> Float[Tensor, " V"]:
@@ -54,8 +55,9 @@ class WeightsMixin:
     def logit_bias(self) -> Float[Tensor, " V"]:
         """β W_U + b_U, the part of the logits from the final norm's bias β; zeros after an RMSNorm.
 
-        In TransformerLens it is b_U after folding the norm into the head.
+        In TransformerLens it is b_U after folding the norm into the head. Raises `InputError` for capped logits.
         """
+        self.no_cap()
         bias = self.ln_final.bias  # type: ignore[attr-defined]
         return self.b_U if bias is None else bias @ self.W_U + self.b_U
 
@@ -188,11 +190,19 @@ class WeightsMixin:
         return total + self.blocks[layer].attn.b_O if mlp_input else total  # type: ignore[attr-defined]
 
     def no_norm_after(self) -> None:
-        """Raise `InputError` if a norm acts between heads, neurons or biases and the residual stream (OLMo 2)."""
-        if self.config.norm_place == "after":
+        """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
+        if self.config.norm_place != "before":
             raise InputError(
                 f"{self.config.name} norms what a layer writes (ln1_post, ln2_post), so its heads, neurons and biases "
                 "are no parts of the residual stream: use the layer's updates (decompose_resid, L2.attn)"
+            )
+
+    def no_cap(self) -> None:
+        """Raise `InputError` if the logits have a cap (Gemma 2)."""
+        if self.config.readout.softcap:
+            raise InputError(
+                f"{self.config.name} caps its logits, so they are not linear in the input of the head, as attribution "
+                "needs: measure the effect of an edit instead (ablate, patch)"
             )
 
     def adds_up(self) -> None:

@@ -52,9 +52,12 @@ def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, 
 def amplification(model: Any, alpha: float, heads: Iterable[Head] | None = None) -> dict[str, Edit]:
     """`amplify_heads` for this model, including ALiBi's slopes; all heads by default.
 
-    Raises `InputError` if heads share keys and a gate reads the queries: then neither can be scaled alone.
+    Raises `InputError` if heads share keys and a gate reads the queries, because neither can then be scaled alone, and
+    for capped scores.
     """
     config = model.config
+    if config.attention.softcap:
+        raise InputError(f"{config.name} caps its scores, so scaled keys do not scale them: amplification is undefined")
     shared, gate = config.kv_heads < config.n_heads, config.attention.gate
     if shared and gate is not None and gate.source == "query":
         raise InputError("heads that share keys and whose gate reads the queries cannot be amplified one by one")

@@ -98,6 +98,12 @@ class Attention(Part):
     """Statistics of qk_norm: over a head, or over all heads of the layer (OLMo 2)."""
     window: int = 0
     """Keys that a query sees, the last ones up to its own (Mistral); 0: all."""
+    full_every: int = 0
+    """k: layers k, 2k, …, counted from 1, have no window (Gemma: 2 or 6); 0: every layer has it."""
+    scale_width: float = 0.0
+    """w of the scores q·k / sqrt(w) (Gemma's query_pre_attn_scalar); 0: the width of a head."""
+    softcap: float = 0.0
+    """c of capped scores s → c · tanh(s / c) (Gemma 2); 0: no cap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +158,8 @@ class Readout(Part):
     """Norm before the unembedding."""
     tied: bool = True
     """The unembedding is the transposed token embedding."""
+    softcap: float = 0.0
+    """c of capped logits y → c · tanh(y / c) (Gemma 2); 0: no cap."""
     layer_norms: Literal["shared", "own"] = "shared"
     """Norm of the per-layer readouts: the shared final norm, or one norm per layer."""
     supervision: Supervision | None = None
@@ -188,8 +196,10 @@ class ModelConfig:
     """Position encoding."""
     norm: Norm = LayerNorm()
     """Norm of attention and FFN."""
-    norm_place: Literal["before", "after"] = "before"
-    """Norm what the branches read, or what they write to the residual stream (OLMo 2)."""
+    norm_place: Literal["before", "after", "both"] = "before"
+    """Norm what the branches read, what they write to the residual stream (OLMo 2), or both (Gemma 2)."""
+    embed_scale: float = 1.0
+    """Factor of the token embedding, which a tied head does not have (Gemma: sqrt(width))."""
     residual: Residual = Single()
     """Residual topology."""
     attention: Attention = Attention()
@@ -231,10 +241,16 @@ class ModelConfig:
         for name, rate in (("dropout", self.dropout), ("attention.dropout", self.attention.dropout)):
             if not 0.0 <= rate < 1.0:
                 raise InputError(f"{name} must lie in [0, 1), got {rate}")
-        if self.norm_place == "after" and (self.residual.streams or self.canon is not None):
-            raise InputError("norm_place=after needs one residual stream (residual=single) and no Canon layers")
-        if attention.window < 0 or getattr(self.positions, "skip", 0) < 0:
-            raise InputError("attention.window and positions.skip must not be negative")
+        if self.norm_place != "before" and (self.residual.streams or self.canon is not None):
+            raise InputError(
+                f"norm_place={self.norm_place} needs one residual stream (residual=single) and no Canon layers"
+            )
+        for name in ("attention.window", "attention.full_every", "attention.scale_width", "attention.softcap",
+                     "readout.softcap", "positions.skip", "positions.local_base"):  # fmt: skip
+            if getattr(getattr(self, name.split(".")[0]), name.split(".")[1], 0) < 0:
+                raise InputError(f"{name} must not be negative")
+        if attention.softcap and self.positions.slopes:
+            raise InputError("attention.softcap is not defined with ALiBi: choose other positions")
         if isinstance(self.positions, Rope):
             rotated = self.d_head * self.positions.fraction
             if rotated != int(rotated) or int(rotated) % 2 or not 0 < rotated <= self.d_head:

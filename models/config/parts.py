@@ -278,6 +278,8 @@ class Rope(Positions):
     """Slower rotations for a longer context than in training."""
     skip: int = 0
     """k: layers k, 2k, …, counted from 1, are not rotated and have no positions (SmolLM3); 0: every layer is."""
+    local_base: float = 0.0
+    """θ of the layers with a window, which are not stretched either (Gemma 3); 0: that of all layers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ def _stream(name: str) -> Condition:
 
 
 def _normed(place: str) -> Condition:
-    return lambda c: c.norm_place == place
+    return lambda c: c.norm_place in (place, "both")
 
 
 def _gated(c: ModelConfig) -> bool:
@@ -101,7 +101,7 @@ def _streams(place: str) -> list[Hook]:
 
 
 HOOKS: list[Hook] = [
-    Hook("hook_embed", "B T D", "token embedding"),
+    Hook("hook_embed", "B T D", "token embedding, times its scale"),
     Hook("hook_pos_embed", "B T D", "position embedding", lambda c: c.positions.table),
     *_streams("pre"),
     *_connection("attn"),
@@ -123,7 +123,7 @@ HOOKS: list[Hook] = [
         "blocks.L.attn.hook_slopes", "B H", "ALiBi slopes m_h in use: the scores fall by m_h per token of distance",
         lambda c: c.positions.slopes, on_demand=True,
     ),
-    Hook("blocks.L.attn.hook_attn_scores", "B H T T", "masked scores before the softmax", on_demand=True),
+    Hook("blocks.L.attn.hook_attn_scores", "B H T T", "masked (and capped) scores before the softmax", on_demand=True),
     Hook("blocks.L.attn.hook_pattern", "B H T T", "attention weights", on_demand=True),
     Hook("blocks.L.attn.hook_z_ungated", "B T H K", "A V before the gate", _gated),
     Hook("blocks.L.attn.hook_gate", "B T H K | B T H 1", "head gate g", _gated),

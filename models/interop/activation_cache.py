@@ -180,6 +180,11 @@ class Cache(NormedCache):
         self.model.adds_up()
         return super().decompose_resid(*args, **kwargs)
 
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens, with the norm's weight; not with capped logits."""
+        self.model.no_cap()
+        return super().logit_attrs(*args, **kwargs)
+
     def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, head by head; not with n streams, nor with a norm after the heads."""
         self.model.adds_up()

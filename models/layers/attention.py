@@ -1,6 +1,7 @@
 """Causal multi-head attention with channelized projections and head gates (DST §2.3, §2.6; PLS A.4)."""
 
 import math
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from streamscope.models import config as c
 from streamscope.models.hooks import OnDemand, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
+from streamscope.models.layers.head import softcap
 from streamscope.models.layers.noise import dropout
 from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, linear, residual_scale
 from streamscope.models.layers.registry import module_for
@@ -84,8 +86,8 @@ def _per_head(name: str, method: str, axis: int) -> property:
 class Attention(WithProjections):
     """The attention update [B, T, D] from x (for Q and K) and x_v (for V), both [B, T, D] and already normed.
 
-    A = softmax(Q K^T / sqrt(d_h)) over the keys up to the query (DST Eq. 9); z = A V, times the gate if there is one;
-    update = z through the output projection (DST Eq. 10).
+    A = softmax(Q K^T / sqrt(d_h)) over the keys up to the query (DST Eq. 9), perhaps with a cap on the scores; z = A V,
+    times the gate if there is one; update = z through the output projection (DST Eq. 10).
     """
 
     o: Projection
@@ -95,9 +97,14 @@ class Attention(WithProjections):
         self.memory: dict[int, KeyValues] = {}
         """By thread, keys and values of earlier passes, during `models.generate`."""
         spec, d, self.n_heads = config.attention, config.d_model, config.n_heads
-        self.d_head, self.dropout, self.window = config.d_head, spec.dropout, spec.window
-        skip = getattr(config.positions, "skip", 0)
-        positions = c.NoPositions() if skip and (layer + 1) % skip == 0 else config.positions
+        self.d_head, self.dropout, self.softcap = config.d_head, spec.dropout, spec.softcap
+        self.window = 0 if spec.full_every and (layer + 1) % spec.full_every == 0 else spec.window
+        self.query_scale = math.sqrt(self.d_head / spec.scale_width) if spec.scale_width else 1.0
+        skip, positions = getattr(config.positions, "skip", 0), config.positions
+        if skip and (layer + 1) % skip == 0:
+            positions = c.NoPositions()
+        elif isinstance(positions, c.Rope) and positions.local_base and self.window:
+            positions = replace(positions, base=positions.local_base, stretch=None)
         self.positions = module_for(positions)(positions, self.d_head, self.n_heads, config.n_ctx)
         self.kv_heads = config.kv_heads
         self.widths = (self.n_heads * self.d_head, *(self.kv_heads * self.d_head,) * 2)
@@ -199,7 +206,7 @@ class Attention(WithProjections):
         q, k = self.positions.rotate(q, at), self.positions.rotate(k, keys_at)
         if "hook_rot_q" in self._modules:
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
-        return q, k
+        return (q if self.query_scale == 1 else q * self.query_scale), k
 
     def _repeat_shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
         """Repeat keys or values for the query heads that share them."""
@@ -211,8 +218,9 @@ class Attention(WithProjections):
         bias = self._bias(q.shape[0], q.shape[2])
         rate = self.dropout if self.training else 0.0
         drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
-        if drops or self.hook_attn_scores.listening or self.hook_pattern.listening:
-            z = self._explicit(q, k, v, bias, rate)
+        read = self.hook_attn_scores.listening or self.hook_pattern.listening
+        if drops or read or self.softcap:
+            z = self._explicit(q, k, v, bias, rate, read)
         elif bias is None and not 0 < self.window < q.shape[2]:
             z = causal_attention(q, k, v, rate)
         else:
@@ -240,6 +248,9 @@ class Attention(WithProjections):
         if self.window:
             mask &= keys > at[:, None, :, None] - self.window
         bias = self.positions.bias(k.shape[2])
+        if self.softcap:
+            scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap).masked_fill(~mask, -torch.inf)
+            return _keep_nan(scores.softmax(-1) @ v, q, own).transpose(1, 2)
         if bias is not None:
             mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
         return _keep_nan(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
@@ -249,12 +260,12 @@ class Attention(WithProjections):
         ones = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
         return ones.triu(1) | ones.tril(-self.window) if self.window else ones.triu(1)
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float) -> Tensor:
-        scores = q @ k.mT / math.sqrt(self.d_head)
+    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float, read: bool) -> Tensor:
+        scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)
         if bias is not None:
             scores = scores + bias
-        scores = self.hook_attn_scores(scores.masked_fill(self._hidden(q), -torch.inf))
-        pattern = self.hook_pattern(scores.softmax(-1))
+        scores = scores.masked_fill(self._hidden(q), -torch.inf)
+        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1)) if read else scores.softmax(-1)
         return (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
 
     # TransformerLens' names for the weights per head; key and value heads are repeated for grouped queries

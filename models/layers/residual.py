@@ -70,15 +70,17 @@ class Block(nn.Module):
             self.add_module(f"hook_resid_{place}", resid_point(config, place))
         self.hook_attn_in, self.hook_attn_v_in = HookPoint(), HookPoint()
         norm = module_for(config.norm)
-        place = "" if config.norm_place == "before" else "_post"
-        self.add_module(f"ln1{place}", norm(config.norm, d, heads))
+        places = {"before": ("",), "after": ("_post",), "both": ("", "_post")}[config.norm_place]
+        for place in places:
+            self.add_module(f"ln1{place}", norm(config.norm, d, heads))
         self.value_path = spec.value_path
         if self.value_path == "own":
             self.ln1_v = norm(config.norm, d, heads)
         self.attn = Attention(config, layer)
         self.hook_attn_out = HookPoint()
         self.hook_mlp_in = HookPoint()
-        self.add_module(f"ln2{place}", norm(config.norm, d, heads))
+        for place in places:
+            self.add_module(f"ln2{place}", norm(config.norm, d, heads))
         self.mlp = Mlp(config)
         self.hook_mlp_out = HookPoint()
         for place, width in config.canon_widths().items():

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -19,6 +18,7 @@ from streamscope.instruments.observations import Estimates, Measure, Observation
 from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
+from streamscope.models.layers.head import unembed
 from streamscope.probes.logit_lens import LogitLens
 
 LONGEST = 8
@@ -48,7 +48,7 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
     def logits(layer: int, x: Any) -> Any:
         x = x.to(device)[None]
         if hasattr(model, "layer_norm"):
-            found = F.linear(model.layer_norm(layer)(x), model.head)[0]
+            found = unembed(model.layer_norm(layer)(x), model.head)[0]
         else:  # some families scale or cap the logits
             found = model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x)))[0]
         if not bool(found.logsumexp(-1).isfinite().all()):  # −∞ forbids a token

@@ -21,7 +21,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import best_head, halves
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import Query, run
-from streamscope.models.layers.projections import linear
+from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.attention import RESOLUTION
@@ -244,7 +244,7 @@ def over_documents(model: Any, opened: OpenDocuments, every: int = 1) -> Iterato
                 if every:
                     h = model.layer_norm(layer)(model.readout(state))[read]
                     chunks = h.split(chunk_rows(model.config.d_vocab))
-                    predicted.append(torch.cat([linear(chunk, model.head).argmax(-1) for chunk in chunks]))
+                    predicted.append(torch.cat([unembed(chunk, model.head).argmax(-1) for chunk in chunks]))
             losses = model.losses_from(state, targets).double().sum(1)
         depth = torch.zeros(targets.shape, dtype=torch.int64, device=targets.device)
         if every:

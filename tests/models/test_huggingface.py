@@ -12,13 +12,17 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.interventions.abliterate.weights import abliterate_weights
 from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.edits.amplification import amplification
 from streamscope.interventions.patch.paths import Sender, edges_of
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit, expected_hooks
 from streamscope.models.interop.huggingface import main
+from streamscope.models.interop.huggingface.convert import read_config, read_weights
+from streamscope.models.layers.head import unembed
 from streamscope.models.sweep import Trajectories
-from streamscope.probes.direct_logit_attribution.contributions import check_heads
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.direct_logit_attribution.contributions import check_heads, directions
 
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)
@@ -55,6 +59,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                                          tie_word_embeddings=True,
                                          rope_parameters=dict(rope_type="default", rope_theta=500.0,
                                                               partial_rotary_factor=0.75))),
+    "gemma2": ("Gemma2", dict(LLAMA, head_dim=16, sliding_window=7, query_pre_attn_scalar=24,
+                              attn_logit_softcapping=0.5, final_logit_softcapping=0.8)),
+    "gemma2-uncapped": ("Gemma2", dict(LLAMA, head_dim=20, sliding_window=7, attention_bias=True,
+                                       tie_word_embeddings=False, attn_logit_softcapping=None,
+                                       final_logit_softcapping=None, hidden_activation="gelu")),
+    "gemma3": ("Gemma3Text", dict(LLAMA, num_hidden_layers=4, head_dim=16, sliding_window=7, query_pre_attn_scalar=24,
+                                  layer_types=["sliding_attention", "full_attention"] * 2,
+                                  rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=5000.0,
+                                                                           factor=8.0),
+                                                       sliding_attention=dict(rope_type="default", rope_theta=50.0)))),
+    "gemma3-capped": ("Gemma3Text", dict(LLAMA, head_dim=16, sliding_window=7, final_logit_softcapping=0.8)),
 }  # fmt: skip
 
 
@@ -62,7 +77,7 @@ def theirs(kind: str, seed: int = 0) -> Any:
     """A random model of the library; norms and biases are not at their neutral values."""
     transformers = pytest.importorskip("transformers")
     name, options = CASES[kind]
-    head = {"GPT2": "GPT2LMHeadModel"}.get(name, f"{name}ForCausalLM")
+    head = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(name, f"{name}ForCausalLM")
     torch.manual_seed(seed)
     model = getattr(transformers, head)(getattr(transformers, f"{name}Config")(**options)).eval()
     with torch.no_grad():
@@ -79,7 +94,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", CASES)
 def test_logits_are_the_librarys(kind: str, tmp_path: Path) -> None:
     peer = theirs(kind)
-    sharded = kind in ("llama", "mistral", "smollm3", "olmo2", "phi3")
+    sharded = kind in ("llama", "mistral", "smollm3", "olmo2", "phi3", "gemma2", "gemma3")
     peer.save_pretrained(tmp_path / "model", max_shard_size="60KB" if sharded else "5GB")
     assert (tmp_path / "model" / "model.safetensors.index.json").is_file() == sharded
     model = load(f"hf:{tmp_path / 'model'}")
@@ -104,7 +119,31 @@ def test_weights_in_bf16_are_the_same_numbers(kind: str, tmp_path: Path) -> None
     assert ((got - want).abs().max() / want.abs().max()).item() < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["mistral", "smollm3", "olmo2", "phi3"])
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "gemma3", "gemma3-capped"])
+@torch.no_grad()
+def test_formulas_are_the_librarys_in_fp64(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its rotary tables, and without its steps in fp32, only rounding is left."""
+    peer = theirs(kind).double()
+    peer.save_pretrained(tmp_path / "model")
+    peer = type(peer).from_pretrained(tmp_path / "model", dtype=torch.float64)
+    tokens = torch.randint(0, 260, (2, 40), generator=torch.Generator().manual_seed(1))
+    config, family = read_config(tmp_path / "model")
+    config, tensors = read_weights(tmp_path / "model", config, family)
+    ours = StreamTransformer(config).double()
+    ours.load_state_dict(tensors)
+    for layer, block in enumerate(ours.blocks if kind != "gpt2" else ()):
+        which = [peer.config.layer_types[layer]] if "gemma3" in kind else []
+        tables = peer.model.rotary_emb(torch.zeros(1).double(), torch.arange(40)[None], *which)
+        block.attn.positions.cos, block.attn.positions.sin = (table[0, :, None] for table in tables)
+    got, softmax = ours(tokens), torch.nn.functional.softmax
+    monkeypatch.setattr(torch.Tensor, "float", lambda x: x)
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
+    peer.set_attn_implementation("eager")
+    want = peer(tokens).logits
+    assert ((got - want).abs().max() / want.abs().max()).item() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["mistral", "smollm3", "olmo2", "phi3", "gemma2", "gemma2-uncapped", "gemma3"])
 @torch.no_grad()
 def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind: str, tmp_path: Path) -> None:
     peer = theirs(kind)
@@ -112,11 +151,12 @@ def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind:
     model = load(f"hf:{tmp_path / 'model'}")
     tokens = torch.randint(1, 260, (2, 24), generator=torch.Generator().manual_seed(2))
     assert {name for name, _ in expected_hooks(model.config)} == set(model.hook_dict)
-    window = model.config.attention.window or 24
     distance = torch.arange(24)[:, None] - torch.arange(24)
     pattern = model.patterns(tokens)
-    assert bool((pattern[..., (distance < 0) | (distance >= window)] == 0).all())
-    assert bool((pattern[..., (distance >= 0) & (distance < window)] > 0).all())
+    for layer, weights in enumerate(pattern.unbind(1)):
+        window = 24 if kind.startswith("gemma") and layer % 2 else model.config.attention.window or 24
+        assert bool((weights[..., (distance < 0) | (distance >= window)] == 0).all())
+        assert bool((weights[..., (distance >= 0) & (distance < window)] > 0).all())
     torch.testing.assert_close(pattern[:, 1], peer_patterns(peer, tokens)[1], rtol=1e-4, atol=1e-6)
     with capture(model, ["blocks.1.attn.hook_q", "blocks.1.attn.hook_rot_q"]) as found:
         model(tokens)
@@ -127,15 +167,16 @@ def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind:
         for which, h in zip(arrival.edits, arrival.h, strict=True):
             with edit(model, sweep[which[0]]):
                 want = model(tokens, logits_at=at)
-            torch.testing.assert_close(h[:, :2] @ model.head.T, want, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(unembed(h[:, :2], model.head), want, rtol=1e-4, atol=1e-4)
     want = peer.generate(tokens, max_new_tokens=14, do_sample=False, eos_token_id=None)
     assert model.generate(tokens, max_new_tokens=14, temperature=0, stop_at_eos=False) == want.tolist()
 
 
+@pytest.mark.parametrize("kind", ["olmo2", "gemma2-uncapped"])
 @torch.no_grad()
-def test_heads_behind_a_norm_are_no_parts_of_the_stream(tmp_path: Path) -> None:
-    """OLMo 2: layers add up to the stream and to the logits; what needs heads to do so is refused."""
-    peer = theirs("olmo2")
+def test_heads_behind_a_norm_are_no_parts_of_the_stream(kind: str, tmp_path: Path) -> None:
+    """OLMo 2 and Gemma: layers add up to the stream and to the logits; what needs heads to do so is refused."""
+    peer = theirs(kind)
     peer.save_pretrained(tmp_path / "model")
     model, tokens = load(f"hf:{tmp_path / 'model'}"), torch.arange(12).reshape(2, 6)
     _, cache = model.run_with_cache(tokens)
@@ -146,10 +187,42 @@ def test_heads_behind_a_norm_are_no_parts_of_the_stream(tmp_path: Path) -> None:
                  lambda: cache.get_full_resid_decomposition(), lambda: model.accumulated_bias(1),
                  lambda: model.all_composition_scores("V"), lambda: check_heads(model),
                  lambda: abliterate_weights(model, d), lambda: edges_of(model, [Sender(0, 1)])):  # fmt: skip
-        with pytest.raises(InputError, match="hf-olmo2 norms what a layer writes"):
+        with pytest.raises(InputError, match=f"hf-{kind[:6].strip('-')} norms what a layer writes"):
             call()
-    with pytest.raises(InputError, match="apply_ln only supports the final norm"):
-        cache.apply_ln_to_stack(cache.decompose_resid(1), 1)
+    if kind == "olmo2":
+        with pytest.raises(InputError, match="apply_ln only supports the final norm"):
+            cache.apply_ln_to_stack(cache.decompose_resid(1), 1)
+    else:
+        normed = cache.apply_ln_to_stack(cache.decompose_resid(1), 1).sum(0)
+        want = model.blocks[1].ln1(cache["resid_pre", 1])
+        torch.testing.assert_close(normed, want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(cache["hook_embed"], model.W_E[tokens])
+
+
+@torch.no_grad()
+def test_capped_logits_and_scores_are_measured_or_refused(tmp_path: Path) -> None:
+    """Gemma 2: losses, readouts of layers and edits use the caps; attribution and amplification are refused."""
+    peer = theirs("gemma2")
+    peer.save_pretrained(tmp_path / "model")
+    model, tokens = load(f"hf:{tmp_path / 'model'}"), torch.arange(12).reshape(2, 6)
+    want = peer(tokens, labels=tokens).loss
+    torch.testing.assert_close(model(tokens, return_type="loss"), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.loss(tokens[:, :-1], tokens[:, 1:])[0], want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.layer_logits(tokens)[:, :, -1], peer(tokens).logits, rtol=1e-4, atol=1e-4)
+    _, cache = model.run_with_cache(tokens)
+    assert cache["attn_scores", 0].isfinite().any() and cache["attn_scores", 0].nan_to_num(neginf=0).abs().max() < 0.5
+    with edit(model, {"blocks.1.hook_mlp_out": lambda x, hook: 0 * x}):
+        ours = model(tokens, return_type="loss")
+    peer.model.layers[1].post_feedforward_layernorm.weight.fill_(-1.0)
+    torch.testing.assert_close(ours, peer(tokens, labels=tokens).loss, rtol=1e-5, atol=1e-5)
+    for call, line in ((lambda: cache.logit_attrs(cache.decompose_resid(), 7), "caps its logits"),
+                       (lambda: model.logit_bias, "caps its logits"),
+                       (lambda: directions(model, [(1, 2)], torch.ones(1)), "caps its logits"),
+                       (lambda: amplification(model, 2.0), "caps its scores")):  # fmt: skip
+        with pytest.raises(InputError, match=f"hf-gemma2 {line}"):
+            call()
+    with pytest.raises(AttributeError):
+        model.head.T  # noqa: B018  (no product omits the cap in silence)
 
 
 def peer_patterns(peer: Any, tokens: torch.Tensor) -> Any:

@@ -22,11 +22,13 @@ LACKING = {
     "streams": "has one residual stream",
 }  # fmt: skip
 """What needs a part that these families do not have."""
+BEHIND = dict.fromkeys(("abliterate", "direct_logit_attribution", "hydra", "patch"), "norms what a layer writes")
+"""What needs heads that add up to the stream: not those of OLMo 2 and Gemma 2. `patch` refuses only its paths."""
 OPTIONS: dict[str, dict[str, Any]] = {"patch": {"hooks": ("resid_pre", "z")}}
 SIZES = {"hidden_size": 48, "num_hidden_layers": 6, "num_attention_heads": 6, "max_position_embeddings": 128}
 
 
-@pytest.fixture(scope="module", params=["gpt2", "pythia", "llama", "qwen3"])
+@pytest.fixture(scope="module", params=["gpt2", "pythia", "llama", "qwen3", "olmo2", "gemma2"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     name, options = CASES[request.param]
     own = {"n_layer": 6, "n_head": 6, "n_positions": 128} if name == "GPT2" else SIZES
@@ -51,8 +53,11 @@ def test_an_instrument_measures_or_refuses_in_one_line(name: str, model: Any) ->
     given = [one.small() for one in how.takes]
     said = {"data": "stories:1:12", **model.tables}
     data = [replace(one, **{f.name: said[f.name] for f in fields(one) if f.name in said}) for one in given]
-    if name in LACKING:
-        with pytest.raises(InputError, match=LACKING[name]) as refused:
+    lacking = {**LACKING, **(BEHIND if model.config.norm_place != "before" else {})}
+    if model.config.attention.softcap:
+        lacking["amplify"] = "caps its scores"
+    if name in lacking:
+        with pytest.raises(InputError, match=lacking[name]) as refused:
             how.measure(model, *data)
         assert "\n" not in str(refused.value)
         return

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models import readout
+from streamscope.models.layers.head import Capped
 from streamscope.models.make import build
 from tests.tiny import randomise
 
@@ -46,6 +47,30 @@ def test_value_and_both_gradients(chunk: int) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     for a, b in zip(torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_capped_logits_have_the_losses_and_gradients_of_plain_code(chunk: int) -> None:
+    """Gemma 2: logits y become c tanh(y / c); without targets too, and without a gradient for the head."""
+    h, w, target = rows()
+    capped, logits = Capped(w, 1.5), 1.5 * torch.tanh(h @ w.T / 1.5)
+    ours, theirs = readout.cross_entropy(h, capped, target), naive(logits, torch.eye(V, dtype=h.dtype), target)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for a, b in zip(torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w), retain_graph=True),
+                    strict=True):  # fmt: skip
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    (only,) = torch.autograd.grad(readout.cross_entropy(h, Capped(w.detach(), 1.5), target), h)
+    torch.testing.assert_close(only, torch.autograd.grad(theirs, h)[0], rtol=0, atol=1e-12)
+    logits, flat = logits.detach().flatten(0, 1), h.detach().flatten(0, 1)
+    each = readout.token_losses(h, capped, target).flatten()
+    want = F.cross_entropy(logits, target.flatten(), ignore_index=-100, reduction="none")
+    torch.testing.assert_close(each, want, rtol=0, atol=1e-12)
+    p = logits.softmax(-1)
+    found = readout.top_two(flat, Capped(w.detach(), 1.5), target.flatten().clamp(min=0))
+    torch.testing.assert_close(torch.stack([found.first, found.second], 1), p.topk(2, -1).values, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.target, p.gather(1, target.flatten().clamp(min=0)[:, None])[:, 0])
+    other = (2 * flat @ w.detach().T).log_softmax(-1)
+    kl = readout.divergences(flat, 2 * flat, Capped(w.detach(), 1.5), w.detach())
+    torch.testing.assert_close(kl, (p * (p.log() - other)).sum(-1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("wanted", [0, 1])

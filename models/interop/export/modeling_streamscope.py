@@ -18,13 +18,14 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.decoder import Decoder
 from streamscope.models.interop.export.configuration_streamscope import StreamscopeConfig
+from streamscope.models.layers.head import softcap
 
 SILENT = ("return_dict", "use_cache", "cache_position", "num_items_in_batch")
 """Arguments of the library that have no effect here, or that only its loss reads."""
 
 
 class Head(nn.Module):
-    """The unembedding, which shares the decoder's matrix."""
+    """The unembedding, which shares the decoder's matrix and cap."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -33,11 +34,13 @@ class Head(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The matrix W [V, D]."""
-        return self._decoder[0].head
+        decoder = self._decoder[0]
+        return (decoder.unembed or decoder.embed).weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits x Wᵀ."""
-        return F.linear(x, self.weight)
+        """The logits."""
+        cap = self._decoder[0].config.readout.softcap
+        return softcap(F.linear(x, self.weight), cap)
 
 
 class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):

@@ -98,7 +98,17 @@ class Rows(Whole):
         return torch.cat(list(parts))
 
 
-WHOLE, TRANSPOSED = Whole(), Transposed()
+class Offset(Whole):
+    """γ − 1 of a norm (Gemma), in at least fp32, because bf16 would round γ."""
+
+    def take(self, x: Tensor) -> Tensor:
+        return x.to(torch.promote_types(x.dtype, torch.float32)) + 1
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return parts[0] - 1
+
+
+WHOLE, TRANSPOSED, OFFSET = Whole(), Transposed(), Offset()
 Weight = tuple[str, str, Whole]
 """(our name, their name, conversion)."""
 
@@ -331,14 +341,20 @@ def sliding(theirs: Theirs, default: int | None) -> int:
     return window or 0
 
 
+def every_kth(marked: Sequence[bool], what: str) -> int:
+    """k if layers k, 2k, …, counted from 1, are marked, 0 if none is. Raises `InputError` for another pattern."""
+    k = next((i + 1 for i, one in enumerate(marked) if one), 0)
+    if any(one != (k > 0 and (i + 1) % k == 0) for i, one in enumerate(marked)):
+        raise InputError(f"{what} is not supported, only every k-th layer")
+    return k
+
+
 def nope(theirs: Theirs) -> Rope:
     """SmolLM3's rotary positions, which every k-th layer lacks. Raises `InputError` for another pattern."""
     n, step = theirs["num_hidden_layers"], theirs.get("no_rope_layer_interval", 4)
     rotated = theirs.get("no_rope_layers")
     if rotated is not None:
-        step = next((i + 1 for i, one in enumerate(rotated) if not one), 0)
-        if [bool(one) for one in rotated[:n]] != [not step or (i + 1) % step != 0 for i in range(n)]:
-            raise InputError(f"no_rope_layers = {rotated!r} is not supported, only every k-th layer")
+        step = every_kth([not one for one in rotated[:n]], f"no_rope_layers = {rotated!r}")
     return rope(theirs, theta=2_000_000.0, skip=step)
 
 
@@ -421,6 +437,95 @@ def olmo2_weights(config: ModelConfig) -> Iterator[Weight]:
         yield ours, their, how
 
 
+def gemma(
+    theirs: Theirs, *, name: str, every: int, caps: tuple[float | None, float | None], **options: Any
+) -> ModelConfig:
+    """Gemma 2 and 3: Llama with norms before and after the branches, scaled embeddings and windows in some layers.
+
+    `every` and `caps` (of scores and logits) are the defaults of the class, `options` those of `llama`.
+    """
+    if theirs.get("use_bidirectional_attention"):
+        raise InputError("use_bidirectional_attention is not supported, only causal attention")
+    types = theirs.get("layer_types")
+    if types is not None:
+        if unknown_types := set(types) - {"full_attention", "sliding_attention"}:
+            raise InputError(f"layer_types {sorted(unknown_types)} are not supported")
+        every = every_kth([one == "full_attention" for one in types], f"layer_types = {types!r}")
+    usual = {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
+    theirs = {
+        **usual,
+        **theirs,
+        "hidden_act": theirs.get("hidden_activation", "gelu_pytorch_tanh"),
+        "layer_types": None,
+    }
+    config = llama(
+        theirs, name=name, biases=("attention_bias",), tied=True, window=partial(sliding, default=4096), **options
+    )
+    of_scores, of_logits = (
+        theirs.get(f"{what}_logit_softcapping", cap) or 0.0 for what, cap in zip(("attn", "final"), caps, strict=True)
+    )
+    width = theirs["query_pre_attn_scalar"]
+    attention = replace(
+        config.attention, full_every=every, softcap=float(of_scores),
+        scale_width=0.0 if width == config.d_head else float(width),
+    )  # fmt: skip
+    return replace(
+        config, norm_place="both", embed_scale=config.d_model**0.5, attention=attention,
+        readout=replace(config.readout, softcap=float(of_logits)),
+    )  # fmt: skip
+
+
+def gemma3(theirs: Theirs) -> ModelConfig:
+    """Gemma 3: Gemma 2 with a norm of queries and keys, no cap, and other rotary positions in layers with a window."""
+    refuse(theirs, attn_logit_softcapping=None)  # the class ignores it
+    rules = theirs.get("rope_parameters") or {}
+    if set(rules) - {"full_attention", "sliding_attention"}:
+        raise InputError(f"rope_parameters = {rules!r} is not supported, only those of both kinds of layers")
+    full, local = ({**(rules.get(f"{kind}_attention") or {})} for kind in ("full", "sliding"))
+    if local.get("rope_type", "default") != "default":
+        raise InputError(f"rotary positions of kind {local['rope_type']!r} in layers with a window are not supported")
+    full = {"rope_theta": theirs.get("rope_theta", 1_000_000.0), **full, **(theirs.get("rope_scaling") or {})}
+    base = float(local.get("rope_theta", theirs.get("rope_local_base_freq", 10_000.0)))
+    return gemma(
+        {**theirs, "rope_parameters": full, "rope_scaling": None}, name="hf-gemma3", qk_norm=True, caps=(None, None),
+        every=theirs.get("sliding_window_pattern", 6), positions=lambda theirs: replace(rope(theirs), local_base=base),
+    )  # fmt: skip
+
+
+def as_gemma2(config: ModelConfig) -> dict[str, Any]:
+    """Gemma 2's config.json with our sizes."""
+    spec = config.attention
+    types = [
+        f"{'full' if spec.full_every and (i + 1) % spec.full_every == 0 else 'sliding'}_attention"
+        for i in range(config.n_layers)
+    ]
+    return {
+        **as_llama(config), "hidden_activation": their_activation(config), "layer_types": types,
+        "sliding_window": spec.window or None, "query_pre_attn_scalar": int(spec.scale_width) or config.d_head,
+        "attn_logit_softcapping": spec.softcap or None, "final_logit_softcapping": config.readout.softcap or None,
+    }  # fmt: skip
+
+
+def as_gemma3(config: ModelConfig) -> dict[str, Any]:
+    """Gemma 3's config.json with our sizes."""
+    theirs = as_gemma2(config)
+    local = {"rope_type": "default", "rope_theta": getattr(config.positions, "local_base", 0.0)}
+    return {**theirs, "rope_parameters": {"full_attention": theirs["rope_parameters"], "sliding_attention": local}}
+
+
+def gemma_weights(config: ModelConfig) -> Iterator[Weight]:
+    """Gemma's weights: those of Llama, with γ − 1 of every norm, and the norms of what the branches write."""
+    after = {"ln1": "post_attention", "ln2": "post_feedforward"}
+    for ours, their, how in llama_weights(config):
+        norm = ours.split(".")[-2]
+        if norm == "ln2":
+            their = their.replace("post_attention", "pre_feedforward")
+        yield ours, their, OFFSET if norm in ("ln1", "ln2", "q_norm", "k_norm", "ln_final") else how
+        if norm in after:
+            layer = their.rsplit(".", 2)[0]
+            yield ours.replace(norm, f"{norm}_post"), f"{layer}.{after[norm]}_layernorm.weight", OFFSET
+
+
 def exported(theirs: Theirs) -> ModelConfig:
     """The configuration in an export."""
     return from_dict(ModelConfig, theirs["parts"], "parts")
@@ -445,6 +550,7 @@ mistral = partial(
     window=lambda theirs: 0 if theirs.get("layer_types") else sliding(theirs, 4096),  # then all are full
 )  # fmt: skip
 smollm3 = partial(llama, name="hf-smollm3", tied=True, positions=nope)
+gemma2 = partial(gemma, name="hf-gemma2", every=2, caps=(50.0, 30.0))
 phi3 = partial(
     llama, name="hf-phi3", biases=(), window=partial(sliding, default=None),
     positions=partial(rope, share="partial_rotary_factor", usual=1.0),
@@ -459,6 +565,8 @@ FAMILIES = {
     "smollm3": Family(smollm3, as_smollm3, llama_weights, "model.", "SmolLM3ForCausalLM"),
     "olmo2": Family(olmo2, as_llama, olmo2_weights, "model.", "Olmo2ForCausalLM"),
     "phi3": Family(phi3, as_phi3, phi3_weights, "model.", "Phi3ForCausalLM"),
+    "gemma2": Family(gemma2, as_gemma2, gemma_weights, "model.", "Gemma2ForCausalLM"),
+    "gemma3_text": Family(gemma3, as_gemma3, gemma_weights, "model.", "Gemma3ForCausalLM"),
     "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
 }
 """Families by `model_type`; the last one is that of our exports."""
