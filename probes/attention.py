@@ -93,6 +93,11 @@ def role_query(
     )
 
 
+def up_to_query(query: RoleQuery) -> RoleQuery:
+    """The query without the tokens behind each prompt's query, which a causal model cannot see there."""
+    return replace(query, tokens=[ids[: q + 1] for ids, q in zip(query.tokens, query.aligned.queries, strict=True)])
+
+
 def left_out(query: Query, roles: str) -> str:
     """For a title: how many prompts a `role_query` left out, and why."""
     assert isinstance(query, RoleQuery)

@@ -102,22 +102,21 @@ def rows_of(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
     """
     reader = FeatureReader(model, Extract(tier="core", anchor_heads=("all",), entity_heads=("all",)))
     place = {column.name: i for i, column in enumerate(reader.columns)}
-    parts = []
-    for one in progress(list(data[Tokens].documents())):
-        at = np.arange(max(how.least, one.unscored), len(one.ids) - 1)
-        if not len(at):
+    places = [(one, np.arange(max(how.least, one.unscored), len(one.ids) - 1)) for one in data[Tokens].documents()]
+    parts: list[dict[str, Any]] = []
+    for (one, at), window in progress([(some, w) for some in places if len(some[1]) for w in (0, *how.windows)]):
+        ids = np.array(one.ids)
+        if not window:  # the whole document
+            found = reader.read([one.ids])
+            row = {"document": one.document, "k_star": found.X[at, place["processing_depth"]].astype(int)}
+            row |= {"confidence": found.X[at, place["confidence"]], "word": found.prediction[at]}
+            parts.append(row)
             continue
-        found, ids = reader.read([one.ids]), np.array(one.ids)
-        whole = found.prediction[at]
-        row = {"document": one.document, "k_star": found.X[at, place["processing_depth"]].astype(int)}
-        row |= {"confidence": found.X[at, place["confidence"]], "word": whole}
-        for window in how.windows:
-            last = ids[at[:, None] + np.arange(1 - window, 1)]
-            row[f"kept_{window}"] = predictions(model, np.column_stack([np.full(len(at), ids[0]), last])) == whole
-        parts.append(pd.DataFrame(row))
+        rows = np.column_stack([np.full(len(at), ids[0]), ids[at[:, None] + np.arange(1 - window, 1)]])
+        row[f"kept_{window}"] = predictions(model, rows) == row["word"]
     if not parts:
         raise InputError(f"no document has {how.least + 2} tokens; give longer documents or a smaller --least")
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(map(pd.DataFrame, parts), ignore_index=True)
 
 
 @torch.no_grad()

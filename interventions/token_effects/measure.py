@@ -16,12 +16,13 @@ from streamscope.instruments.open_data import WINDOW, Document
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST, ticks
+from streamscope.interventions.observe import SMALLEST, Forecast, ticks
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of
 from streamscope.interventions.token_effects.sweep import Effects, token_effects
 from streamscope.models.head_spec import Head
+from streamscope.models.sweep import Plan
 from streamscope.text.strides import WindowedShards
 
 AT_ONCE = 128
@@ -113,7 +114,15 @@ def _tables(
     """The rows of the documents in chunks; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each, `splits` the same
     by gate. Rows of `windows` name their window."""
     sweep = [scale_heads(group.heads, scale) for group in groups]
-    done = ticks(progress, sum(len(one.positions) for one in chosen) * (1 + len(sweep)))
+    n = sum(len(one.positions) for one in chosen)
+    tick = ticks(progress, n * (1 + len(sweep)))
+    plans = [Plan(model, edits) for edits in ({}, *sweep)]
+    forecast = Forecast(progress, model, plans, n, f"{len(chosen):,} documents")
+
+    def done(members: Sequence[int], n: int) -> None:
+        tick(len(members) * n)
+        forecast(members, n)
+
     for first in range(0, len(chosen), AT_ONCE):
         some = chosen[first : first + AT_ONCE]
         found = token_effects(model, [one.ids for one in some], sweep, without=[d.unscored for d in some], done=done)
@@ -125,7 +134,7 @@ def _tables(
                 for split in splits:
                     split.add(i, gates, np.abs(moved[0]))
         yield table_of(list(zip(some, found, strict=True)), [group.name for group in groups], windows=windows)
-    done(0)
+    tick(0)
 
 
 def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:

@@ -45,14 +45,14 @@ class Effects:
 @torch.no_grad()
 def token_effects(
     model: Any, sequences: Sequence[Sequence[int]], sweep: Sequence[Edits], *, without: Sequence[int] | None = None,
-    done: Callable[[int], None] = lambda n: None, budget: int | None = None,
+    done: Callable[[Sequence[int], int], None] = lambda members, n: None, budget: int | None = None,
 ) -> list[Effects]:  # fmt: skip
     """The effect of each edit at each position of each sequence, except the last token and the first `without`
     positions, which are only context.
 
     Values equal one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike. `done` gets
-    the number of finished positions · edits; `budget` is that of `Trajectories`. Raises `InputError` for sequences
-    without a next token or beyond the context, ids the model lacks, and values that are not finite.
+    the members that have finished some positions, and how many; `budget` is that of `Trajectories`. Raises `InputError`
+    for sequences without a next token or beyond the context, ids the model lacks, and values that are not finite.
     """
     lengths = [len(ids) - 1 for ids in sequences]
     if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
@@ -75,8 +75,9 @@ def token_effects(
 
 
 def _batch(
-    model: Any, ids: Int[Tensor, "B T"], at: Tensor, plans: list[Plan], done: Callable[[int], None], budget: int | None
-) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:
+    model: Any, ids: Int[Tensor, "B T"], at: Tensor, plans: list[Plan], done: Callable[[Sequence[int], int], None],
+    budget: int | None,
+) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:  # fmt: skip
     """ln p of the next token and of the prediction at the n positions `at`, and the predictions [n]."""
     n, wanted = int(at.sum()), None
 
@@ -87,9 +88,7 @@ def _batch(
             wanted = torch.stack([ids[:, 1:][at], map_logits(h, model.head, _argmax).long()], 1)
         return map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
 
-    values = measure_rows(
-        model, ids[:, :-1], plans, log_probs, done=lambda members: done(len(members) * n), budget=budget
-    )
+    values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda members: done(members, n), budget=budget)
     if not np.isfinite(values).all():
         raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
     assert wanted is not None

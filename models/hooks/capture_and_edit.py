@@ -9,7 +9,7 @@ them. Hooks belong to the thread that attached them: a forward pass of another t
 import copy
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -425,7 +425,10 @@ def time_axes(name: str, ndim: int) -> tuple[int, ...]:
 
 
 @torch.no_grad()
-def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: int = 8192) -> Captures:
+def run(
+    model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: int = 8192,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Captures:  # fmt: skip
     """Run the prompts of `query` in few length-sorted batches, under `edits`, and return the requested values.
 
     Works on our models and on a `TransformerBridge`. The values of a prompt do not depend on its batch. An edit sees
@@ -437,7 +440,7 @@ def run(model: Any, query: Query, edits: Edits | None = None, *, batch_tokens: i
     names = match(model, query.hooks) if query.hooks else []
     kept: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
-    for rows in batches([len(t) for t in query.tokens], batch_tokens):
+    for rows in progress(list(batches([len(t) for t in query.tokens], batch_tokens))):
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as captured:
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)

@@ -29,6 +29,7 @@ from streamscope.probes.attention import (
     prompt_columns,
     role_query,
     tidy,
+    up_to_query,
 )
 from streamscope.probes.coreference import Coreference
 
@@ -40,7 +41,8 @@ NO_HIT_HERE = "no head hits the target in either order"
 
 def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns of the prompts with a target and, among candidates, with a distractor."""
-    return role_query(prompts, tokenizer, needs=("target", "distractor")[: 2 if how.domain == "candidates" else 1])
+    needs = ("target", "distractor")[: 2 if how.domain == "candidates" else 1]
+    return up_to_query(role_query(prompts, tokenizer, needs=needs))
 
 
 def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:

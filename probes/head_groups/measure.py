@@ -8,7 +8,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned
@@ -27,22 +27,27 @@ from streamscope.probes.attention import (
     prompt_columns,
     role_query,
     tidy,
+    up_to_query,
 )
 from streamscope.probes.head_groups import HeadGroups
 
 KEYS = ("layer", "index", "head")
 UNIT = "effective attention, excess over uniform"
+BATCH_TOKENS = 1024
+"""Padded tokens of a batch: a real model needs seconds for it, and memory grows with it."""
 
 
-def capture(model: Any, prompts: Suite | Aligned, tokenizer: Any) -> tuple[Captures, RoleQuery]:
+def capture(
+    model: Any, prompts: Suite | Aligned, tokenizer: Any, progress: Progress = iter
+) -> tuple[Captures, RoleQuery]:
     """Attention at the query of every prompt with a target, and gates if the model has them."""
     query = plan(prompts, tokenizer, gated=any(name.endswith("attn.hook_gate") for name in model.hook_dict))
-    return run(model, query), query
+    return run(model, query, batch_tokens=BATCH_TOKENS, progress=progress), query
 
 
 def plan(prompts: Suite | Aligned, tokenizer: Any, *, gated: bool = False) -> RoleQuery:
-    """Attention (and gates) at the query of every prompt with a target."""
-    return role_query(prompts, tokenizer, needs=("target",), gated=gated)
+    """Attention (and gates) at the query of every prompt with a target; what follows the query is not read."""
+    return up_to_query(role_query(prompts, tokenizer, needs=("target",), gated=gated))
 
 
 def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> pd.DataFrame:
@@ -60,11 +65,11 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> pd.DataFrame:
     return tidy(prompt_columns(aligned), layers, {name: np.stack(v) for name, v in values.items()})
 
 
-def observe(how: HeadGroups, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(how: HeadGroups, model: Any, data: Opened, progress: Progress = iter) -> InstrumentData:
     """Cells: head × class, and every head's score for its own class on the half that did not choose it."""
     opened = data[Prompts]
     check_heads(model.cfg.n_heads * (model.cfg.n_layers if how.layers == "all" else 1), how.k)
-    captures, query = capture(model, opened.aligned, opened.tokenizer)
+    captures, query = capture(model, opened.aligned, opened.tokenizer, progress)
     seen = seen_of(how, read(captures, query, opened.tokenizer), opened.unit)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}"
     return seen

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -26,14 +27,46 @@ if TYPE_CHECKING:
     from streamscope.instruments.result import Result
 
 
-LOG_EVERY = 30.0
-"""Seconds between two lines of progress in a log."""
+LOG_EVERY = 8.0
+"""Most seconds between two signs of life on stderr."""
+_BARS: list[Any] = []
+"""The bars that are shown now, the innermost last."""
+
+
+@contextmanager
+def every(show: Callable[[], None]) -> Iterator[None]:
+    """Call `show` every `LOG_EVERY` seconds from another thread, until the block ends."""
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.wait(LOG_EVERY):
+            show()
+
+    (thread := Thread(target=repeat, daemon=True)).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def signs_of_life(label: str) -> Iterator[None]:
+    """Print a line every `LOG_EVERY` seconds of work that has no bar."""
+    began = time.monotonic()
+
+    def show() -> None:
+        if not _BARS:
+            print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
+
+    with every(show):
+        yield
 
 
 def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
     """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left.
 
-    Where stderr is no terminal, lines every `LOG_EVERY` seconds come before the bar of the end.
+    Where stderr is no terminal, a line comes every `LOG_EVERY` seconds before the bar of the end, also in a long step.
     """
 
     from rich.markup import escape
@@ -48,14 +81,19 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
             progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
             progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
         )  # fmt: skip
+
+        def line() -> None:
+            if not shown.console.is_terminal and _BARS[-1] is shown:
+                shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
+
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            task, before = shown.add_task(description, total=None), time.monotonic()
-            for i, step in enumerate(shown.track(steps, task_id=task)):
-                if not shown.console.is_terminal and time.monotonic() - before >= LOG_EVERY:
-                    shown.update(task, completed=i)  # rich counts every tenth of a second
-                    shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
-                    before = time.monotonic()
-                yield step
+            task = shown.add_task(description, total=None)
+            _BARS.append(shown)
+            try:
+                with every(line):
+                    yield from shown.track(steps, task_id=task)
+            finally:
+                _BARS.remove(shown)
 
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
     return bar
@@ -186,6 +224,10 @@ class Job:
 
     def do(self, label: str = "") -> "Result":
         """Measure, with a bar on stderr."""
+        with signs_of_life(label + self.run):
+            return self._do(label)
+
+    def _do(self, label: str) -> "Result":
         from streamscope.instruments.about_model import title_of
         from streamscope.instruments.pool_results import compare
         from streamscope.models.hooks.user_edits import about_edits
@@ -238,7 +280,9 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         if options.edit:
             raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
         about = provenance("cpu")
-        finish(how.run(how.open(None, *data), progress_bar(how.name)), options.out, about, options.figure)
+        with signs_of_life(how.name):
+            result = how.run(how.open(None, *data), progress_bar(how.name))
+        finish(result, options.out, about, options.figure)
         return
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import finish, progress_bar
+from streamscope.instruments.command import finish, progress_bar, signs_of_life
 from streamscope.instruments.contract import Instrument, InstrumentData, instrument
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
@@ -578,7 +579,24 @@ def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.Monkey
 
 def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 0.0)
-    lines = [said.getvalue().splitlines() for _ in progress_bar("[L0H0]")(range(4))]
-    assert [line[:12] for line in lines[-1]] == ["[L0H0]   0% ", "[L0H0]  25% ", "[L0H0]  50% ", "[L0H0]  75% "]
-    assert " left" in lines[-1][-1]
+    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 0.05)
+    for _ in progress_bar("[L0H0]")(range(2)):
+        time.sleep(0.5)  # one long step
+    lines = said.getvalue().splitlines()
+    assert [line[:12] for line in lines].count("[L0H0]   0% ") > 2 and "[L0H0]  50% " in [line[:12] for line in lines]
+    assert " left" in lines[0] and lines[-1].startswith("[L0H0] ━")
+
+
+def test_work_before_the_bar_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a model or reading captures has no bar; while a bar is shown, only its own lines come."""
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 0.05)
+    with signs_of_life("runs/a"):
+        time.sleep(0.3)
+        before = said.getvalue().splitlines()
+        for _ in progress_bar("bar")(range(1)):
+            time.sleep(0.3)
+    assert len(before) > 2 and set(before) == {"runs/a: working for 0 s"}
+    assert not [line for line in said.getvalue().splitlines()[len(before) + 1 :] if "working" in line]
+    time.sleep(0.2)
+    assert said.getvalue().count("\n") < 30, "nothing is printed after the end"

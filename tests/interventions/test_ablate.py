@@ -328,6 +328,7 @@ def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
         "amplify": (["lfa", "--max-documents", "2", "--text", "", "--prompt", ""], "documents"),
         "suppress": (["lfa", "--k", "1", "--gates", "0", "--suite", "competing", "--draws", "1"], "prompts"),
         "ablation_effects": (["lfa", "--tasks", "winograd", "--draws", "1"], "cases"),
+        "token_effects": (["lfa", "--heads", "L0.H0", "--max-tokens", "100"], "documents"),
     }
     for name, (argv, cases) in lines.items():
         import_module(f"streamscope.interventions.{name}").main(argv)

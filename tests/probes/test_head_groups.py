@@ -1,6 +1,7 @@
 """Head groups: classes of words, scores against a plain loop, planted heads that look at one class each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,18 @@ from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import Captures
+from streamscope.models.hooks import Captures, run
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import groups_of, plan, read, roles, scores_of, shuffled_scores, summary
+from streamscope.probes.head_groups.measure import (
+    capture,
+    groups_of,
+    plan,
+    read,
+    roles,
+    scores_of,
+    shuffled_scores,
+    summary,
+)
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
@@ -98,6 +108,24 @@ def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
     assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
     assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
     assert scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
+
+
+def test_only_what_a_query_can_see_is_read_and_the_passes_show_progress() -> None:
+    """Scores are those of the whole prompts, from fewer tokens."""
+    model, seen = planted.model(), []
+
+    def progress(steps):
+        for step in steps:
+            seen.append(step)
+            yield step
+
+    suite = planted.suite(12)
+    captured, query = capture(model, suite, model.tokenizer, progress)
+    assert [len(ids) - 1 for ids in query.tokens] == query.aligned.queries and seen
+    whole = replace(query, tokens=query.aligned.tokens)
+    assert sum(map(len, whole.tokens)) > sum(map(len, query.tokens))
+    found, of_all = read(captured, query, model.tokenizer), read(run(model, whole), whole, model.tokenizer)
+    pd.testing.assert_frame_equal(found, of_all, rtol=0, atol=1e-6)
 
 
 def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
