@@ -1,0 +1,149 @@
+/** What can be changed: the chosen head, whole streams, mixing matrices and Canon layers. Shared by all models shown. */
+
+import { card, element, segments, setText } from "./dom.js";
+import { ALPHA, PLACES, SCALE, hasHead, parseHead, setHead, setPlaces, setStream } from "./edits.js";
+
+const STREAM_CHOICES = [["", "on"], ["unembed", "off for the unembedding"], ["everywhere", "off everywhere"]];
+const PLACE_LABELS = { mixing: "Mixing matrices", h_res: "Stream mixing H_res", canon: "Canon layers" };
+
+export class Controls {
+  constructor(view) {
+    this.view = view;
+    const reset = element("button", { class: "quiet", text: "Reset all", attributes: { type: "button" }, on: { click: () => view.setEdits({}) } });
+    this.reset = reset;
+    this.card = card("controls", "Change the model", "Every change applies at once to all models shown.", [reset]);
+    this.node = this.card.node;
+    this.switch = element("button", { class: "switch", attributes: { type: "button" }, on: { click: () => view.toggleHead() } });
+    this.headTitle = element("h3", {});
+    const edit = (name, value) => view.setEdits(setHead(view.state.edits, view.state.head, name, value));
+    this.scale = slider("Scale", SCALE, 0.05, "×", (value) => edit("scale", value));
+    this.alpha = slider("Sharpen", ALPHA, 0.5, "α", (value) => edit("alpha", value));
+    const gates = [["", "as computed"], ["open", "open"], ["shut", "shut"]];
+    this.gate = segments("Gate", gates, (value) => edit("gate", value || null));
+    this.gateRow = row("Gate", this.gate.node);
+    this.head = element(
+      "div",
+      { class: "group" },
+      element("div", { class: "group-title" }, this.headTitle, this.switch),
+      this.scale.node,
+      this.alpha.node,
+      this.gateRow.node,
+    );
+    this.whole = element("div", { class: "group" });
+    this.card.body.append(this.head, this.whole);
+    this.build();
+  }
+
+  /** The controls of whole models: those that any model shown has, and the others with the reason. */
+  build() {
+    const { view } = this;
+    const models = view.columns.map((column) => column.model);
+    this.selects = [];
+    const streams = [...new Set(models.flatMap((model) => (model.controls.streams === true ? model.streams : [])))];
+    const rows = [];
+    for (const stream of streams) {
+      const select = choice(STREAM_CHOICES, (value) => view.setEdits(setStream(view.state.edits, stream, value)));
+      this.selects.push([select, (edits) => Object.keys(edits.streams?.[stream] ?? {})[0] ?? ""]);
+      rows.push(row(`${stream} stream`, select).node);
+    }
+    if (!streams.length) rows.push(unavailable("Streams", reasonOf("streams", models)));
+    for (const part of Object.keys(PLACES)) {
+      const places = [...new Set(models.flatMap((model) => (model.controls[part] === true ? model[part] : [])))];
+      if (!places.length) {
+        rows.push(unavailable(PLACE_LABELS[part], reasonOf(part, models)));
+        continue;
+      }
+      const word = PLACES[part] === "off" ? "off" : "identity";
+      const options = [["", "as trained"], ["all", `${word} everywhere`], ...places.map((place) => [place, `${word} in ${place}`])];
+      const select = choice(options, (value) => view.setEdits(setPlaces(view.state.edits, part, value || null)));
+      select.append(element("option", { text: "several places", attributes: { value: "several", disabled: "", hidden: "" } }));
+      this.selects.push([select, (edits) => placeOf(edits[part])]);
+      rows.push(row(PLACE_LABELS[part], select).node);
+    }
+    this.whole.replaceChildren(element("div", { class: "group-title" }, element("h3", { text: "The whole model" })), ...rows);
+  }
+
+  draw() {
+    const { view } = this;
+    const { state } = view;
+    const at = parseHead(state.head);
+    const settings = state.edits.heads?.[state.head] ?? {};
+    const models = view.columns.map((column) => column.model).filter((model) => hasHead(model, state.head));
+    setText(this.headTitle, `Layer ${at.layer}, head ${at.head}`);
+    const off = settings.scale === 0;
+    setText(this.switch, off ? "Turn on" : "Turn off");
+    this.switch.setAttribute("aria-pressed", String(off));
+    this.switch.title = "Space";
+    this.scale.draw(settings.scale ?? 1);
+    this.alpha.draw(settings.alpha ?? 1);
+    this.gate.draw(settings.gate ?? "");
+    const none = "no model shown has this head";
+    const why = (name) => (models.length ? reasonOf(name, models) : none);
+    this.switch.disabled = Boolean(why("scale"));
+    this.scale.forbid(why("scale"));
+    this.alpha.forbid(why("alpha"));
+    this.gateRow.forbid(why("gate"));
+    for (const button of this.gate.buttons) button.disabled = Boolean(why("gate"));
+    for (const [select, read] of this.selects) select.value = read(state.edits);
+    this.reset.disabled = !Object.keys(state.edits).length;
+  }
+}
+
+/** Why none of the models has a control; null if one has it. */
+function reasonOf(name, models) {
+  return models.some((model) => model.controls[name] === true) ? null : String(models[0].controls[name] ?? "not in this model");
+}
+
+function placeOf(value) {
+  if (value === undefined) return "";
+  if (typeof value === "string") return "all";
+  const places = Object.keys(value);
+  return places.length === 1 ? places[0] : "several";
+}
+
+function row(label, control) {
+  const reason = element("small", { class: "reason" });
+  const node = element("label", { class: "row" }, element("span", { class: "label", text: label }), control, reason);
+  const forbid = (why) => {
+    node.classList.toggle("forbidden", Boolean(why));
+    setText(reason, why ?? "");
+  };
+  if (control.tagName !== "SELECT" && control.tagName !== "INPUT") control.setAttribute("aria-label", label);
+  return { node, forbid };
+}
+
+function unavailable(label, why) {
+  const { node, forbid } = row(label, element("span"));
+  forbid(why);
+  return node;
+}
+
+function choice(options, onChoice) {
+  const select = element("select", { on: { change: () => onChoice(select.value) } });
+  for (const [value, text] of options) select.append(element("option", { text, attributes: { value } }));
+  return select;
+}
+
+/** A slider with its value; a double click sets it back to 1. */
+function slider(label, [low, high], step, sign, onValue) {
+  const input = element("input", {
+    attributes: { type: "range", min: String(low), max: String(high), step: String(step), "aria-label": label },
+    on: { input: () => onValue(Number(input.value)), dblclick: () => onValue(1) },
+  });
+  const output = element("output");
+  const line = element("span", { class: "slider" }, input, output);
+  const { node, forbid } = row(label, line);
+  const draw = (value) => {
+    if (Number(input.value) !== value) input.value = String(value);
+    input.style.setProperty("--share", String((value - low) / (high - low)));
+    setText(output, `${sign} ${String(value).replace("-", "−")}`);
+  };
+  return {
+    node,
+    draw,
+    forbid(why) {
+      input.disabled = Boolean(why);
+      forbid(why);
+    },
+  };
+}

@@ -1,0 +1,64 @@
+/** Builds the page's elements. Text enters as text only: nothing in this folder parses markup. */
+
+/**
+ * @param {string} tag
+ * @param {{class?: string, text?: string, title?: string, on?: Object<string, function(Event): void>,
+ *          data?: Object<string, string>, attributes?: Object<string, string>}} [options]
+ * @param {...(Node|string)} children
+ */
+export function element(tag, options = {}, ...children) {
+  return dress(document.createElement(tag), options, children);
+}
+
+/** An element of SVG, with its attributes. */
+export function svgElement(tag, attributes = {}, ...children) {
+  return dress(document.createElementNS("http://www.w3.org/2000/svg", tag), { attributes }, children);
+}
+
+function dress(node, options, children) {
+  if (options.class) node.className = options.class;
+  if (options.text !== undefined) node.textContent = options.text;
+  if (options.title) node.title = options.title;
+  for (const [name, handler] of Object.entries(options.on ?? {})) node.addEventListener(name, handler);
+  for (const [name, value] of Object.entries(options.data ?? {})) node.dataset[name] = value;
+  for (const [name, value] of Object.entries(options.attributes ?? {})) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+/** Sets the text only where it differs, so that nothing is laid out again for nothing. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** A row of buttons of which one is pressed. `draw(value)` presses it. */
+export function segments(label, choices, onChoice) {
+  const buttons = choices.map(([value, text]) =>
+    element("button", {
+      text,
+      data: { value },
+      attributes: { type: "button" },
+      on: { click: () => onChoice(value) },
+    }),
+  );
+  const node = element("div", { class: "segments", attributes: { role: "group", "aria-label": label } }, ...buttons);
+  const draw = (value) => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === value));
+  };
+  return { node, draw, buttons };
+}
+
+/** A card of the page: title, one sentence below it, buttons that save it, and a body. */
+export function card(name, title, hint, tools = []) {
+  const heading = element("h2", { text: title });
+  const sentence = element("p", { class: "hint", text: hint });
+  const head = element("header", {}, element("div", {}, heading, sentence), element("div", { class: "tools" }, ...tools));
+  const body = element("div", { class: "body" });
+  const node = element("section", { class: `card ${name}`, attributes: { "aria-label": title } }, head, body);
+  return { node, heading, hint: sentence, head, body };
+}
+
+/** A token as people read it in a list: its leading space as a dot, line breaks and tabs as signs. */
+export function visible(token) {
+  return token.replace(/^ /, "·").replaceAll("\n", "↵").replaceAll("\t", "⇥") || "∅";
+}

@@ -1,0 +1,126 @@
+/** The logit lens: layers × positions, the likeliest token if the model stopped there, read from one stream. */
+
+import { card, element, segments, setText, visible } from "./dom.js";
+import { colourAt } from "./colours.js";
+import { plain } from "./numbers.js";
+import { probabilityRows } from "./stage.js";
+
+const KEPT = 5;
+
+export class Lens {
+  constructor(view, column) {
+    this.view = view;
+    this.column = column;
+    const { lens } = column.model;
+    this.streams = Array.isArray(lens) ? lens : [];
+    this.modes = segments("Stream", this.streams.map((name) => [name, name]), (value) => view.set({ lens: value }));
+    const title = view.columns.length > 1 ? `Logit lens of ${column.model.name}` : "Logit lens";
+    const hint = "What the model would predict next if it stopped after this layer, read from one stream. Hover for five.";
+    this.card = card("lens", title, hint, this.streams.length > 1 ? [this.modes.node] : []);
+    this.table = element("table", {
+      on: {
+        pointerover: (event) => this.point(event),
+        pointerleave: () => this.leave(),
+        click: (event) => this.lock(event),
+      },
+    });
+    this.card.body.append(element("div", { class: "scroll" }, this.table));
+    this.node = this.card.node;
+    if (!this.streams.length) this.card.body.replaceChildren(element("p", { class: "reason", text: String(lens) }));
+  }
+
+  at(event) {
+    const cell = event.target.closest("td");
+    return cell ? { row: Number(cell.dataset.row), token: Number(cell.dataset.at), cell } : null;
+  }
+
+  point(event) {
+    const at = this.at(event);
+    if (!at || !this.found) return this.leave();
+    this.view.focus({ query: at.token, key: null });
+    const entries = Array.from({ length: KEPT }, (_, k) => this.entry(at.row, at.token, k));
+    const name = at.row ? `after layer ${at.row - 1}` : "embedding";
+    this.view.tip.show(at.cell, [
+      element("p", { class: "lead", text: `${this.column.texts[at.token].label} · ${name} · ${this.stream()}` }),
+      probabilityRows(entries, this.column.engine.strings),
+    ]);
+    return undefined;
+  }
+
+  leave() {
+    this.view.focus(null);
+    this.view.tip.hide();
+  }
+
+  lock(event) {
+    const at = this.at(event);
+    if (at) this.view.lock(at.token, null);
+  }
+
+  stream() {
+    return this.streams.includes(this.view.state.lens) ? this.view.state.lens : this.streams.at(-1);
+  }
+
+  entry(row, token, k) {
+    const length = this.column.tokens.length;
+    const at = ((row * this.streams.length + this.streams.indexOf(this.stream())) * length + token) * KEPT + k;
+    return { id: this.found.ids[at], p: this.found.p[at] };
+  }
+
+  /** Reads the lens when the rest of the page is drawn, and only of the newest answer. */
+  async read() {
+    const { result } = this.column;
+    if (!this.streams.length || !result || this.asked === result) return;
+    this.asked = result;
+    const found = await result.lens();
+    if (this.column.result !== result || !found) return;
+    this.found = found;
+    this.drawTable();
+  }
+
+  draw(changes) {
+    if (!this.streams.length || !this.column.result) return;
+    this.modes.draw(this.stream());
+    if (changes.has("result")) this.view.whenIdle(() => this.read());
+    else if (changes.has("view") && this.found) this.drawTable();
+    this.drawFocus();
+  }
+
+  drawTable() {
+    const { column, view } = this;
+    const length = column.tokens.length;
+    if (this.found.ids.length !== (column.model.layers + 1) * this.streams.length * length * KEPT) return;
+    if (this.cells?.length !== (column.model.layers + 1) * length || this.texts !== column.texts) this.build(length);
+    this.cells.forEach((cell, i) => {
+      const { id, p } = this.entry(Math.floor(i / length), i % length, 0);
+      setText(cell, visible(column.engine.strings[id] ?? `#${id}`));
+      cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.8));
+      cell.classList.toggle("sure", p >= 0.55);
+      cell.dataset.p = plain(p, 4);
+    });
+    this.drawFocus();
+  }
+
+  build(length) {
+    const { column } = this;
+    this.texts = column.texts;
+    this.cells = [];
+    const heads = column.texts.map(({ label }) => element("th", { text: label, attributes: { scope: "col" } }));
+    const rows = [element("tr", {}, element("th", { class: "corner" }), ...heads)];
+    for (let row = column.model.layers; row >= 0; row--) {
+      const cells = Array.from({ length }, (_, at) => element("td", { data: { row: String(row), at: String(at) } }));
+      rows.push(element("tr", {}, element("th", { text: row ? `L${row - 1}` : "embed", attributes: { scope: "row" } }), ...cells));
+      this.cells.unshift(...cells);
+    }
+    this.columns = heads;
+    this.table.replaceChildren(...rows);
+  }
+
+  drawFocus() {
+    if (!this.cells) return;
+    const at = this.view.focused()?.query ?? null;
+    if (at === this.marked) return;
+    this.marked = at;
+    this.columns.forEach((head, t) => head.classList.toggle("focus", t === at));
+  }
+}

@@ -1,0 +1,62 @@
+/** The next token at one position, before and after the edits; with a suite's case, its two answers first. */
+
+import { card, element, setText, visible } from "./dom.js";
+import { logProbability, plain, signed, topTokens } from "./numbers.js";
+
+const ROWS = 8;
+
+export class Next {
+  constructor(view, column) {
+    this.view = view;
+    this.column = column;
+    this.card = card("next", "Next token", "");
+    this.verdict = element("p", { class: "verdict" });
+    this.list = element("ul", { class: "pairs" });
+    this.card.body.append(this.verdict, this.list);
+    this.node = this.card.node;
+  }
+
+  draw(changes) {
+    if (!changes.has("result") && !changes.has("lock")) return;
+    const { column, view } = this;
+    if (!column.result) return;
+    const { base, result, edited, model, engine } = column;
+    const at = Math.min(view.state.token ?? Infinity, column.tokens.length - 1);
+    const prefix = view.columns.length > 1 ? `${model.name} · ` : "";
+    setText(this.card.heading, `${prefix}Next token after ${column.texts[at].quoted}`);
+    setText(this.card.hint, edited ? "Grey: as trained. Blue: with your changes." : "Probability of each candidate. Change something to see before and after.");
+    const p = (answer, id) => Math.exp(logProbability(answer.logits, at, model.vocab, id));
+    const answers = at === column.tokens.length - 1 ? column.answers : [];
+    const ids = new Set(answers.map(({ id }) => id));
+    const likely = [...topTokens(base.logits, at, model.vocab, ROWS), ...topTokens(result.logits, at, model.vocab, ROWS)];
+    likely.sort((a, b) => b.p - a.p);
+    for (const { id } of likely) if (ids.size < ROWS) ids.add(id);
+    const rows = [...ids].map((id) => ({ id, before: p(base, id), after: p(result, id), role: answers.find((a) => a.id === id)?.role }));
+    rows.sort((a, b) => Boolean(b.role) - Boolean(a.role) || Math.max(b.before, b.after) - Math.max(a.before, a.after));
+    const most = Math.max(...rows.map((row) => Math.max(row.before, row.after)));
+    this.list.replaceChildren(
+      ...rows.map(({ id, before, after, role }) => {
+        const bars = element("span", { class: "bars" }, bar("before", before / most), bar("after", after / most));
+        const name = element("span", { class: "name" }, element("span", { text: visible(engine.strings[id] ?? `#${id}`) }));
+        if (role) name.append(element("span", { class: `role ${role}`, text: role }));
+        const value = edited ? `${plain(before, 3)} → ${plain(after, 3)}` : plain(before, 3);
+        return element("li", { class: edited ? "changed" : "", data: { id: String(id) } }, name, bars, element("span", { class: "value", text: value }));
+      }),
+    );
+    this.verdict.hidden = answers.length < 2;
+    if (answers.length >= 2) {
+      const odds = (answer) => logProbability(answer.logits, at, model.vocab, answers[0].id) - logProbability(answer.logits, at, model.vocab, answers[1].id);
+      const [before, after] = [odds(base), odds(result)];
+      const winner = after > 0 ? 0 : 1;
+      const words = `${answers[winner].label} wins, log-odds ${edited ? `${signed(before)} → ${signed(after)}` : signed(before)}`;
+      setText(this.verdict, words);
+      this.verdict.classList.toggle("lost", winner === 1);
+    }
+  }
+}
+
+function bar(kind, share) {
+  const node = element("span", { class: kind });
+  node.style.setProperty("--share", share.toFixed(4));
+  return node;
+}

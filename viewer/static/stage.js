@@ -1,0 +1,342 @@
+/** The focal point: the sentence, tinted by loss, and over it one large head as lines or below it as a matrix. */
+
+import { card, element, segments, setText, svgElement, visible } from "./dom.js";
+import { colourAt, paintPattern } from "./colours.js";
+import { parseHead } from "./edits.js";
+import { meanLoss, plain, signed, topTokens } from "./numbers.js";
+
+const FULL_LOSS = 8; // nats at which the tint is full
+const HINTS = {
+  lines: "Lines run from a token to the earlier tokens that this head attends to. Thicker is more attention.",
+  matrix: "A row is the token that looks, a column the token it looks at. Darker is more attention.",
+};
+
+export class Stage {
+  constructor(view, column) {
+    this.view = view;
+    this.column = column;
+    this.modes = segments("Large head as", [["lines", "Lines"], ["matrix", "Matrix"]], (value) => view.set({ view: value }));
+    this.card = card("stage", "", "", [this.modes.node]);
+    this.badge = element("span", { class: "badge" });
+    this.score = element("p", { class: "score" });
+    this.title = element("span", { class: "title" });
+    this.card.heading.append(this.title, this.badge);
+    this.lines = svgElement("svg", { class: "lines", "aria-hidden": "true" });
+    this.words = element("div", {
+      class: "words",
+      attributes: { role: "listbox", "aria-label": "Tokens", tabindex: "0" },
+      on: {
+        pointerover: (event) => this.point(event),
+        pointerleave: () => this.leave(),
+        click: (event) => this.lock(event),
+      },
+    });
+    this.strip = element("div", { class: "strip" }, this.lines, this.words);
+    this.matrix = new Matrix(view, column);
+    this.status = element("p", { class: "status" });
+    this.card.body.append(this.strip, this.matrix.node, this.status, this.score);
+    this.node = this.card.node;
+    this.tokens = [];
+    this.resize = new ResizeObserver(() => {
+      if (this.width === this.strip.clientWidth) return;
+      this.width = this.strip.clientWidth;
+      this.place();
+      this.drawLines();
+      this.matrix.draw();
+    });
+    this.resize.observe(this.strip);
+  }
+
+  at(event) {
+    const token = event.target.closest(".token");
+    return token ? Number(token.dataset.at) : null;
+  }
+
+  point(event) {
+    const at = this.at(event);
+    this.view.focus(at === null ? null : { query: at, key: null });
+    if (at !== null && event.pointerType !== "touch") this.tip(at, event.target.closest(".token"));
+  }
+
+  leave() {
+    this.view.focus(null);
+    this.view.tip.hide();
+  }
+
+  lock(event) {
+    const at = this.at(event);
+    if (at !== null) this.view.lock(at, null);
+  }
+
+  /** The five likeliest next tokens, and this token's own loss. */
+  tip(at, anchor) {
+    const { column } = this;
+    const { model, result, base, texts } = column;
+    const rows = [];
+    if (at > 0) {
+      const [before, after] = [column.baseLosses[at], column.losses[at]];
+      const change = result === base ? "" : ` (${signed(after - before)})`;
+      rows.push(element("p", { text: `Loss ${plain(after)} nats${change}` }));
+    }
+    rows.push(element("p", { class: "lead", text: `Next after ${texts[at].label}` }));
+    rows.push(probabilityRows(topTokens(result.logits, at, model.vocab, 5), column.engine.strings));
+    this.view.tip.show(anchor, rows);
+  }
+
+  draw(changes) {
+    const { view, column } = this;
+    const { state } = view;
+    if (!column.result) return;
+    if (changes.has("result")) this.drawTokens();
+    const at = parseHead(view.shownHead());
+    const inside = at.layer < column.model.layers && at.head < column.model.heads;
+    const prefix = view.columns.length > 1 ? `${column.model.name} · ` : "";
+    setText(this.title, `${prefix}Layer ${at.layer}, head ${at.head}${inside ? "" : ": not in this model"}`);
+    this.drawBadge();
+    this.modes.draw(state.view);
+    setText(this.card.hint, HINTS[state.view]);
+    this.node.classList.toggle("matrix-view", state.view === "matrix");
+    if (changes.has("result") || changes.has("view")) this.place();
+    this.drawLines();
+    this.matrix.draw();
+  }
+
+  drawBadge() {
+    const settings = this.column.edits.heads?.[this.view.shownHead()] ?? {};
+    const words = [];
+    if (settings.scale !== undefined) words.push(settings.scale === 0 ? "off" : `× ${settings.scale}`);
+    if (settings.alpha !== undefined) words.push(`α = ${settings.alpha}`);
+    if (settings.gate !== undefined) words.push(`gate ${settings.gate}`);
+    setText(this.badge, words.join(", "));
+    this.badge.hidden = !words.length;
+  }
+
+  drawTokens() {
+    const { column, view } = this;
+    const { texts, losses, baseLosses, edited } = column;
+    const same = this.tokens.length === texts.length && this.tokens.every((t, i) => t.node.title === texts[i].title);
+    if (!same) {
+      this.tokens = texts.map(({ label, title, spaced, start }, at) => {
+        const word = element("span", { class: "word", text: label });
+        const number = element("span", { class: "number" });
+        const kind = `token${spaced ? " spaced" : ""}${start ? " start" : ""}`;
+        const node = element("span", { class: kind, title, data: { at: String(at) }, attributes: { role: "option" } }, word, number);
+        node.title = title;
+        return { node, word, number };
+      });
+      this.words.replaceChildren(...this.tokens.map((token) => token.node));
+    }
+    this.tokens.forEach(({ word, number }, at) => {
+      const loss = losses[at];
+      const change = loss - baseLosses[at];
+      word.style.setProperty("--tint", at ? colourAt(view.colours.loss, Math.min(1, loss / FULL_LOSS) * 0.75) : "transparent");
+      setText(number, at === 0 ? "" : edited ? signed(change, 1) : plain(loss, 1));
+      const size = Math.abs(change);
+      number.className = `number${edited && size >= 0.05 ? (change > 0 ? " worse" : " better") : ""}${edited && size >= 0.5 ? " large" : ""}`;
+    });
+    const [before, after] = [meanLoss(baseLosses), meanLoss(losses)];
+    const parts = Number.isFinite(after)
+      ? edited
+        ? `Mean loss ${plain(before, 3)} → ${plain(after, 3)} nats (${signed(after - before, 3)}). Below each token: the change of its loss.`
+        : `Mean loss ${plain(after, 3)} nats. Below each token: its loss, also as its tint.`
+      : "";
+    setText(this.score, parts);
+  }
+
+  /** Gives the rows room for the lines and notes where every token stands. */
+  place() {
+    if (!this.tokens.length) return;
+    const first = this.tokens.map(({ node }) => node.offsetTop);
+    const rows = new Set(first).size;
+    const gap = this.view.state.view === "matrix" ? 10 : rows === 1 ? 132 : rows === 2 ? 78 : 54;
+    this.strip.style.setProperty("--gap", `${gap}px`);
+    this.gap = gap;
+    this.boxes = this.tokens.map(({ node, word }) => ({
+      x: node.offsetLeft + word.offsetLeft + word.offsetWidth / 2,
+      top: node.offsetTop + word.offsetTop,
+      bottom: node.offsetTop + node.offsetHeight,
+      row: node.offsetTop,
+      width: word.offsetWidth,
+    }));
+  }
+
+  /** The pattern of the head shown, after the edits: weight(query, key). */
+  weights() {
+    const { column, view } = this;
+    const at = parseHead(view.shownHead());
+    if (at.layer >= column.model.layers || at.head >= column.model.heads) return null;
+    const length = column.tokens.length;
+    const start = (at.layer * column.model.heads + at.head) * length * length;
+    return (query, key) => column.result.patterns[start + query * length + key];
+  }
+
+  drawLines() {
+    const { view, column, boxes } = this;
+    if (!column.result || !boxes || boxes.length !== column.tokens.length) return;
+    const focus = view.focused();
+    const weight = this.weights();
+    const length = boxes.length;
+    this.tokens.forEach(({ node }, t) => {
+      const attended = focus && weight && t < focus.query ? weight(focus.query, t) : 0;
+      const attending = focus && weight && t > focus.query && focus.key === null ? weight(t, focus.query) : 0;
+      node.classList.toggle("focus", Boolean(focus) && t === focus.query);
+      node.classList.toggle("locked", view.state.token === t);
+      node.classList.toggle("attended", focus?.key === t || (focus?.key === null && attended >= 0.05));
+      node.classList.toggle("attending", attending >= 0.05);
+      node.setAttribute("aria-selected", String(view.state.token === t));
+    });
+    const drawn = [];
+    if (weight && view.state.view === "lines") {
+      const add = (q, k, kind) => {
+        const w = weight(q, k);
+        if (w >= (kind === "rest" ? 0.06 : 0.015)) drawn.push({ q, k, w, kind });
+      };
+      if (focus?.key !== null && focus) add(focus.query, focus.key, "out");
+      else if (focus) {
+        for (let k = 0; k <= focus.query; k++) add(focus.query, k, "out");
+        for (let q = focus.query + 1; q < length; q++) add(q, focus.query, "in");
+      } else for (let q = 0; q < length; q++) for (let k = 0; k <= q; k++) add(q, k, q === length - 1 ? "out" : "rest");
+    }
+    const order = { rest: 0, in: 1, out: 2 };
+    drawn.sort((a, b) => order[a.kind] - order[b.kind] || a.w - b.w);
+    const strongest = drawn.filter(({ kind, q, k, w }) => kind === "out" && q !== k && w >= 0.1).slice(-3);
+    this.lines.replaceChildren(
+      ...drawn.map((line) => this.line(line)),
+      ...strongest.map(({ q, k, w }) => this.weightLabel(q, k, w)),
+    );
+    this.drawStatus(focus, weight);
+  }
+
+  /** An arc within a row, a curve between rows, and a ring where a token attends to itself. */
+  line({ q, k, w, kind }) {
+    const from = this.boxes[q];
+    const to = this.boxes[k];
+    const look = { class: kind, "stroke-width": (0.6 + 7 * w).toFixed(2), "stroke-opacity": (0.22 + 0.78 * Math.sqrt(w)).toFixed(2) };
+    if (q === k) return svgElement("circle", { ...look, cx: from.x, cy: from.top - 7, r: 4, "stroke-width": (0.6 + 2.5 * w).toFixed(2) });
+    return svgElement("path", { ...look, d: this.curve(from, to) });
+  }
+
+  height(from, to) {
+    return Math.min(this.gap - 14, 14 + Math.abs(from.x - to.x) * 0.2);
+  }
+
+  curve(from, to) {
+    const start = `M${from.x.toFixed(1)},${from.top - 2}`;
+    if (from.row === to.row) {
+      const h = (this.height(from, to) * 4) / 3;
+      return `${start} C${from.x.toFixed(1)},${from.top - 2 - h} ${to.x.toFixed(1)},${to.top - 2 - h} ${to.x.toFixed(1)},${to.top - 2}`;
+    }
+    const bend = Math.max(24, (from.top - to.bottom) * 0.5);
+    return `${start} C${from.x.toFixed(1)},${from.top - bend} ${to.x.toFixed(1)},${to.bottom + bend} ${to.x.toFixed(1)},${to.bottom + 1}`;
+  }
+
+  weightLabel(q, k, w) {
+    const from = this.boxes[q];
+    const to = this.boxes[k];
+    const same = from.row === to.row;
+    const at = same
+      ? { x: (from.x + to.x) / 2, y: from.top - 2 - this.height(from, to) - 4 }
+      : { x: to.x, y: to.bottom + 14 };
+    return svgElement("text", { class: "weight", x: at.x.toFixed(1), y: at.y.toFixed(1), "text-anchor": "middle" }, plain(w));
+  }
+
+  drawStatus(focus, weight) {
+    if (!weight) {
+      setText(this.status, "This model has no such head: choose another below.");
+      return;
+    }
+    const { texts } = this.column;
+    const query = focus?.query ?? texts.length - 1;
+    const name = (t) => texts[t].quoted;
+    if (focus && focus.key !== null) {
+      setText(this.status, `${name(query)} attends to ${name(focus.key)}: ${plain(weight(query, focus.key), 3)}`);
+      return;
+    }
+    const list = (indices, of) => {
+      const best = indices.map((t) => [t, of(t)]).filter(([, w]) => w >= 0.05).sort((a, b) => b[1] - a[1]).slice(0, 3);
+      return best.map(([t, w]) => `${name(t)} ${plain(w)}`).join(", ");
+    };
+    const all = texts.map((_, t) => t);
+    const out = list(all.filter((t) => t <= query), (t) => weight(query, t));
+    const into = list(all.filter((t) => t > query), (t) => weight(t, query));
+    setText(this.status, `${name(query)} attends to ${out || "nothing much"}${into ? `. It is attended to by ${into}` : ""}.`);
+  }
+}
+
+/** Rows of "token, bar, probability". */
+export function probabilityRows(entries, strings) {
+  return element(
+    "ul",
+    { class: "rows" },
+    ...entries.map(({ id, p }) => {
+      const bar = element("span", { class: "bar" });
+      bar.style.setProperty("--share", p.toFixed(4));
+      return element("li", {}, element("span", { class: "name", text: visible(strings[id] ?? `#${id}`) }), bar, element("span", { class: "value", text: plain(p) }));
+    }),
+  );
+}
+
+/** The large head as a matrix: hover reads a cell, click locks it. */
+class Matrix {
+  constructor(view, column) {
+    this.view = view;
+    this.column = column;
+    this.canvas = element("canvas", {
+      on: {
+        pointermove: (event) => this.point(event),
+        pointerleave: () => view.focus(null),
+        click: (event) => {
+          const cell = this.cell(event);
+          if (cell) view.lock(cell.query, cell.key);
+        },
+      },
+    });
+    this.row = element("div", { class: "band row" });
+    this.line = element("div", { class: "band line" });
+    this.rows = element("div", { class: "labels rows" });
+    this.heads = element("div", { class: "labels heads" });
+    this.frame = element("div", { class: "frame" }, this.canvas, this.row, this.line);
+    this.node = element("div", { class: "matrix" }, this.heads, this.rows, this.frame);
+  }
+
+  cell(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const length = this.column.tokens.length;
+    const query = Math.floor(((event.clientY - box.top) / box.height) * length);
+    const key = Math.floor(((event.clientX - box.left) / box.width) * length);
+    return query < length && key >= 0 && query >= key ? { query, key } : null;
+  }
+
+  point(event) {
+    this.view.focus(this.cell(event));
+  }
+
+  draw() {
+    const { view, column } = this;
+    const at = parseHead(view.shownHead());
+    const inside = at.layer < column.model.layers && at.head < column.model.heads;
+    this.node.hidden = view.state.view !== "matrix" || !inside || !column.result;
+    if (this.node.hidden) return;
+    const length = column.tokens.length;
+    const start = (at.layer * column.model.heads + at.head) * length * length;
+    const changing = view.state.grid === "change" && column.edited;
+    const packed = changing ? view.colours.change : view.colours.pattern;
+    paintPattern(this.canvas, packed, column.result.patterns, start, length, changing ? column.base.patterns : null);
+    const room = Math.min(560, (this.node.parentNode.clientWidth || 400) - 90);
+    const size = Math.max(2, Math.min(24, Math.floor(room / length)));
+    this.node.style.setProperty("--size", `${size}px`);
+    this.node.style.setProperty("--count", String(length));
+    if (this.texts !== column.texts || this.size !== size) {
+      const labels = () => (size < 10 ? [] : column.texts.map(({ label }) => element("span", { text: label.trim() || label })));
+      this.rows.replaceChildren(...labels());
+      this.heads.replaceChildren(...labels());
+      this.texts = column.texts;
+      this.size = size;
+    }
+    const focus = view.focused();
+    this.row.hidden = this.line.hidden = !focus;
+    if (!focus) return;
+    this.row.style.setProperty("--at", String(focus.query));
+    this.line.style.setProperty("--at", String(focus.key ?? focus.query));
+  }
+}

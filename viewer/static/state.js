@@ -1,0 +1,62 @@
+/** What the page shows, as one flat object, and its form in the address: #model=lfa&text=…&head=L5.H4&edits={…}. */
+
+import { parseHead } from "./edits.js";
+
+/**
+ * @typedef {Object} State
+ * @property {string} text
+ * @property {string} model  id of the first model
+ * @property {string|null} second  id of the model next to it
+ * @property {number|null} step  training step of the snapshot; null for the final weights
+ * @property {string} head  the large head, such as "L5.H4"
+ * @property {number|null} token  the locked token, by position
+ * @property {number|null} key  the locked cell's key
+ * @property {"lines"|"matrix"} view
+ * @property {"pattern"|"change"} grid
+ * @property {string} lens  the stream whose read-out is shown
+ * @property {Object} edits
+ */
+
+const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change"] };
+
+/** The address's hash for a state; what is as in `defaults` is left out, except the text. */
+export function toHash(state, defaults) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(state)) {
+    if (value === null || (name !== "text" && JSON.stringify(value) === JSON.stringify(defaults[name]))) continue;
+    words.set(name, typeof value === "object" ? JSON.stringify(value) : String(value));
+  }
+  return `#${words}`;
+}
+
+/**
+ * The state in a hash, over the defaults. What is no valid value is left at its default, and named.
+ * @returns {{state: State, problems: string[]}}
+ */
+export function fromHash(hash, defaults, models) {
+  const state = { ...defaults };
+  const problems = [];
+  const ids = models.map((model) => model.id);
+  for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    const value = read(name, text, ids);
+    if (value === undefined) problems.push(name);
+    else state[name] = value;
+  }
+  if (state.second === state.model) state.second = null;
+  return { state, problems };
+}
+
+function read(name, text, ids) {
+  if (name === "text" || name === "lens") return text;
+  if (name === "model" || name === "second") return ids.includes(text) ? text : undefined;
+  if (name === "head") return parseHead(text) ? text : undefined;
+  if (["step", "token", "key"].includes(name)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
+  if (Object.hasOwn(CHOICES, name)) return CHOICES[name].includes(text) ? text : undefined;
+  if (name !== "edits") return undefined;
+  try {
+    const edits = JSON.parse(text);
+    return typeof edits === "object" && edits !== null && !Array.isArray(edits) ? edits : undefined;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,91 @@
+/** Byte-level BPE, as the library `tokenizers` does it: text to ids, and each id's text. Needs no browser. */
+
+// GPT-2's pattern. Unicode's white space, as in Rust: JavaScript's \s differs at U+0085 and U+FEFF.
+const PIECES =
+  /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+
+/** The printable character that stands for each byte (GPT-2's table). */
+function byteCharacters() {
+  const printable = (b) => (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+  let other = 256;
+  return Array.from({ length: 256 }, (_, b) => String.fromCodePoint(printable(b) ? b : other++));
+}
+
+/**
+ * @param {{vocab: Object<string, number>, merges: Array<string|string[]>, added: Array<[string, number]>,
+ *          add_prefix_space?: boolean}} source  the parts of a tokenizer.json that byte-level BPE needs
+ * @returns {{encode: function(string): number[], strings: string[]}}
+ */
+export function makeTokenizer(source) {
+  const characters = byteCharacters();
+  const bytes = new Map(characters.map((character, byte) => [character, byte]));
+  const vocab = new Map(Object.entries(source.vocab));
+  const added = new Map(source.added);
+  const ranks = new Map(source.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
+  const known = new Map();
+
+  const strings = [];
+  for (const [token, id] of vocab) strings[id] = decode(token);
+  for (const [token, id] of added) strings[id] = token;
+
+  /** The text of a token; bytes that are no whole character are written \xE2. */
+  function decode(token) {
+    const data = Uint8Array.from([...token], (character) => bytes.get(character) ?? 63);
+    try {
+      return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
+    } catch {
+      return Array.from(data, (b) => (b < 128 ? String.fromCharCode(b) : `\\x${b.toString(16).toUpperCase()}`)).join("");
+    }
+  }
+
+  /** The ids of one piece: the pair that was learned first is merged first. */
+  function merge(piece) {
+    const found = known.get(piece);
+    if (found) return found;
+    let parts = Array.from(new TextEncoder().encode(piece), (byte) => characters[byte]);
+    while (parts.length > 1) {
+      let best = Infinity;
+      for (let i = 0; i + 1 < parts.length; i++) best = Math.min(best, ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity);
+      if (best === Infinity) break;
+      const joined = [];
+      for (let i = 0; i < parts.length; i++) {
+        const pair = i + 1 < parts.length && ranks.get(`${parts[i]} ${parts[i + 1]}`) === best;
+        joined.push(pair ? parts[i] + parts[++i] : parts[i]);
+      }
+      parts = joined;
+    }
+    const ids = parts.map((part) => vocab.get(part)).filter((id) => id !== undefined);
+    if (known.size < 5000) known.set(piece, ids);
+    return ids;
+  }
+
+  /** The text cut at added tokens such as <|endoftext|>, which are whole. */
+  function* sections(text) {
+    const names = [...added.keys()].sort((a, b) => b.length - a.length);
+    let start = 0;
+    for (let at = 0; at < text.length; at++) {
+      const name = names.find((n) => n && text.startsWith(n, at));
+      if (!name) continue;
+      if (at > start) yield { text: text.slice(start, at) };
+      yield { id: added.get(name) };
+      start = at + name.length;
+      at = start - 1;
+    }
+    if (start < text.length) yield { text: text.slice(start) };
+  }
+
+  function encode(text) {
+    const ids = [];
+    for (const section of sections(text)) {
+      if (section.id !== undefined) {
+        ids.push(section.id);
+        continue;
+      }
+      const prefix = source.add_prefix_space && !/^\p{White_Space}/u.test(section.text) ? " " : "";
+      for (const [piece] of (prefix + section.text).matchAll(PIECES)) ids.push(...merge(piece));
+    }
+    return ids;
+  }
+
+  return { encode, strings };
+}

@@ -1,0 +1,126 @@
+/** The top of the page: models, snapshots, the text with its menu of sentences, what is changed, and the copy buttons. */
+
+import { element, setText } from "./dom.js";
+import { listEdits } from "./edits.js";
+
+export class Toolbar {
+  constructor(view) {
+    this.view = view;
+    const { models } = view.data;
+    this.models = picker("Model", models, false, (id) => view.chooseModels(id, view.state.second === id ? null : view.state.second));
+    this.second = picker("Next to", models, true, (id) => view.chooseModels(view.state.model, id || null));
+    this.second.node.hidden = models.length < 2;
+    this.step = element("input", { attributes: { type: "range", min: "0", step: "1", "aria-label": "Training step" }, on: { input: () => this.chooseStep() } });
+    this.stepText = element("output");
+    this.steps = element("label", { class: "pick steps" }, element("span", { text: "Training step" }), this.step, this.stepText);
+    const button = (text, title, click) => element("button", { text, title, attributes: { type: "button" }, on: { click } });
+    const actions = element(
+      "div",
+      { class: "actions" },
+      button("Copy link", "The address that holds all you see", () => view.copyLink()),
+      button("Copy as Python", "The lines that compute these numbers", () => view.copyPython()),
+    );
+    if (view.data.report) actions.append(element("a", { text: "Report", attributes: { href: view.data.report } }));
+    const brand = element("div", { class: "brand" }, element("h1", { text: "streamscope" }), element("p", { text: "Look into a model, change it, see what happens" }));
+    this.bar = element("div", { class: "bar-top" }, brand, this.models.node, this.second.node, this.steps, actions);
+
+    this.text = element("textarea", {
+      attributes: { rows: "1", spellcheck: "false", "aria-label": "Text", placeholder: "Type a sentence to begin", autocomplete: "off", dir: "auto" },
+      on: { input: () => view.typeText(this.text.value) },
+    });
+    this.suites = element("select", { attributes: { "aria-label": "Sentences of the suites" }, on: { change: () => this.chooseCase() } });
+    this.fillSuites();
+    this.swap = element("button", { text: "Swap the order", attributes: { type: "button" }, on: { click: () => view.swapCase() } });
+    this.entry = element("div", { class: "entry" }, this.text, element("div", { class: "sentences" }, this.suites, this.swap));
+    this.notice = element("p", { class: "notice", attributes: { role: "alert" } });
+    this.changes = element("div", { class: "changes", attributes: { "aria-live": "polite" } });
+    this.node = element("div", { class: "top" }, this.bar, this.entry, this.notice, this.changes);
+  }
+
+  fillSuites() {
+    this.cases = [];
+    const empty = element("option", { text: "Sentences …", attributes: { value: "" } });
+    const groups = this.view.data.suites.map(({ title, name, cases }) => {
+      const options = cases.map((entry) => element("option", { text: entry.text, attributes: { value: String(this.cases.push(entry) - 1) } }));
+      return element("optgroup", { attributes: { label: title ?? name } }, ...options);
+    });
+    this.suites.replaceChildren(empty, ...groups);
+    this.suites.hidden = !this.cases.length;
+  }
+
+  /** The suite's case that the text is, or null. */
+  caseOf(text) {
+    return this.cases.find((entry) => entry.text === text) ?? this.cases.find((entry) => entry.other === text) ?? null;
+  }
+
+  chooseCase() {
+    const entry = this.cases[Number(this.suites.value)];
+    if (this.suites.value && entry) this.view.set({ text: entry.text, token: null, key: null });
+  }
+
+  chooseStep() {
+    const { snapshots } = this.view.columns[0].model;
+    const { step } = snapshots[Number(this.step.value)];
+    this.view.set({ step: step === snapshots.at(-1).step ? null : step });
+  }
+
+  draw() {
+    const { state, columns } = this.view;
+    this.models.draw(state.model);
+    this.second.draw(state.second ?? "", state.model);
+    const { snapshots } = columns[0].model;
+    this.steps.hidden = snapshots.length < 2;
+    if (snapshots.length > 1) {
+      const at = state.step === null ? snapshots.length - 1 : snapshots.findIndex(({ step }) => step === state.step);
+      this.step.max = String(snapshots.length - 1);
+      this.step.value = String(at < 0 ? snapshots.length - 1 : at);
+      setText(this.stepText, snapshots[Number(this.step.value)].step.toLocaleString("en"));
+    }
+    if (this.text.value !== state.text) this.text.value = state.text;
+    this.text.style.height = "auto";
+    this.text.style.height = `${this.text.scrollHeight + 2}px`;
+    const found = this.caseOf(state.text);
+    const index = this.cases.findIndex((entry) => entry.text === state.text);
+    this.suites.value = index < 0 ? "" : String(index);
+    this.swap.hidden = !found?.other;
+    this.drawChanges();
+  }
+
+  drawChanges() {
+    const entries = listEdits(this.view.state.edits);
+    if (!entries.length) {
+      this.changes.replaceChildren(element("span", { class: "quiet", text: "Nothing is changed. Choose a head below and turn it off: press space." }));
+      return;
+    }
+    const chips = entries.map(({ label, without }) =>
+      element("button", {
+        class: "chip",
+        text: label,
+        title: "Undo this change",
+        attributes: { type: "button" },
+        on: { click: () => this.view.setEdits(without()) },
+      }),
+    );
+    const missing = this.view.columns.flatMap((column) => column.problems);
+    const note = missing.length ? [element("span", { class: "quiet", text: missing[0] + (missing.length > 1 ? ` (and ${missing.length - 1} more)` : "") })] : [];
+    this.changes.replaceChildren(element("span", { class: "lead", text: "Changed" }), ...chips, ...note);
+  }
+
+  say(text) {
+    setText(this.notice, text);
+    this.notice.hidden = !text;
+  }
+}
+
+function picker(label, models, optional, onChoice) {
+  const select = element("select", { on: { change: () => onChoice(select.value) } });
+  if (optional) select.append(element("option", { text: "no other", attributes: { value: "" } }));
+  for (const { id, name } of models) select.append(element("option", { text: name, attributes: { value: id } }));
+  const node = element("label", { class: "pick" }, element("span", { text: label }), select);
+  const draw = (value, other) => {
+    select.value = value;
+    for (const option of select.options) option.disabled = optional && option.value === other;
+    node.title = models.find(({ id }) => id === value)?.about ?? "";
+  };
+  return { node, draw };
+}

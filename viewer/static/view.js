@@ -1,0 +1,387 @@
+/** Holds the state, asks the engines, and draws what changed. */
+
+import { readColours } from "./colours.js";
+import { Controls } from "./controls.js";
+import { element } from "./dom.js";
+import { fitEdits, hasHead, headName, parseHead, pythonLiteral, setHead } from "./edits.js";
+import { Heads } from "./heads.js";
+import { Lens } from "./lens.js";
+import { Next } from "./next.js";
+import { patternShift, tokenLosses } from "./numbers.js";
+import { download, drawPng, drawSvg } from "./save.js";
+import { Stage } from "./stage.js";
+import { fromHash, toHash } from "./state.js";
+import { Tip } from "./tip.js";
+import { Toolbar } from "./toolbar.js";
+
+const TYPING_PAUSE = 120; // ms
+const ALL = ["result", "focus", "head", "view", "lock"];
+
+/** One model on the page: its engine, the tokens, the answer as trained (`base`) and with the edits (`result`). */
+class Column {
+  constructor(model, engine) {
+    this.model = model;
+    this.engine = engine;
+    this.edits = {};
+    this.problems = [];
+    this.tokens = [];
+    this.texts = [];
+    this.answers = [];
+    this.base = null;
+    this.result = null;
+    this.edited = false;
+  }
+}
+
+export class View {
+  /**
+   * @param {HTMLElement} root
+   * @param {Object} data  models, suites and the first state, as the host packed them
+   * @param {function(Object): Object} makeEngine  a model's description to its engine
+   * @param {{address?: boolean, onEdits?: function(Object): void}} [host]
+   */
+  constructor(root, data, makeEngine, host = {}) {
+    this.root = root;
+    this.data = data;
+    this.makeEngine = makeEngine;
+    this.host = host;
+    this.engines = new Map();
+    this.defaults = this.firstState();
+    this.state = { ...this.defaults };
+    this.columns = [];
+    this.hover = null;
+    this.preview = null;
+    this.errors = [];
+    root.classList.add("viewer");
+    this.toolbar = new Toolbar(this);
+    this.panels = element("div", { class: "panels" });
+    root.append(this.toolbar.node, this.panels);
+    this.tip = new Tip(root);
+    this.colours = readColours(root);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.colours = readColours(root);
+      this.draw(ALL);
+    });
+    (host.address ? document : root).addEventListener("keydown", (event) => this.key(event));
+    if (host.address) {
+      this.readAddress();
+      addEventListener("hashchange", () => this.readAddress());
+    } else this.apply(this.state, []);
+  }
+
+  firstState() {
+    const { data } = this;
+    const cases = data.suites.flatMap((suite) => suite.cases);
+    const text = (cases.find((entry) => entry.shown) ?? cases[0])?.text ?? "Lily had a red ball. She";
+    const model = data.models[0];
+    const head = headName(model.layers - 1, 0);
+    const state = { text, model: model.id, second: null, step: null, head, token: null, key: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
+    return { ...state, ...data.state };
+  }
+
+  // State
+
+  readAddress() {
+    if (location.hash === this.address) return;
+    this.address = location.hash;
+    const { state, problems } = fromHash(location.hash, this.defaults, this.data.models);
+    this.apply(state, problems.length ? [`Not understood in the address: ${problems.join(", ")}.`] : []);
+  }
+
+  apply(state, notices) {
+    this.state = state;
+    this.foreign = notices;
+    this.build();
+    this.refresh();
+  }
+
+  /** Changes the state: draws what follows from it, and runs the model where an answer depends on it. */
+  set(changes) {
+    const before = this.state;
+    this.state = { ...before, ...changes };
+    this.foreign = [];
+    const differs = (...names) => names.some((name) => before[name] !== this.state[name]);
+    if (differs("model", "second")) this.build();
+    if (differs("model", "second", "text", "step", "edits")) this.refresh();
+    const drawn = [];
+    if (differs("view", "grid", "lens")) drawn.push("view", "focus");
+    if (differs("head")) drawn.push("head", "focus");
+    if (differs("token", "key")) drawn.push("lock", "focus");
+    if (drawn.length) this.draw(drawn);
+    this.writeAddress();
+    if (differs("edits")) this.host.onEdits?.(this.state);
+  }
+
+  writeAddress() {
+    if (!this.host.address) return;
+    this.address = toHash(this.state, this.defaults);
+    history.replaceState(null, "", this.address);
+  }
+
+  setEdits(edits) {
+    this.set({ edits });
+  }
+
+  chooseModels(model, second) {
+    this.set({ model, second: second === model ? null : second, step: null });
+  }
+
+  typeText(text) {
+    clearTimeout(this.typing);
+    this.typing = setTimeout(() => this.set({ text, token: null, key: null }), TYPING_PAUSE);
+  }
+
+  swapCase() {
+    const { text } = this.state;
+    const found = this.toolbar.caseOf(text);
+    if (found?.other) this.set({ text: found.text === text ? found.other : found.text, token: null, key: null });
+  }
+
+  toggleHead() {
+    const { head, edits } = this.state;
+    if (!this.columns.some(({ model }) => hasHead(model, head) && model.controls.scale === true)) return;
+    this.setEdits(setHead(edits, head, "scale", edits.heads?.[head]?.scale === 0 ? 1 : 0));
+  }
+
+  // Focus: what the pointer is on, else what is locked
+
+  focus(target) {
+    const same = this.hover?.query === target?.query && this.hover?.key === target?.key;
+    if (same) return;
+    this.hover = target;
+    this.draw(["focus"]);
+  }
+
+  focused() {
+    if (this.hover) return this.hover;
+    return this.state.token === null ? null : { query: this.state.token, key: this.state.key };
+  }
+
+  lock(token, key) {
+    const again = this.state.token === token && this.state.key === key;
+    this.set(again ? { token: null, key: null } : { token, key });
+  }
+
+  shownHead() {
+    return this.preview ?? this.state.head;
+  }
+
+  previewHead(head) {
+    const next = head === this.state.head ? null : head;
+    if (next === this.preview) return;
+    this.preview = next;
+    this.draw(["head", "focus"]);
+  }
+
+  key(event) {
+    const { target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.key === "Escape") {
+      if (target instanceof HTMLElement && target.matches("textarea, input, select")) target.blur();
+      else this.set({ token: null, key: null });
+      return;
+    }
+    if (target instanceof Element && target.closest("textarea, input, select")) return;
+    if (event.key === " " && target instanceof Element && target.closest("button, a")) return;
+    const moves = { ArrowLeft: () => this.moveToken(-1), ArrowRight: () => this.moveToken(1), " ": () => this.toggleHead() };
+    moves.ArrowUp = () => this.moveHead(event.shiftKey ? -this.columns[0].model.heads : -1);
+    moves.ArrowDown = () => this.moveHead(event.shiftKey ? this.columns[0].model.heads : 1);
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    moves[event.key]();
+  }
+
+  moveToken(by) {
+    const { length } = this.columns[0].tokens;
+    if (!length) return;
+    const at = this.state.token === null ? (by > 0 ? 0 : length - 1) : this.state.token + by;
+    this.set({ token: Math.max(0, Math.min(length - 1, at)), key: null });
+  }
+
+  moveHead(by) {
+    const { layers, heads } = this.columns[0].model;
+    const { layer, head } = parseHead(this.state.head);
+    const at = Math.max(0, Math.min(layers * heads - 1, layer * heads + head + by));
+    this.set({ head: headName(Math.floor(at / heads), at % heads) });
+  }
+
+  // Answers
+
+  /** Columns and panels for the models of the state. */
+  build() {
+    const ids = [this.state.model, this.state.second].filter((id) => id !== null);
+    const models = ids.map((id) => this.data.models.find((model) => model.id === id));
+    this.columns = models.map((model) => {
+      if (!this.engines.has(model.id)) this.engines.set(model.id, this.makeEngine(model));
+      return new Column(model, this.engines.get(model.id));
+    });
+    if (!hasHead(models[0], this.state.head)) this.state = { ...this.state, head: headName(models[0].layers - 1, 0) };
+    for (const panel of this.drawn ?? []) panel.resize?.disconnect();
+    const each = (Panel) => this.columns.map((column) => new Panel(this, column));
+    const groups = { stages: each(Stage), middle: [each(Heads), [new Controls(this)], each(Next)].flat(), lenses: each(Lens) };
+    this.drawn = Object.values(groups).flat();
+    for (const panel of this.drawn) if (panel.column) this.addSaving(panel);
+    this.panels.replaceChildren(...Object.entries(groups).map(([name, panels]) => element("div", { class: name }, ...panels.map((panel) => panel.node))));
+    this.panels.classList.toggle("two", this.columns.length > 1);
+    this.key0 = null;
+  }
+
+  addSaving(panel) {
+    const save = (kind) =>
+      element("button", {
+        class: "quiet",
+        text: kind,
+        title: `Save this picture as ${kind}`,
+        attributes: { type: "button" },
+        on: { click: () => this.save(panel, kind) },
+      });
+    panel.card.head.lastElementChild.append(element("span", { class: "saving" }, save("SVG"), save("PNG")));
+  }
+
+  async save(panel, kind) {
+    const name = `${panel.column.model.id}-${panel.node.classList[1]}.${kind.toLowerCase()}`;
+    const svg = drawSvg(panel.node, `${panel.card.heading.textContent}: ${this.state.text}`);
+    download(kind === "SVG" ? new Blob([svg], { type: "image/svg+xml" }) : await drawPng(svg), name);
+  }
+
+  /** Runs the models for the newest state; a call during a run is remembered, older states are skipped. */
+  async refresh() {
+    if (this.running) {
+      this.again = true;
+      return;
+    }
+    this.running = true;
+    this.root.dataset.state = "busy";
+    do {
+      this.again = false;
+      const notices = [...(this.foreign ?? [])];
+      for (const column of [...this.columns]) {
+        try {
+          const refused = await this.answer(column);
+          if (refused) notices.push(refused);
+        } catch (error) {
+          notices.push(error instanceof Error ? error.message : String(error));
+        }
+      }
+      if (this.again) continue;
+      this.toolbar.say(notices.join(" "));
+      this.draw(ALL);
+    } while (this.again);
+    this.running = false;
+    this.root.dataset.state = "ready";
+  }
+
+  /** Brings a column up to the state; returns one line where the text is refused. */
+  async answer(column) {
+    const { model, engine } = column;
+    const { text, edits } = this.state;
+    const { ids, strings } = await engine.tokenize(text);
+    const tokens = Int32Array.from(model.bos === null ? ids : [model.bos, ...ids]);
+    if (tokens.length > model.n_ctx) {
+      return `${model.name} reads ${model.n_ctx} tokens and the text has ${tokens.length}: shorten it. The last text that fitted is shown.`;
+    }
+    const step = this.nearestStep(model);
+    const fitted = fitEdits(edits, model);
+    if (!tokens.length) return "The text is empty.";
+    const basis = JSON.stringify([Array.from(tokens), step]);
+    const started = performance.now();
+    if (column.basis !== basis) {
+      const base = await engine.run(tokens, {}, step);
+      column.basis = basis;
+      column.base = base;
+      column.tokens = tokens;
+      column.texts = describeTokens(tokens, strings, model.bos);
+      column.answers = await this.answersOf(engine, text);
+      column.baseLosses = tokenLosses(base.logits, tokens, model.vocab);
+    }
+    column.edits = fitted.edits;
+    column.problems = fitted.problems;
+    column.edited = Object.keys(fitted.edits).length > 0;
+    column.result = column.edited ? await engine.run(tokens, fitted.edits, step) : column.base;
+    column.losses = column.edited ? tokenLosses(column.result.logits, tokens, model.vocab) : column.baseLosses;
+    column.shift = patternShift(column.base.patterns, column.result.patterns, model.layers * model.heads, tokens.length);
+    column.milliseconds = performance.now() - started;
+    const { token, key } = this.state;
+    if (Math.max(token ?? 0, key ?? 0) >= tokens.length) this.state = { ...this.state, token: null, key: null };
+    return null;
+  }
+
+  /** The snapshot of a model whose training step is nearest to the one chosen; null for the final weights. */
+  nearestStep(model) {
+    const { step } = this.state;
+    if (step === null || model.snapshots.length < 2) return null;
+    return model.snapshots.reduce((a, b) => (Math.abs(b.step - step) < Math.abs(a.step - step) ? b : a)).step;
+  }
+
+  /** The first tokens of the case's two answers, where the text is a suite's. */
+  async answersOf(engine, text) {
+    const found = this.toolbar.caseOf(text);
+    const pairs = [["right", found?.answer], ["wrong", found?.foil]].filter(([, word]) => word);
+    const answers = [];
+    for (const [role, word] of pairs) {
+      const { ids } = await engine.tokenize(word);
+      if (ids.length) answers.push({ role, id: ids[0], label: word.trim() });
+    }
+    return answers.length === 2 && answers[0].id !== answers[1].id ? answers : [];
+  }
+
+  draw(names) {
+    const changes = new Set(names);
+    const started = performance.now();
+    if (changes.has("result")) this.toolbar.draw();
+    for (const panel of this.drawn) panel.draw(changes);
+    this.drawMilliseconds = performance.now() - started;
+  }
+
+  whenIdle(work) {
+    (globalThis.requestIdleCallback ?? setTimeout)(work);
+  }
+
+  // Copies
+
+  async copyLink() {
+    await this.copy("Link", location.href);
+  }
+
+  async copyPython() {
+    await this.copy("Python", this.python());
+  }
+
+  /** The lines of Python that compute what the first model shows. */
+  python() {
+    const { model } = this.columns[0];
+    const { layer, head } = parseHead(this.state.head);
+    const values = {
+      TEXT: JSON.stringify(this.state.text),
+      EDITS: pythonLiteral(fitEdits(this.state.edits, model).edits),
+      LAYER: String(layer),
+      HEAD: String(head),
+      STEP: String(this.nearestStep(model) ?? "None"),
+    };
+    return model.python.replace(/\{(TEXT|EDITS|LAYER|HEAD|STEP)\}/g, (_, name) => values[name]);
+  }
+
+  /** Copies a text, and shows it, so that it can be copied by hand where the browser forbids it. */
+  async copy(title, text) {
+    const area = element("textarea", { attributes: { readonly: "", rows: String(Math.min(16, text.split("\n").length + 1)) } });
+    area.value = text;
+    const note = element("p", { class: "hint" });
+    const close = element("button", { text: "Close", attributes: { type: "button" }, on: { click: () => dialog.close() } });
+    const dialog = element("dialog", { attributes: { "aria-label": title }, on: { close: () => dialog.remove() } }, element("h2", { text: title }), note, area, close);
+    this.root.append(dialog);
+    dialog.showModal();
+    area.select();
+    const copied = await navigator.clipboard.writeText(text).then(() => true, () => false);
+    note.textContent = copied ? "Copied." : "Press Ctrl+C to copy it.";
+  }
+}
+
+/** What the page writes for each token: its label, its full text, and whether a space stands before it. */
+function describeTokens(tokens, strings, bos) {
+  return Array.from(tokens, (id, at) => {
+    const text = strings[id] ?? `#${id}`;
+    if (at === 0 && id === bos) return { label: "start", title: text, quoted: "the start", spaced: true, start: true };
+    const label = text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
+    return { label: label.replace(/^ (?=.)/, "") || "∅", title: text, quoted: `“${label.trim() || label}”`, spaced: label.startsWith(" ") };
+  });
+}
