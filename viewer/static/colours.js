@@ -45,7 +45,7 @@ export function paintPattern(canvas, packed, after, start, length, before = null
     canvas.width = length;
     canvas.height = length;
   }
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true }); // kept by the processor: it only takes pixels
   const image = context.createImageData(length, length);
   const pixels = new Uint32Array(image.data.buffer);
   for (let q = 0; q < length; q++)

@@ -1,10 +1,10 @@
 /** What can be changed: the chosen head, whole streams, mixing matrices and Canon layers. Shared by all models shown. */
 
 import { card, element, segments, setText } from "./dom.js";
-import { ALPHA, PLACES, SCALE, hasHead, parseHead, setHead, setPlaces, setStream } from "./edits.js";
+import { ALPHA, PLACES, SCALE, hasHead, parseHead, placesOf, setHead, setPlaces, setStream, streamsOf } from "./edits.js";
 
-const STREAM_CHOICES = [["", "on"], ["unembed", "off for the unembedding"], ["everywhere", "off everywhere"]];
-const PLACE_LABELS = { mixing: "Mixing matrices", h_res: "Stream mixing H_res", canon: "Canon layers" };
+const STREAM_CHOICES = [["", "on"], ["unembedding", "off for the unembedding"], ["everywhere", "off everywhere"]];
+const PLACE_LABELS = { mixing: "Mixing matrices", h_res: "Stream mixing", canon: "Canon layers" };
 
 export class Controls {
   constructor(view) {
@@ -39,25 +39,28 @@ export class Controls {
     const { view } = this;
     const models = view.columns.map((column) => column.model);
     this.selects = [];
-    const streams = [...new Set(models.flatMap((model) => (model.controls.streams === true ? model.streams : [])))];
+    const streams = [...new Set(models.flatMap((model) => (model.controls.streams === true ? streamsOf(model) : [])))];
     const rows = [];
     for (const stream of streams) {
-      const select = choice(STREAM_CHOICES, (value) => view.setEdits(setStream(view.state.edits, stream, value)));
-      this.selects.push([select, (edits) => Object.keys(edits.streams?.[stream] ?? {})[0] ?? ""]);
+      const select = choice(STREAM_CHOICES, (value) => view.setEdits(setStream(view.state.edits, stream, value || null)));
+      this.selects.push([select, (edits) => edits.streams?.[stream] ?? ""]);
       rows.push(row(`${stream} stream`, select).node);
     }
     if (!streams.length) rows.push(unavailable("Streams", reasonOf("streams", models)));
     for (const part of Object.keys(PLACES)) {
-      const places = [...new Set(models.flatMap((model) => (model.controls[part] === true ? model[part] : [])))];
+      const places = [...new Set(models.flatMap((model) => (model.controls[part] === true ? placesOf(model, part) : [])))];
       if (!places.length) {
         rows.push(unavailable(PLACE_LABELS[part], reasonOf(part, models)));
         continue;
       }
-      const word = PLACES[part] === "off" ? "off" : "identity";
+      const word = PLACES[part];
       const options = [["", "as trained"], ["all", `${word} everywhere`], ...places.map((place) => [place, `${word} in ${place}`])];
-      const select = choice(options, (value) => view.setEdits(setPlaces(view.state.edits, part, value || null)));
+      const select = choice(options, (value) => {
+        const off = value === "all" ? places : value ? [value] : [];
+        view.setEdits(setPlaces(view.state.edits, part, off));
+      });
       select.append(element("option", { text: "several places", attributes: { value: "several", disabled: "", hidden: "" } }));
-      this.selects.push([select, (edits) => placeOf(edits[part])]);
+      this.selects.push([select, (edits) => placeOf(edits[part] ?? [], places)]);
       rows.push(row(PLACE_LABELS[part], select).node);
     }
     this.whole.replaceChildren(element("div", { class: "group-title" }, element("h3", { text: "The whole model" })), ...rows);
@@ -94,11 +97,9 @@ function reasonOf(name, models) {
   return models.some((model) => model.controls[name] === true) ? null : String(models[0].controls[name] ?? "not in this model");
 }
 
-function placeOf(value) {
-  if (value === undefined) return "";
-  if (typeof value === "string") return "all";
-  const places = Object.keys(value);
-  return places.length === 1 ? places[0] : "several";
+function placeOf(off, places) {
+  if (off.length < 2) return off[0] ?? "";
+  return off.length === places.length ? "all" : "several";
 }
 
 function row(label, control) {

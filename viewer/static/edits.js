@@ -1,19 +1,24 @@
 /**
  * The state of all controls as JSON, the same that every instrument takes by `--edit FILE.json`:
- * {"heads": {"L2.H3": {"scale": 0, "alpha": 4, "gate": "open"|"shut"}}, "streams": {"token": {"unembed": 0, "everywhere": 0}},
- *  "mixing": "identity" | {"L3.attn": "identity"}, "h_res": the same, "canon": "off" | {"L0": "off"}}.
+ * {"heads": {"L2.H3": {"scale": 0, "alpha": 4, "gate": "open"|"shut"}}, "streams": {"token": "unembedding"|"everywhere"},
+ *  "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"]}.
  * Only what differs from the model as trained is in it. Needs no browser.
  */
 
 export const SCALE = [-1, 2];
 export const ALPHA = [1, 16];
-const GATES = ["open", "shut"];
-const READERS = ["unembed", "everywhere"];
-/** The controls of whole layers: what switches them, and what an edit says of them. */
+const GATES = { open: 1, shut: 0 };
+const REACH = { unembedding: "stream_unembed", everywhere: "stream_all" };
+/** The controls of whole layers, and what switching one off does. */
 export const PLACES = { mixing: "identity", h_res: "identity", canon: "off" };
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const within = (value, [low, high]) => typeof value === "number" && value >= low && value <= high;
+const VALID = {
+  scale: (value) => within(value, SCALE),
+  alpha: (value) => within(value, ALPHA),
+  gate: (value) => typeof value === "string" && Object.hasOwn(GATES, value),
+};
 
 /** The layer and index of "L2.H3", or null. */
 export function parseHead(name) {
@@ -29,52 +34,49 @@ export function hasHead(model, name) {
   return at !== null && at.layer < model.layers && at.head < model.heads;
 }
 
+const inputOf = (model, name) => model.inputs.find((input) => input.name === name);
+
+/** The streams that a model can switch off. */
+export const streamsOf = (model) => inputOf(model, "stream_all")?.labels[0] ?? [];
+
+/** The places of a control of whole layers, such as "L3.v". */
+export function placesOf(model, part) {
+  const [layers, names] = inputOf(model, part)?.labels ?? [[], []];
+  return layers.flatMap((layer) => names.map((name) => `${layer}.${name}`));
+}
+
 /**
- * The part of the edits that a model has: unknown keys, foreign heads and controls it lacks are left out, and named.
+ * The part of the edits that a model can take: the rest is left out, and named.
  * @returns {{edits: Object, problems: string[]}}
  */
 export function fitEdits(edits, model) {
   const fitting = {};
   const problems = [];
-  const keep = (path, value, allowed, problem) => {
-    if (allowed !== true) {
-      problems.push(`${path.join(" ")}: ${problem ?? allowed}`);
-      return;
+  const refuse = (path, why) => problems.push(`${path}: ${why}`);
+  const entries = (part) => (isObject(edits[part]) ? Object.entries(edits[part]) : []);
+  for (const [head, settings] of entries("heads"))
+    for (const [name, value] of Object.entries(isObject(settings) ? settings : {})) {
+      const path = `${head} ${name}`;
+      if (!Object.hasOwn(VALID, name) || !VALID[name](value)) refuse(path, "not a value of this control");
+      else if (!hasHead(model, head)) refuse(path, `${model.name} has no such head`);
+      else if (model.controls[name] !== true) refuse(path, model.controls[name]);
+      else ((fitting.heads ??= {})[head] ??= {})[name] = value;
     }
-    let place = fitting;
-    for (const key of path.slice(0, -1)) place = place[key] ??= {};
-    place[path.at(-1)] = value;
-  };
-  if (!isObject(edits)) return { edits: fitting, problems: ["the edits are no JSON object"] };
-  for (const [part, value] of Object.entries(edits)) {
-    if (part === "heads" && isObject(value)) {
-      for (const [head, settings] of Object.entries(value)) {
-        for (const [name, number] of Object.entries(isObject(settings) ? settings : {})) {
-          const valid =
-            name === "scale" ? within(number, SCALE) : name === "alpha" ? within(number, ALPHA) : name === "gate" && GATES.includes(number);
-          const allowed = hasHead(model, head) ? model.controls[name] : `${model.name} has no such head`;
-          keep(["heads", head, name], number, valid ? allowed : false, valid ? undefined : "not a value of this control");
-        }
-      }
-    } else if (part === "streams" && isObject(value)) {
-      for (const [stream, settings] of Object.entries(value)) {
-        for (const [reader, number] of Object.entries(isObject(settings) ? settings : {})) {
-          const valid = READERS.includes(reader) && number === 0;
-          const allowed = model.streams.includes(stream) ? model.controls.streams : `${model.name} has no such stream`;
-          keep(["streams", stream, reader], 0, valid ? allowed : false, valid ? undefined : "not a value of this control");
-        }
-      }
-    } else if (Object.hasOwn(PLACES, part)) {
-      const word = PLACES[part];
-      if (value === word) keep([part], word, model.controls[part]);
-      else
-        for (const [place, given] of Object.entries(isObject(value) ? value : {})) {
-          const known = (model[part] ?? []).includes(place) && given === word;
-          keep([part, place], word, known ? model.controls[part] : false, known ? undefined : "no such place");
-        }
-    } else problems.push(`${part}: no such control`);
+  for (const [stream, reach] of entries("streams")) {
+    if (!Object.hasOwn(REACH, reach)) refuse(`${stream} stream`, "not a value of this control");
+    else if (model.controls.streams !== true) refuse(`${stream} stream`, model.controls.streams);
+    else if (!streamsOf(model).includes(stream)) refuse(`${stream} stream`, `${model.name} has no such stream`);
+    else (fitting.streams ??= {})[stream] = reach;
   }
-  return { edits: fitting, problems };
+  for (const part of Object.keys(PLACES))
+    for (const place of Array.isArray(edits[part]) ? edits[part] : []) {
+      if (model.controls[part] !== true) refuse(part, model.controls[part]);
+      else if (!placesOf(model, part).includes(place)) refuse(`${part} ${place}`, `${model.name} has no such place`);
+      else (fitting[part] ??= []).push(place);
+    }
+  const known = ["heads", "streams", ...Object.keys(PLACES)];
+  for (const part of Object.keys(edits)) if (!known.includes(part)) refuse(part, "no such control");
+  return { edits: fitting, problems: [...new Set(problems)] };
 }
 
 /** The edits with one setting of a head changed; the value as trained (scale 1, alpha 1, no gate) removes it. */
@@ -83,15 +85,14 @@ export function setHead(edits, head, name, value) {
   return changed(edits, ["heads", head, name], value === asTrained ? undefined : value);
 }
 
-/** The edits with a stream's readers changed: null for as trained, "unembed" or "everywhere" for off. */
-export function setStream(edits, stream, reader) {
-  return changed(edits, ["streams", stream], reader ? { [reader]: 0 } : undefined);
+/** The edits with a stream on (null) or off for the "unembedding" or "everywhere". */
+export function setStream(edits, stream, reach) {
+  return changed(edits, ["streams", stream], reach ?? undefined);
 }
 
-/** The edits with a control of whole layers changed: null, "all" or the name of one place. */
-export function setPlaces(edits, part, place) {
-  const word = PLACES[part];
-  return changed(edits, [part], place === null ? undefined : place === "all" ? word : { [place]: word });
+/** The edits with the given places of a control of whole layers switched off. */
+export function setPlaces(edits, part, places) {
+  return changed(edits, [part], places.length ? places : undefined);
 }
 
 /** A copy in which the value at the path is set or, if undefined, removed with all that becomes empty. */
@@ -105,55 +106,49 @@ function changed(edits, path, value) {
   return copy;
 }
 
-/** One entry per edit: its label for people, and the edits without it. */
+/** One entry per edit: its label for people, and a function that gives the edits without it. */
 export function listEdits(edits) {
   const found = [];
   const add = (label, path) => found.push({ label, without: () => changed(edits, path, undefined) });
   for (const [head, settings] of Object.entries(edits.heads ?? {})) {
-    if (settings.scale !== undefined)
-      add(settings.scale === 0 ? `${head} off` : `${head} × ${settings.scale}`, ["heads", head, "scale"]);
-    if (settings.alpha !== undefined) add(`${head} sharper, α = ${settings.alpha}`, ["heads", head, "alpha"]);
-    if (settings.gate !== undefined) add(`${head} gate ${settings.gate}`, ["heads", head, "gate"]);
+    const { scale, alpha, gate } = settings;
+    if (scale !== undefined) add(scale === 0 ? `${head} off` : `${head} × ${scale}`, ["heads", head, "scale"]);
+    if (alpha !== undefined) add(`${head} sharpened, α = ${alpha}`, ["heads", head, "alpha"]);
+    if (gate !== undefined) add(`${head} gate ${gate}`, ["heads", head, "gate"]);
   }
-  for (const [stream, readers] of Object.entries(edits.streams ?? {}))
-    for (const reader of Object.keys(readers))
-      add(`${stream} stream off ${reader === "unembed" ? "for the unembedding" : "everywhere"}`, ["streams", stream, reader]);
-  for (const [part, label] of [["mixing", "mixing = identity"], ["h_res", "H_res = identity"], ["canon", "Canon off"]]) {
-    if (typeof edits[part] === "string") add(label, [part]);
-    else for (const place of Object.keys(edits[part] ?? {})) add(`${label} in ${place}`, [part, place]);
+  for (const [stream, reach] of Object.entries(edits.streams ?? {}))
+    add(`${stream} stream off ${reach === "everywhere" ? reach : "for the unembedding"}`, ["streams", stream]);
+  const labels = { mixing: "Mixing = identity", h_res: "H_res = identity", canon: "Canon off" };
+  for (const [part, label] of Object.entries(labels)) {
+    const places = edits[part] ?? [];
+    if (places.length) add(`${label} in ${places.length > 2 ? `${places.length} places` : places.join(", ")}`, [part]);
   }
   return found;
 }
 
 /**
- * The graph's inputs for these edits. Rows of mixing, h_res and canon follow the places that the model lists.
+ * The graph's inputs for these edits, which fit the model.
  * @returns {Object<string, {data: Float32Array, dims: number[]}>}
  */
 export function graphInputs(edits, model) {
   const inputs = {};
-  for (const [name, { shape, neutral }] of Object.entries(model.inputs))
+  for (const { name, shape, neutral } of model.inputs)
     inputs[name] = { data: new Float32Array(shape.reduce((a, b) => a * b, 1)).fill(neutral), dims: shape };
-  for (const [name, settings] of Object.entries(edits.heads ?? {})) {
-    const { layer, head } = parseHead(name);
-    const at = layer * model.heads + head;
-    if (settings.scale !== undefined) inputs.head_scale.data[at] = settings.scale;
-    if (settings.alpha !== undefined) inputs.alpha.data[at] = settings.alpha;
-    if (settings.gate !== undefined) {
-      inputs.gate_keep.data[at] = 0;
-      inputs.gate_force.data[at] = settings.gate === "open" ? 1 : 0;
+  const put = (name, labels, value) => {
+    const axes = inputOf(model, name).labels;
+    const at = labels.reduce((index, label, axis) => index * axes[axis].length + axes[axis].indexOf(label), 0);
+    inputs[name].data[at] = value;
+  };
+  for (const [name, { scale, alpha, gate }] of Object.entries(edits.heads ?? {})) {
+    const labels = name.split(".");
+    if (scale !== undefined) put("head_scale", labels, scale);
+    if (alpha !== undefined) put("alpha", labels, alpha);
+    if (gate !== undefined) {
+      put("gate_keep", labels, 0);
+      put("gate_force", labels, GATES[gate]);
     }
   }
-  for (const [stream, readers] of Object.entries(edits.streams ?? {}))
-    for (const reader of Object.keys(readers))
-      inputs[reader === "unembed" ? "stream_unembed" : "stream_all"].data[model.streams.indexOf(stream)] = 0;
-  for (const [part, input] of [["mixing", "mix"], ["h_res", "h_res"], ["canon", "canon"]]) {
-    const places = model[part] ?? [];
-    const off = typeof edits[part] === "string" ? places : Object.keys(edits[part] ?? {});
-    const switched = model.inputs[input]?.neutral === 0 ? 1 : 0;
-    for (const place of off) inputs[input].data[places.indexOf(place)] = switched;
-  }
+  for (const [stream, reach] of Object.entries(edits.streams ?? {})) put(REACH[reach], [stream], 0);
+  for (const part of Object.keys(PLACES)) for (const place of edits[part] ?? []) put(part, place.split("."), 0);
   return inputs;
 }
-
-/** The edits as a literal of Python: JSON of strings and numbers is one. */
-export const pythonLiteral = (value) => JSON.stringify(value).replaceAll('":', '": ').replaceAll(',"', ', "');

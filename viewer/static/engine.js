@@ -1,7 +1,7 @@
 /**
- * Who runs the model. Every host gives the same: `tokenize(text) -> {ids, strings}` and
- * `run(tokens, edits) -> {logits [T, V], patterns [L, H, T, T], gates [L, H, T] or null, lens()}`,
- * where `lens()` resolves to {ids, p} [L + 1, S, T, 5], or to null where the model has none.
+ * Who runs the model. Every host gives the same: `tokenize(text) -> ids` and
+ * `run(tokens, edits, step) -> {logits [T, V], patterns [L, H, T, T], gates [L, H, T] or null, lens(stream)}`,
+ * where `lens(stream)` resolves to {ids, p} [L + 1, T, 5]: the logit lens of that stream, in the same pass.
  */
 
 import { graphInputs } from "./edits.js";
@@ -33,7 +33,7 @@ function runtime() {
 
 /** An engine in the page itself: the exported graph of a model or of one of its snapshots. */
 export function pageEngine(model) {
-  const tokenizer = makeTokenizer(model.tokenizer);
+  const tokenizer = makeTokenizer(JSON.parse(model.tokenizer.json));
   const sessions = new Map();
   const session = (blob) => {
     if (!sessions.has(blob))
@@ -41,55 +41,61 @@ export function pageEngine(model) {
     return sessions.get(blob);
   };
 
-  async function run(tokens, edits, step = null) {
+  async function outputsOf(tokens, edits, step, rows) {
     const snapshot = model.snapshots.find((s) => s.step === step) ?? model;
     const [ort, graph] = await Promise.all([runtime(), session(snapshot.blob)]);
-    const feeds = { tokens: new ort.Tensor("int64", BigInt64Array.from(tokens, BigInt), [1, tokens.length]) };
+    const integers = (values, dims) => new ort.Tensor("int64", BigInt64Array.from(values, BigInt), dims);
+    const feeds = { tokens: integers(tokens, [1, tokens.length]), lens_at: integers(rows, [rows.length]) };
     for (const [name, { data, dims }] of Object.entries(graphInputs(edits, model)))
       feeds[name] = new ort.Tensor("float32", data, dims);
-    const outputs = await graph.run(feeds);
-    const lens = async () => {
-      if (outputs.lens_ids) return { ids: Int32Array.from(outputs.lens_ids.data, Number), p: outputs.lens_p.data };
-      const blob = snapshot.lens_blob ?? model.lens_blob;
-      if (!blob || !outputs.readout) return null;
-      const states = outputs.readout;
-      const width = states.dims.at(-1);
-      const input = new ort.Tensor("float32", states.data, [states.data.length / width, width]);
-      const { ids, p } = await (await session(blob)).run({ states: input });
-      return { ids: Int32Array.from(ids.data, Number), p: p.data };
-    };
-    return { logits: outputs.logits.data, patterns: outputs.patterns.data, gates: outputs.gates?.data ?? null, lens };
+    return graph.run(feeds);
   }
 
-  const strings = tokenizer.strings;
-  return { strings, run, tokenize: async (text) => ({ ids: tokenizer.encode(text), strings }) };
+  async function run(tokens, edits, step = null) {
+    const { logits, patterns, gates } = await outputsOf(tokens, edits, step, [0, 0]);
+    const lens = async (stream) => {
+      const found = await outputsOf(tokens, edits, step, lensRows(model, tokens.length, stream));
+      return { ids: found.lens_ids.data, p: found.lens_p.data };
+    };
+    return { logits: logits.data, patterns: patterns.data, gates: gates?.data ?? null, lens };
+  }
+
+  return { run, tokenize: async (text) => tokenizer.encode(text) };
 }
 
-/** Arrays of an answer: a JSON header whose length comes first, then raw little-endian numbers. */
+/** The rows of [L + 1, S, T] that hold one stream. */
+function lensRows(model, length, stream) {
+  const rows = [];
+  for (let layer = 0; layer <= model.layers; layer++)
+    for (let t = 0; t < length; t++) rows.push((layer * model.streams.length + stream) * length + t);
+  return rows;
+}
+
+/** Arrays of an answer, by name: a JSON header whose length comes first, then raw little-endian numbers. */
 export function readArrays(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const { arrays } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  return answer(arrays, buffer, 4 + length);
-}
-
-function answer(arrays, buffer, start) {
   const found = {};
   for (const { name, dtype, shape, offset } of arrays) {
     const Kind = dtype === "int32" ? Int32Array : Float32Array;
-    found[name] = new Kind(buffer, start + offset, shape.reduce((a, b) => a * b, 1));
+    found[name] = new Kind(buffer, 4 + length + offset, shape.reduce((a, b) => a * b, 1));
   }
-  const lens = found.lens_ids ? { ids: found.lens_ids, p: found.lens_p } : null;
-  return { logits: found.logits, patterns: found.patterns, gates: found.gates ?? null, lens: async () => lens };
+  return found;
 }
 
 /** An engine at the other end of `ask(path, question) -> ArrayBuffer | object`: a server or a notebook's kernel. */
 export function remoteEngine(model, ask) {
-  const strings = model.tokenizer ? makeTokenizer(model.tokenizer).strings : model.tokens;
   return {
-    strings,
-    tokenize: async (text) => ({ ids: (await ask("tokenize", { model: model.id, text })).ids, strings }),
-    run: async (tokens, edits, step = null) =>
-      readArrays(await ask("run", { model: model.id, step, tokens: Array.from(tokens), edits })),
+    tokenize: async (text) => (await ask("tokenize", { model: model.id, text })).ids,
+    run: async (tokens, edits, step = null) => {
+      const question = { model: model.id, step, tokens: Array.from(tokens), edits };
+      const { logits, patterns, gates = null } = readArrays(await ask("run", question));
+      const lens = async (stream) => {
+        const found = readArrays(await ask("lens", { ...question, stream }));
+        return { ids: found.lens_ids, p: found.lens_p };
+      };
+      return { logits, patterns, gates, lens };
+    },
   };
 }
 

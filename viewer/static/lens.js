@@ -11,8 +11,7 @@ export class Lens {
   constructor(view, column) {
     this.view = view;
     this.column = column;
-    const { lens } = column.model;
-    this.streams = Array.isArray(lens) ? lens : [];
+    this.streams = column.model.streams;
     this.modes = segments("Stream", this.streams.map((name) => [name, name]), (value) => view.set({ lens: value }));
     const title = view.columns.length > 1 ? `Logit lens of ${column.model.name}` : "Logit lens";
     const hint = "What the model would predict next if it stopped after this layer, read from one stream. Hover for five.";
@@ -24,9 +23,10 @@ export class Lens {
         click: (event) => this.lock(event),
       },
     });
-    this.card.body.append(element("div", { class: "scroll" }, this.table));
+    this.scroll = element("div", { class: "scroll", on: { scroll: () => this.cue() } }, this.table);
+    this.card.body.append(this.scroll);
+    if (column.model.no_lens) this.card.body.replaceChildren(element("p", { class: "reason", text: column.model.no_lens }));
     this.node = this.card.node;
-    if (!this.streams.length) this.card.body.replaceChildren(element("p", { class: "reason", text: String(lens) }));
   }
 
   at(event) {
@@ -42,7 +42,7 @@ export class Lens {
     const name = at.row ? `after layer ${at.row - 1}` : "embedding";
     this.view.tip.show(at.cell, [
       element("p", { class: "lead", text: `${this.column.texts[at.token].label} · ${name} · ${this.stream()}` }),
-      probabilityRows(entries, this.column.engine.strings),
+      probabilityRows(entries, this.column.model.tokenizer.pieces),
     ]);
     return undefined;
   }
@@ -63,37 +63,38 @@ export class Lens {
 
   entry(row, token, k) {
     const length = this.column.tokens.length;
-    const at = ((row * this.streams.length + this.streams.indexOf(this.stream())) * length + token) * KEPT + k;
+    const at = (row * length + token) * KEPT + k;
     return { id: this.found.ids[at], p: this.found.p[at] };
   }
 
   /** Reads the lens when the rest of the page is drawn, and only of the newest answer. */
   async read() {
-    const { result } = this.column;
-    if (!this.streams.length || !result || this.asked === result) return;
-    this.asked = result;
-    const found = await result.lens();
-    if (this.column.result !== result || !found) return;
+    const { result, model } = this.column;
+    if (model.no_lens) return;
+    const stream = this.stream();
+    if (this.asked?.result === result && this.asked.stream === stream) return;
+    this.asked = { result, stream };
+    const found = await this.view.alone(() => result.lens(this.streams.indexOf(stream)));
+    if (this.asked.result !== result || this.asked.stream !== stream) return;
     this.found = found;
     this.drawTable();
   }
 
   draw(changes) {
-    if (!this.streams.length || !this.column.result) return;
+    if (!this.column.result) return;
     this.modes.draw(this.stream());
-    if (changes.has("result")) this.view.whenIdle(() => this.read());
-    else if (changes.has("view") && this.found) this.drawTable();
+    if (changes.has("result") || changes.has("view")) this.view.whenIdle(() => this.read());
     this.drawFocus();
   }
 
   drawTable() {
     const { column, view } = this;
     const length = column.tokens.length;
-    if (this.found.ids.length !== (column.model.layers + 1) * this.streams.length * length * KEPT) return;
+    if (this.found.ids.length !== (column.model.layers + 1) * length * KEPT) return;
     if (this.cells?.length !== (column.model.layers + 1) * length || this.texts !== column.texts) this.build(length);
     this.cells.forEach((cell, i) => {
       const { id, p } = this.entry(Math.floor(i / length), i % length, 0);
-      setText(cell, visible(column.engine.strings[id] ?? `#${id}`));
+      setText(cell, visible(column.model.tokenizer.pieces[id] ?? `#${id}`));
       cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.8));
       cell.classList.toggle("sure", p >= 0.55);
       cell.dataset.p = plain(p, 4);
@@ -114,6 +115,15 @@ export class Lens {
     }
     this.columns = heads;
     this.table.replaceChildren(...rows);
+    this.scroll.scrollLeft = this.scroll.scrollWidth; // the last token is what most people look at
+    this.cue();
+  }
+
+  /** Fades the side on which the table goes on. */
+  cue() {
+    const { scrollLeft, scrollWidth, clientWidth } = this.scroll;
+    this.scroll.classList.toggle("more-left", scrollLeft > 4);
+    this.scroll.classList.toggle("more-right", scrollLeft < scrollWidth - clientWidth - 4);
   }
 
   drawFocus() {

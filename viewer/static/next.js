@@ -1,7 +1,7 @@
 /** The next token at one position, before and after the edits; with a suite's case, its two answers first. */
 
 import { card, element, setText, visible } from "./dom.js";
-import { logProbability, plain, signed, topTokens } from "./numbers.js";
+import { logProbability, probability, signed, topTokens } from "./numbers.js";
 
 const ROWS = 8;
 
@@ -20,7 +20,7 @@ export class Next {
     if (!changes.has("result") && !changes.has("lock")) return;
     const { column, view } = this;
     if (!column.result) return;
-    const { base, result, edited, model, engine } = column;
+    const { base, result, edited, model } = column;
     const at = Math.min(view.state.token ?? Infinity, column.tokens.length - 1);
     const prefix = view.columns.length > 1 ? `${model.name} · ` : "";
     setText(this.card.heading, `${prefix}Next token after ${column.texts[at].quoted}`);
@@ -37,10 +37,10 @@ export class Next {
     this.list.replaceChildren(
       ...rows.map(({ id, before, after, role }) => {
         const bars = element("span", { class: "bars" }, bar("before", before / most), bar("after", after / most));
-        const name = element("span", { class: "name" }, element("span", { text: visible(engine.strings[id] ?? `#${id}`) }));
+        const name = element("span", { class: "name" }, element("span", { text: visible(model.tokenizer.pieces[id] ?? `#${id}`) }));
         if (role) name.append(element("span", { class: `role ${role}`, text: role }));
-        const value = edited ? `${plain(before, 3)} → ${plain(after, 3)}` : plain(before, 3);
-        return element("li", { class: edited ? "changed" : "", data: { id: String(id) } }, name, bars, element("span", { class: "value", text: value }));
+        const value = edited ? `${probability(before)} → ${probability(after)}` : probability(before);
+        return element("li", { class: edited ? "changed" : "", data: { id: String(id), before: String(before), after: String(after) } }, name, bars, element("span", { class: "value", text: value }));
       }),
     );
     this.verdict.hidden = answers.length < 2;

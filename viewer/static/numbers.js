@@ -63,7 +63,13 @@ export function plain(value, digits = 2) {
   return (Object.is(value, -0) ? 0 : value).toFixed(digits).replace(/^(-?)0\./, "$1.").replace("-", "−");
 }
 
+/** A probability; one that would be printed as 0 is "<.001". */
+export function probability(p, digits = 3) {
+  const least = 10 ** -digits;
+  return p > 0 && p < least / 2 ? `<${plain(least, digits)}` : plain(p, digits);
+}
+
 export function signed(value, digits = 2) {
-  const text = plain(value, digits);
-  return value > 0 && Number(value.toFixed(digits)) > 0 ? `+${text}` : text;
+  const rounded = Number(value.toFixed(digits));
+  return rounded > 0 ? `+${plain(rounded, digits)}` : plain(rounded, digits);
 }

@@ -3,9 +3,12 @@
 import { card, element, segments, setText, svgElement, visible } from "./dom.js";
 import { colourAt, paintPattern } from "./colours.js";
 import { parseHead } from "./edits.js";
-import { meanLoss, plain, signed, topTokens } from "./numbers.js";
+import { meanLoss, plain, probability, signed, topTokens } from "./numbers.js";
 
 const FULL_LOSS = 8; // nats at which the tint is full
+const MOVED = 0.05; // a weight that changed by more is drawn as it was, dashed
+const NOTED = 0.05; // nats: smaller changes of a token's loss are not written below it
+const SMALLEST = 0.7; // the sentence is shrunk to one row if that leaves at least this share of its size
 const HINTS = {
   lines: "Lines run from a token to the earlier tokens that this head attends to. Thicker is more attention.",
   matrix: "A row is the token that looks, a column the token it looks at. Darker is more attention.",
@@ -79,7 +82,7 @@ export class Stage {
       rows.push(element("p", { text: `Loss ${plain(after)} nats${change}` }));
     }
     rows.push(element("p", { class: "lead", text: `Next after ${texts[at].label}` }));
-    rows.push(probabilityRows(topTokens(result.logits, at, model.vocab, 5), column.engine.strings));
+    rows.push(probabilityRows(topTokens(result.logits, at, model.vocab, 5), column.model.tokenizer.pieces));
     this.view.tip.show(anchor, rows);
   }
 
@@ -130,44 +133,60 @@ export class Stage {
       const loss = losses[at];
       const change = loss - baseLosses[at];
       word.style.setProperty("--tint", at ? colourAt(view.colours.loss, Math.min(1, loss / FULL_LOSS) * 0.75) : "transparent");
-      setText(number, at === 0 ? "" : edited ? signed(change, 1) : plain(loss, 1));
-      const size = Math.abs(change);
-      number.className = `number${edited && size >= 0.05 ? (change > 0 ? " worse" : " better") : ""}${edited && size >= 0.5 ? " large" : ""}`;
+      const size = edited ? Math.abs(change) : 0;
+      setText(number, at === 0 || (edited && size < NOTED) ? "" : edited ? signed(change, 1) : plain(loss, 1));
+      number.className = `number${size < NOTED ? "" : change > 0 ? " worse" : " better"}${size >= 0.5 ? " large" : ""}`;
     });
     const [before, after] = [meanLoss(baseLosses), meanLoss(losses)];
     const parts = Number.isFinite(after)
       ? edited
-        ? `Mean loss ${plain(before, 3)} → ${plain(after, 3)} nats (${signed(after - before, 3)}). Below each token: the change of its loss.`
-        : `Mean loss ${plain(after, 3)} nats. Below each token: its loss, also as its tint.`
+        ? `Mean loss ${plain(before, 3)} → ${plain(after, 3)} nats (${signed(after - before, 3)}). Below a token: the change of its loss, from ${plain(NOTED)} on.`
+        : `Mean loss ${plain(after, 3)} nats. The tint of a token, and the number below it, is its loss.`
       : "";
     setText(this.score, parts);
+  }
+
+  /** Shrinks the words where that puts the whole sentence on one row. */
+  fit() {
+    const room = this.strip.clientWidth - 2;
+    const set = (share) => this.strip.style.setProperty("--fit", share.toFixed(3));
+    let share = 1;
+    set(share);
+    this.words.style.flexWrap = "nowrap";
+    for (let tries = 0; tries < 4 && share >= SMALLEST && this.words.scrollWidth > room; tries++) {
+      share *= 0.995 * (room / this.words.scrollWidth);
+      set(share);
+    }
+    const fits = this.words.scrollWidth <= room;
+    this.words.style.flexWrap = "";
+    if (!fits || share < SMALLEST) set(1);
   }
 
   /** Gives the rows room for the lines and notes where every token stands. */
   place() {
     if (!this.tokens.length) return;
-    const first = this.tokens.map(({ node }) => node.offsetTop);
-    const rows = new Set(first).size;
+    this.fit();
+    const rows = new Set(this.tokens.map(({ node }) => node.offsetTop)).size;
     const gap = this.view.state.view === "matrix" ? 10 : rows === 1 ? 132 : rows === 2 ? 78 : 54;
     this.strip.style.setProperty("--gap", `${gap}px`);
+    const tops = [...new Set(this.tokens.map(({ node }) => node.offsetTop))];
     this.gap = gap;
     this.boxes = this.tokens.map(({ node, word }) => ({
-      x: node.offsetLeft + word.offsetLeft + word.offsetWidth / 2,
-      top: node.offsetTop + word.offsetTop,
+      x: word.offsetLeft + word.offsetWidth / 2,
+      top: word.offsetTop,
       bottom: node.offsetTop + node.offsetHeight,
-      row: node.offsetTop,
-      width: word.offsetWidth,
+      row: tops.indexOf(node.offsetTop),
     }));
   }
 
   /** The pattern of the head shown, after the edits: weight(query, key). */
-  weights() {
+  weights(answer = this.column.result) {
     const { column, view } = this;
     const at = parseHead(view.shownHead());
     if (at.layer >= column.model.layers || at.head >= column.model.heads) return null;
     const length = column.tokens.length;
     const start = (at.layer * column.model.heads + at.head) * length * length;
-    return (query, key) => column.result.patterns[start + query * length + key];
+    return (query, key) => answer.patterns[start + query * length + key];
   }
 
   drawLines() {
@@ -175,6 +194,7 @@ export class Stage {
     if (!column.result || !boxes || boxes.length !== column.tokens.length) return;
     const focus = view.focused();
     const weight = this.weights();
+    const before = column.edited ? this.weights(column.base) : null;
     const length = boxes.length;
     this.tokens.forEach(({ node }, t) => {
       const attended = focus && weight && t < focus.query ? weight(focus.query, t) : 0;
@@ -189,7 +209,9 @@ export class Stage {
     if (weight && view.state.view === "lines") {
       const add = (q, k, kind) => {
         const w = weight(q, k);
-        if (w >= (kind === "rest" ? 0.06 : 0.015)) drawn.push({ q, k, w, kind });
+        const was = before ? before(q, k) : w;
+        if (kind === "out" && q !== k && Math.abs(w - was) >= MOVED && was >= MOVED) drawn.push({ q, k, w: was, kind: "was" });
+        if (w >= (kind === "rest" ? 0.1 : 0.015)) drawn.push({ q, k, w, kind });
       };
       if (focus?.key !== null && focus) add(focus.query, focus.key, "out");
       else if (focus) {
@@ -197,21 +219,22 @@ export class Stage {
         for (let q = focus.query + 1; q < length; q++) add(q, focus.query, "in");
       } else for (let q = 0; q < length; q++) for (let k = 0; k <= q; k++) add(q, k, q === length - 1 ? "out" : "rest");
     }
-    const order = { rest: 0, in: 1, out: 2 };
+    const order = { rest: 0, in: 1, was: 2, out: 3 };
     drawn.sort((a, b) => order[a.kind] - order[b.kind] || a.w - b.w);
     const strongest = drawn.filter(({ kind, q, k, w }) => kind === "out" && q !== k && w >= 0.1).slice(-3);
     this.lines.replaceChildren(
       ...drawn.map((line) => this.line(line)),
       ...strongest.map(({ q, k, w }) => this.weightLabel(q, k, w)),
     );
-    this.drawStatus(focus, weight);
+    this.drawStatus(focus, weight, before);
   }
 
-  /** An arc within a row, a curve between rows, and a ring where a token attends to itself. */
+  /** A line of the kind "out", "in", "rest" or "was"; a ring where a token attends to itself. */
   line({ q, k, w, kind }) {
     const from = this.boxes[q];
     const to = this.boxes[k];
-    const look = { class: kind, "stroke-width": (0.6 + 7 * w).toFixed(2), "stroke-opacity": (0.22 + 0.78 * Math.sqrt(w)).toFixed(2) };
+    const [width, opacity] = kind === "rest" ? [0.5 + 4 * w, 0.15 + 0.4 * w] : [0.6 + 6 * w, 0.25 + 0.75 * Math.sqrt(w)];
+    const look = { class: kind, "stroke-width": width.toFixed(2), "stroke-opacity": opacity.toFixed(2) };
     if (q === k) return svgElement("circle", { ...look, cx: from.x, cy: from.top - 7, r: 4, "stroke-width": (0.6 + 2.5 * w).toFixed(2) });
     return svgElement("path", { ...look, d: this.curve(from, to) });
   }
@@ -220,14 +243,25 @@ export class Stage {
     return Math.min(this.gap - 14, 14 + Math.abs(from.x - to.x) * 0.2);
   }
 
+  /** An arc above a row, a curve between neighbouring rows, and a way round the rows between others. */
   curve(from, to) {
     const start = `M${from.x.toFixed(1)},${from.top - 2}`;
     if (from.row === to.row) {
       const h = (this.height(from, to) * 4) / 3;
       return `${start} C${from.x.toFixed(1)},${from.top - 2 - h} ${to.x.toFixed(1)},${to.top - 2 - h} ${to.x.toFixed(1)},${to.top - 2}`;
     }
-    const bend = Math.max(24, (from.top - to.bottom) * 0.5);
-    return `${start} C${from.x.toFixed(1)},${from.top - bend} ${to.x.toFixed(1)},${to.bottom + bend} ${to.x.toFixed(1)},${to.bottom + 1}`;
+    const end = `${to.x.toFixed(1)},${to.bottom + 1}`;
+    const rise = (this.gap - (to.bottom - to.top)) * 0.5 + 8;
+    if (from.row === to.row + 1)
+      return `${start} C${from.x.toFixed(1)},${from.top - rise - 10} ${to.x.toFixed(1)},${to.bottom + rise + 10} ${end}`;
+    const right = from.x + to.x > this.strip.clientWidth; // round the rows between, by the nearer margin
+    const margin = right ? this.strip.clientWidth + 3 : -3;
+    const near = right ? margin - 14 : margin + 14;
+    const [low, high] = [from.top - rise, to.bottom + rise];
+    return (
+      `${start} C${from.x.toFixed(1)},${low} ${from.x.toFixed(1)},${low} ${near},${low} Q${margin},${low} ${margin},${low - 12}` +
+      ` L${margin},${high + 12} Q${margin},${high} ${near},${high} C${to.x.toFixed(1)},${high} ${to.x.toFixed(1)},${high} ${end}`
+    );
   }
 
   weightLabel(q, k, w) {
@@ -240,7 +274,7 @@ export class Stage {
     return svgElement("text", { class: "weight", x: at.x.toFixed(1), y: at.y.toFixed(1), "text-anchor": "middle" }, plain(w));
   }
 
-  drawStatus(focus, weight) {
+  drawStatus(focus, weight, before) {
     if (!weight) {
       setText(this.status, "This model has no such head: choose another below.");
       return;
@@ -248,17 +282,19 @@ export class Stage {
     const { texts } = this.column;
     const query = focus?.query ?? texts.length - 1;
     const name = (t) => texts[t].quoted;
+    const was = (q, k) => (before && Math.abs(weight(q, k) - before(q, k)) >= 0.01 ? ` (was ${plain(before(q, k))})` : "");
     if (focus && focus.key !== null) {
-      setText(this.status, `${name(query)} attends to ${name(focus.key)}: ${plain(weight(query, focus.key), 3)}`);
+      setText(this.status, `${name(query)} attends to ${name(focus.key)}: ${plain(weight(query, focus.key), 3)}${was(query, focus.key)}`);
       return;
     }
-    const list = (indices, of) => {
-      const best = indices.map((t) => [t, of(t)]).filter(([, w]) => w >= 0.05).sort((a, b) => b[1] - a[1]).slice(0, 3);
-      return best.map(([t, w]) => `${name(t)} ${plain(w)}`).join(", ");
+    const list = (pairs, other) => {
+      const weighed = pairs.map(([q, k]) => ({ q, k, w: weight(q, k) })).filter(({ w }) => w >= 0.05);
+      const best = weighed.sort((a, b) => b.w - a.w).slice(0, 3);
+      return best.map((pair) => `${name(pair[other])} ${plain(pair.w)}${was(pair.q, pair.k)}`).join(", ");
     };
     const all = texts.map((_, t) => t);
-    const out = list(all.filter((t) => t <= query), (t) => weight(query, t));
-    const into = list(all.filter((t) => t > query), (t) => weight(t, query));
+    const out = list(all.filter((t) => t <= query).map((t) => [query, t]), "k");
+    const into = list(all.filter((t) => t > query).map((t) => [t, query]), "q");
     setText(this.status, `${name(query)} attends to ${out || "nothing much"}${into ? `. It is attended to by ${into}` : ""}.`);
   }
 }
@@ -271,7 +307,7 @@ export function probabilityRows(entries, strings) {
     ...entries.map(({ id, p }) => {
       const bar = element("span", { class: "bar" });
       bar.style.setProperty("--share", p.toFixed(4));
-      return element("li", {}, element("span", { class: "name", text: visible(strings[id] ?? `#${id}`) }), bar, element("span", { class: "value", text: plain(p) }));
+      return element("li", {}, element("span", { class: "name", text: visible(strings[id] ?? `#${id}`) }), bar, element("span", { class: "value", text: probability(p, 2) }));
     }),
   );
 }
@@ -291,8 +327,8 @@ class Matrix {
         },
       },
     });
-    this.row = element("div", { class: "band row" });
-    this.line = element("div", { class: "band line" });
+    this.row = element("div", { class: "band query" });
+    this.line = element("div", { class: "band key" });
     this.rows = element("div", { class: "labels rows" });
     this.heads = element("div", { class: "labels heads" });
     this.frame = element("div", { class: "frame" }, this.canvas, this.row, this.line);
@@ -322,7 +358,7 @@ class Matrix {
     const changing = view.state.grid === "change" && column.edited;
     const packed = changing ? view.colours.change : view.colours.pattern;
     paintPattern(this.canvas, packed, column.result.patterns, start, length, changing ? column.base.patterns : null);
-    const room = Math.min(560, (this.node.parentNode.clientWidth || 400) - 90);
+    const room = Math.min(440, (this.node.parentNode.clientWidth || 400) - 90);
     const size = Math.max(2, Math.min(24, Math.floor(room / length)));
     this.node.style.setProperty("--size", `${size}px`);
     this.node.style.setProperty("--count", String(length));

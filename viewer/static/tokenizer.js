@@ -1,4 +1,4 @@
-/** Byte-level BPE, as the library `tokenizers` does it: text to ids, and each id's text. Needs no browser. */
+/** Byte-level BPE, as the library `tokenizers` does it. Needs no browser. */
 
 // GPT-2's pattern. Unicode's white space, as in Rust: JavaScript's \s differs at U+0085 and U+FEFF.
 const PIECES =
@@ -12,31 +12,16 @@ function byteCharacters() {
 }
 
 /**
- * @param {{vocab: Object<string, number>, merges: Array<string|string[]>, added: Array<[string, number]>,
- *          add_prefix_space?: boolean}} source  the parts of a tokenizer.json that byte-level BPE needs
- * @returns {{encode: function(string): number[], strings: string[]}}
+ * @param {Object} file  a tokenizer.json of byte-level BPE without a normalizer
+ * @returns {{encode: function(string): number[]}}  text to ids, without special tokens around it
  */
-export function makeTokenizer(source) {
+export function makeTokenizer(file) {
   const characters = byteCharacters();
-  const bytes = new Map(characters.map((character, byte) => [character, byte]));
-  const vocab = new Map(Object.entries(source.vocab));
-  const added = new Map(source.added);
-  const ranks = new Map(source.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
+  const vocab = new Map(Object.entries(file.model.vocab));
+  const added = new Map(file.added_tokens.map(({ content, id }) => [content, id]));
+  const names = [...added.keys()].filter(Boolean).sort((a, b) => b.length - a.length);
+  const ranks = new Map(file.model.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
   const known = new Map();
-
-  const strings = [];
-  for (const [token, id] of vocab) strings[id] = decode(token);
-  for (const [token, id] of added) strings[id] = token;
-
-  /** The text of a token; bytes that are no whole character are written \xE2. */
-  function decode(token) {
-    const data = Uint8Array.from([...token], (character) => bytes.get(character) ?? 63);
-    try {
-      return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
-    } catch {
-      return Array.from(data, (b) => (b < 128 ? String.fromCharCode(b) : `\\x${b.toString(16).toUpperCase()}`)).join("");
-    }
-  }
 
   /** The ids of one piece: the pair that was learned first is merged first. */
   function merge(piece) {
@@ -61,10 +46,9 @@ export function makeTokenizer(source) {
 
   /** The text cut at added tokens such as <|endoftext|>, which are whole. */
   function* sections(text) {
-    const names = [...added.keys()].sort((a, b) => b.length - a.length);
     let start = 0;
     for (let at = 0; at < text.length; at++) {
-      const name = names.find((n) => n && text.startsWith(n, at));
+      const name = names.find((n) => text.startsWith(n, at));
       if (!name) continue;
       if (at > start) yield { text: text.slice(start, at) };
       yield { id: added.get(name) };
@@ -81,11 +65,11 @@ export function makeTokenizer(source) {
         ids.push(section.id);
         continue;
       }
-      const prefix = source.add_prefix_space && !/^\p{White_Space}/u.test(section.text) ? " " : "";
+      const prefix = file.pre_tokenizer.add_prefix_space && !/^\p{White_Space}/u.test(section.text) ? " " : "";
       for (const [piece] of (prefix + section.text).matchAll(PIECES)) ids.push(...merge(piece));
     }
     return ids;
   }
 
-  return { encode, strings };
+  return { encode };
 }

@@ -2,6 +2,7 @@
 
 import { element, setText } from "./dom.js";
 import { listEdits } from "./edits.js";
+import { meanLoss, plain, topTokens } from "./numbers.js";
 
 export class Toolbar {
   constructor(view) {
@@ -40,17 +41,19 @@ export class Toolbar {
   fillSuites() {
     this.cases = [];
     const empty = element("option", { text: "Sentences …", attributes: { value: "" } });
-    const groups = this.view.data.suites.map(({ title, name, cases }) => {
+    const groups = this.view.data.models[0].suites.map(({ name, cases }) => {
       const options = cases.map((entry) => element("option", { text: entry.text, attributes: { value: String(this.cases.push(entry) - 1) } }));
-      return element("optgroup", { attributes: { label: title ?? name } }, ...options);
+      return element("optgroup", { attributes: { label: name } }, ...options);
     });
     this.suites.replaceChildren(empty, ...groups);
     this.suites.hidden = !this.cases.length;
   }
 
-  /** The suite's case that the text is, or null. */
+  /** The suite's case that the text is, with the other of its pair; or null. */
   caseOf(text) {
-    return this.cases.find((entry) => entry.text === text) ?? this.cases.find((entry) => entry.other === text) ?? null;
+    const found = this.cases.find((entry) => entry.text === text);
+    const other = this.cases.find((entry) => found?.pair && entry.pair === found.pair && entry !== found);
+    return found ? { ...found, other } : null;
   }
 
   chooseCase() {
@@ -64,8 +67,12 @@ export class Toolbar {
     this.view.set({ step: step === snapshots.at(-1).step ? null : step });
   }
 
-  draw() {
+  draw(changes) {
     const { state, columns } = this.view;
+    if (!changes.has("result")) {
+      if (changes.has("lock")) this.drawChanges();
+      return;
+    }
     this.models.draw(state.model);
     this.second.draw(state.second ?? "", state.model);
     const { snapshots } = columns[0].model;
@@ -103,7 +110,27 @@ export class Toolbar {
     );
     const missing = this.view.columns.flatMap((column) => column.problems);
     const note = missing.length ? [element("span", { class: "quiet", text: missing[0] + (missing.length > 1 ? ` (and ${missing.length - 1} more)` : "") })] : [];
-    this.changes.replaceChildren(element("span", { class: "lead", text: "Changed" }), ...chips, ...note);
+    const sentence = element("p", { class: "lead", text: this.effect(entries) });
+    this.changes.replaceChildren(sentence, ...chips, ...note);
+  }
+
+  /** What the edits do, in one sentence: to the next token, and to the loss. */
+  effect(entries) {
+    const off = entries.length === 1 && / off$/.exec(entries[0].label);
+    const subject = off ? `Without ${entries[0].label.replace(/ off$/, "")}` : entries.length === 1 ? `With ${entries[0].label}` : `With these ${entries.length} changes`;
+    const several = this.view.columns.length > 1;
+    const parts = this.view.columns.filter((column) => column.result).map((column) => {
+      const { base, result, model } = column;
+      const at = Math.min(this.view.state.token ?? Infinity, column.tokens.length - 1);
+      const [before] = topTokens(base.logits, at, model.vocab, 1);
+      const [after] = topTokens(result.logits, at, model.vocab, 1);
+      const name = ({ id }) => `“${model.tokenizer.pieces[id].trim() || "a space"}”`;
+      const next = before.id === after.id ? `stays ${name(after)} (${plain(before.p)} → ${plain(after.p)})` : `becomes ${name(after)} instead of ${name(before)}`;
+      const change = meanLoss(column.losses) - meanLoss(column.baseLosses);
+      const loss = Math.abs(change) < 0.0005 ? "the loss stays" : `the loss ${change > 0 ? "rises" : "falls"} by ${plain(Math.abs(change), 3)} nats`;
+      return `the next token ${next} and ${loss}${several ? ` in ${model.name}` : ""}`;
+    });
+    return `${subject}, ${parts.join("; ")}.`;
   }
 
   say(text) {

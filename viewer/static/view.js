@@ -3,7 +3,7 @@
 import { readColours } from "./colours.js";
 import { Controls } from "./controls.js";
 import { element } from "./dom.js";
-import { fitEdits, hasHead, headName, parseHead, pythonLiteral, setHead } from "./edits.js";
+import { fitEdits, hasHead, headName, parseHead, setHead } from "./edits.js";
 import { Heads } from "./heads.js";
 import { Lens } from "./lens.js";
 import { Next } from "./next.js";
@@ -56,6 +56,8 @@ export class View {
     this.toolbar = new Toolbar(this);
     this.panels = element("div", { class: "panels" });
     root.append(this.toolbar.node, this.panels);
+    this.panels.hidden = true;
+    this.toolbar.say("Starting the model.");
     this.tip = new Tip(root);
     this.colours = readColours(root);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -71,9 +73,8 @@ export class View {
 
   firstState() {
     const { data } = this;
-    const cases = data.suites.flatMap((suite) => suite.cases);
-    const text = (cases.find((entry) => entry.shown) ?? cases[0])?.text ?? "Lily had a red ball. She";
     const model = data.models[0];
+    const text = model.suites[0]?.cases[0]?.text ?? "Lily had a red ball. She";
     const head = headName(model.layers - 1, 0);
     const state = { text, model: model.id, second: null, step: null, head, token: null, key: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
     return { ...state, ...data.state };
@@ -134,7 +135,7 @@ export class View {
   swapCase() {
     const { text } = this.state;
     const found = this.toolbar.caseOf(text);
-    if (found?.other) this.set({ text: found.text === text ? found.other : found.text, token: null, key: null });
+    if (found?.other) this.set({ text: found.other.text, token: null, key: null });
   }
 
   toggleHead() {
@@ -275,29 +276,29 @@ export class View {
   async answer(column) {
     const { model, engine } = column;
     const { text, edits } = this.state;
-    const { ids, strings } = await engine.tokenize(text);
-    const tokens = Int32Array.from(model.bos === null ? ids : [model.bos, ...ids]);
+    const ids = await engine.tokenize(text);
+    const tokens = Int32Array.from(model.tokenizer.bos_id === null ? ids : [model.tokenizer.bos_id, ...ids]);
     if (tokens.length > model.n_ctx) {
       return `${model.name} reads ${model.n_ctx} tokens and the text has ${tokens.length}: shorten it. The last text that fitted is shown.`;
     }
     const step = this.nearestStep(model);
     const fitted = fitEdits(edits, model);
-    if (!tokens.length) return "The text is empty.";
+    if (tokens.length < 2) return "Type at least one word.";
     const basis = JSON.stringify([Array.from(tokens), step]);
     const started = performance.now();
     if (column.basis !== basis) {
-      const base = await engine.run(tokens, {}, step);
+      const base = await this.alone(() => engine.run(tokens, {}, step));
       column.basis = basis;
       column.base = base;
       column.tokens = tokens;
-      column.texts = describeTokens(tokens, strings, model.bos);
+      column.texts = describeTokens(tokens, model.tokenizer);
       column.answers = await this.answersOf(engine, text);
       column.baseLosses = tokenLosses(base.logits, tokens, model.vocab);
     }
     column.edits = fitted.edits;
     column.problems = fitted.problems;
     column.edited = Object.keys(fitted.edits).length > 0;
-    column.result = column.edited ? await engine.run(tokens, fitted.edits, step) : column.base;
+    column.result = column.edited ? await this.alone(() => engine.run(tokens, fitted.edits, step)) : column.base;
     column.losses = column.edited ? tokenLosses(column.result.logits, tokens, model.vocab) : column.baseLosses;
     column.shift = patternShift(column.base.patterns, column.result.patterns, model.layers * model.heads, tokens.length);
     column.milliseconds = performance.now() - started;
@@ -316,10 +317,10 @@ export class View {
   /** The first tokens of the case's two answers, where the text is a suite's. */
   async answersOf(engine, text) {
     const found = this.toolbar.caseOf(text);
-    const pairs = [["right", found?.answer], ["wrong", found?.foil]].filter(([, word]) => word);
+    const pairs = [["right", found?.answers[0]], ["wrong", found?.foils[0]]].filter(([, word]) => word);
     const answers = [];
     for (const [role, word] of pairs) {
-      const { ids } = await engine.tokenize(word);
+      const ids = await engine.tokenize(word);
       if (ids.length) answers.push({ role, id: ids[0], label: word.trim() });
     }
     return answers.length === 2 && answers[0].id !== answers[1].id ? answers : [];
@@ -328,9 +329,17 @@ export class View {
   draw(names) {
     const changes = new Set(names);
     const started = performance.now();
-    if (changes.has("result")) this.toolbar.draw();
+    this.toolbar.draw(changes);
+    this.panels.hidden = !this.columns.some((column) => column.result);
     for (const panel of this.drawn) panel.draw(changes);
     this.drawMilliseconds = performance.now() - started;
+  }
+
+  /** Runs one piece of work with the engines at a time: a session of ONNX Runtime answers one question after the other. */
+  alone(work) {
+    const turn = (this.turn ?? Promise.resolve()).then(work);
+    this.turn = turn.catch(() => {});
+    return turn;
   }
 
   whenIdle(work) {
@@ -353,10 +362,10 @@ export class View {
     const { layer, head } = parseHead(this.state.head);
     const values = {
       TEXT: JSON.stringify(this.state.text),
-      EDITS: pythonLiteral(fitEdits(this.state.edits, model).edits),
+      EDITS: JSON.stringify(fitEdits(this.state.edits, model).edits, null, 1).replaceAll(/\n */g, " "),
       LAYER: String(layer),
       HEAD: String(head),
-      STEP: String(this.nearestStep(model) ?? "None"),
+      STEP: this.nearestStep(model) === null ? "" : `@${this.nearestStep(model)}`,
     };
     return model.python.replace(/\{(TEXT|EDITS|LAYER|HEAD|STEP)\}/g, (_, name) => values[name]);
   }
@@ -377,9 +386,9 @@ export class View {
 }
 
 /** What the page writes for each token: its label, its full text, and whether a space stands before it. */
-function describeTokens(tokens, strings, bos) {
+function describeTokens(tokens, { pieces, bos_id: bos }) {
   return Array.from(tokens, (id, at) => {
-    const text = strings[id] ?? `#${id}`;
+    const text = pieces[id] ?? `#${id}`;
     if (at === 0 && id === bos) return { label: "start", title: text, quoted: "the start", spaced: true, start: true };
     const label = text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
     return { label: label.replace(/^ (?=.)/, "") || "∅", title: text, quoted: `“${label.trim() || label}”`, spaced: label.startsWith(" ") };
