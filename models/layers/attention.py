@@ -155,8 +155,15 @@ class Attention(WithProjections):
             q, k, v = self.project("q", x_q), self.project("k", x), self.project("v", x_v)
         if canon is not None:
             q, k, v = canon(torch.cat([q, k, v], -1)).split(self.widths, -1)
-        q, k, v = self._heads("q", q), self._heads("k", k), self._heads("v", v)
+        q, k, v = self.split_heads("q", q), self.split_heads("k", k), self.split_heads("v", v)
         gate = self.gate(q, x_q, x_v if at is None else pick(x_v, at)) if self.gate is not None else None
+        return self.attend(q, k, v, gate, at)
+
+    def attend(
+        self, q: Float[Tensor, "B rows H K"], k: Float[Tensor, "B T G K"], v: Float[Tensor, "B T G K"],
+        gate: Float[Tensor, "B rows H O"] | None = None, at: Int[Tensor, "B P"] | None = None,
+    ) -> Float[Tensor, "B rows H K"]:  # fmt: skip
+        """z of every head from queries, keys and values before positions, and the gate if there is one."""
         memory = self.memory.get(get_ident()) if self.memory else None
         at = at if memory is None else memory.at
         q, k = self._rotated(q, k, at, None if memory is None else at)
@@ -193,7 +200,7 @@ class Attention(WithProjections):
         written = self.project("o", alone.flatten(1, 2)).unflatten(1, (-1, self.n_heads))
         return result(written - self.b_O).sum(2) + self.b_O
 
-    def _heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
+    def split_heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
         """Split into heads [B, T, H or G, K], apply the norm of queries and keys if there is one, and the hook."""
         norm = self._modules.get(f"{name}_norm")
         wide = norm is not None and norm.d_model != self.d_head

@@ -132,19 +132,24 @@ class HyperConnection(nn.Module):
                 self.norm_weight.fill_(1.0)
 
     def forward(self, X: Float[Tensor, "B T N D"], branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T N D"]:
-        """X after the branch. The coefficients pass their hooks in the order pre, res, post."""
-        mixed_first = self.spec.post_input == "mixed"
+        """X after the branch."""
         with torch.autocast(X.device.type, enabled=False):
-            y = self.dynamic(X, [name for name in self.W if name != "post" or not mixed_first])
-            pre = self._apply_hook("pre", self.H_pre(y), X)
-            res = self._apply_hook("res", self.H_res(y), X)
-            h, mixed = mix(pre.unsqueeze(-2), X).squeeze(-2), mix(res, X)
-            if mixed_first:
-                y = self.dynamic(mixed, [name for name in self.W if name == "post"])
-            post = self._apply_hook("post", self.H_post(y), X)
+            pre, _, post, mixed = self.coefficients(X)
+            h = mix(pre.unsqueeze(-2), X).squeeze(-2)
         update = branch(h)
         with torch.autocast(X.device.type, enabled=False):
             return spread(mixed, post, update.to(mixed.dtype))
+
+    def coefficients(self, X: Float[Tensor, "B T N D"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """H_pre [B, T, N], H_res [B, T, N, N], H_post [B, T, N] and H_res X, in the order of their hooks."""
+        mixed_first = self.spec.post_input == "mixed"
+        y = self.dynamic(X, [name for name in self.W if name != "post" or not mixed_first])
+        pre = self._apply_hook("pre", self.H_pre(y), X)
+        res = self._apply_hook("res", self.H_res(y), X)
+        mixed = mix(res, X)
+        if mixed_first:
+            y = self.dynamic(mixed, [name for name in self.W if name == "post"])
+        return pre, res, self._apply_hook("post", self.H_post(y), X), mixed
 
     def _apply_hook(self, name: str, H: Tensor, X: Tensor) -> Tensor:
         n = self.spec.n

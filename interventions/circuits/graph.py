@@ -1,0 +1,245 @@
+"""The graph of a model: senders write to the residual state, readers read it, an edge is what one reads of another.
+
+    in_v(t) = Σ_u c_{u→v}(t) out_u(t),      c_{u→v}(t) = Σ_s pre_v[s] A_u[s]
+
+The state has N streams. A_u[s] says how much of sender u is in stream s when v reads, and pre_v[s] how much of stream
+s v reads. One stream: both are 1. Token and context stream: u writes to one of them, v reads one or both.
+Hyper-connections: A_u starts as H_post of u's module (1 for the embedding), each later module makes it H_res A_u, and
+pre_v is H_pre of v's module; all are numbers per token.
+
+Senders: the embedding (token and position: `input`), every head's part of the attention update (`a3.h1`), every FFN
+(`m3`), and output biases, which have no edges. The whole attention layer (`a3`) is one sender where its update is not a
+sum over heads: with HDPL output projections, and with a norm after the branch (OLMo 2). Readers: queries of every head
+(`a3.h1<q>`), keys and values of every key-value head (`a3.h1<k>`; `a3.kv1<k>` if query heads share it), gates that read
+the normed input or the values (`a3.h1<g>`), every FFN (`m3`), every mixing module of hyper-connections (`x3.attn`,
+`x3.mlp`; one coefficient per stream), and the unembedding (`logits`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper, TokenFactor
+from streamscope.models.hooks import edited_at, hooked_at
+from streamscope.models.transformer import StreamTransformer
+
+Kind = Literal["input", "bias", "head", "attn", "mlp"]
+Part = Literal["q", "k", "v", "g", "mlp", "mix", "logits"]
+ATTENTION: tuple[Part, ...] = ("q", "k", "v", "g")
+"""Readers of an attention layer, in the order of the graph."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """What writes to the residual state. `stage` is 2ℓ for attention of layer ℓ, 2ℓ + 1 for its FFN, −1 for the
+    input."""
+
+    name: str
+    kind: Kind
+    stage: int
+    head: int = 0
+
+    @property
+    def layer(self) -> int:
+        """Layer, from 0; −1 for the input."""
+        return self.stage // 2
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads the residual state, with `stage` as in `Sender`; 2L for the unembedding."""
+
+    name: str
+    part: Part
+    stage: int
+    head: int = 0
+
+    @property
+    def layer(self) -> int:
+        """Layer, from 0; L for the unembedding."""
+        return self.stage // 2
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Senders and readers in order of computation, and who reads whom."""
+
+    senders: tuple[Sender, ...]
+    readers: tuple[Reader, ...]
+    connected: np.ndarray
+    """[senders, readers] whether there is an edge."""
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """[edges, 2] indices of sender and reader, by reader."""
+        reader, sender = np.nonzero(self.connected.T)
+        return np.stack([sender, reader], 1)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The edges' names, as in MIB's files: a1.h0->a3.h2<v>."""
+        return [f"{self.senders[u].name}->{self.readers[v].name}" for u, v in self.edges]
+
+    def matrix(self, values: Iterable[Any], fill: Any = 0) -> np.ndarray:
+        """Values of edges as [senders, readers]."""
+        values = np.asarray(list(values))
+        out = np.full(self.connected.shape, fill, values.dtype)
+        out[tuple(self.edges.T)] = values
+        return out
+
+    def read_at(self, stage: int) -> slice:
+        """The readers of a stage, without its mixing module."""
+        return self._slice(self.readers, stage, mix=False)
+
+    def mixing_at(self, stage: int) -> int | None:
+        """The mixing module of a stage, if there is one."""
+        return next((i for i, v in enumerate(self.readers) if v.stage == stage and v.part == "mix"), None)
+
+    def written_at(self, stage: int) -> slice:
+        """The senders of a stage."""
+        return self._slice(self.senders, stage)
+
+    def written_before(self, stage: int) -> slice:
+        """The senders of all stages before it."""
+        return slice(0, sum(u.stage < stage for u in self.senders))
+
+    @staticmethod
+    def _slice(parts: Sequence[Any], stage: int, mix: bool = True) -> slice:
+        at = [i for i, one in enumerate(parts) if one.stage == stage and (mix or one.part != "mix")]
+        return slice(at[0], at[-1] + 1)
+
+    def edge(self, name: str) -> int:
+        """The index of an edge. Raises `InputError` for a name that the graph does not have."""
+        if name not in self._places:
+            raise unknown("edge", name, self.names)
+        return self._places[name]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    def pruned(self, kept: np.ndarray) -> np.ndarray:
+        """The kept edges [edges] that lie on a path of kept edges from the input to the unembedding.
+
+        The others change nothing that the circuit computes: as in MIB, they are patched but counted. An edge into a
+        mixing module changes what all later parts read.
+        """
+        M = self.matrix(kept, fill=False)
+        mixes = [v.part == "mix" for v in self.readers]
+        while True:
+            reads, writes = np.zeros(len(M), bool), np.array([v.part in ("mix", "logits") for v in self.readers])
+            for i, u in enumerate(self.senders):
+                scaled = [m and v.stage <= u.stage for m, v in zip(mixes, self.readers, strict=True)]
+                reads[i] = u.kind == "input" or M[:, self.parts_of[i]].any() or M[:, scaled].any()
+                writes[self.parts_of[i]] |= M[i].any()
+            new = M & reads[:, None] & writes
+            if (new == M).all():
+                return np.asarray(new[tuple(self.edges.T)])
+            M = new
+
+    @cached_property
+    def parts_of(self) -> list[list[int]]:
+        """For every sender, the readers that its output is computed from."""
+        return [
+            [
+                i for i, v in enumerate(self.readers)
+                if v.stage == u.stage and v.part != "mix" and (u.kind != "head" or self._reads_for(v, u.head))
+            ] if u.kind != "bias" else []
+            for u in self.senders
+        ]  # fmt: skip
+
+    def _reads_for(self, v: Reader, head: int) -> bool:
+        if v.part in ("q", "g"):
+            return v.head == head
+        heads = sum(u.stage == v.stage and u.kind == "head" for u in self.senders)
+        groups = sum(w.stage == v.stage and w.part == v.part for w in self.readers)
+        return v.head == head * groups // heads
+
+
+def check_model(model: Any) -> None:
+    """Raise `InputError` for a model that cannot be taken apart: not of our parts, or with hooks of yours."""
+    if not isinstance(model, StreamTransformer):
+        raise InputError(
+            "circuits need a model of our own parts (a preset, or a Hugging Face family that `hf:` converts); "
+            "this one is open in TransformerLens' bridge"
+        )
+    if names := (*edited_at(model), *hooked_at(model)):
+        raise InputError(
+            f"circuits run the model part by part, so hooks would act in some runs only: remove {names[0]}"
+        )
+    a = model.config.attention
+    if a.qk_norm is not None and a.qk_norm_over == "layer" and "b" in model.config.canon_widths():
+        raise InputError("circuits cannot split queries that a Canon-B layer and a norm over all heads both mix")
+
+
+def sends_by_head(model: Any) -> bool:
+    """Whether the attention update is a sum over heads."""
+    return not isinstance(model.config.attention.o, Hdpl) and model.config.norm_place == "before"
+
+
+def graph_of(model: Any) -> Graph:
+    """The graph of a model. Raises `InputError` as `check_model` does."""
+    check_model(model)
+    c, residual = model.config, model.config.residual
+    L, H, G = c.n_layers, c.n_heads, c.kv_heads
+    gate = c.attention.gate
+    gated, by_value = gate is not None and gate.source != "query", gate is not None and gate.source == "value"
+    senders, readers = [Sender("input", "input", -1)], list[Reader]()
+    for layer in range(L):
+        a, m = 2 * layer, 2 * layer + 1
+        if isinstance(residual, Hyper):
+            readers.append(Reader(f"x{layer}.attn", "mix", a))
+        for part in ATTENTION[: 4 if gated else 3]:
+            n = G if part in ("k", "v") else H
+            label = "kv" if n < H else "h"
+            readers += [Reader(f"a{layer}.{label}{h}<{part}>", part, a, h) for h in range(n)]
+        if sends_by_head(model):
+            senders += [Sender(f"a{layer}.h{h}", "head", a, h) for h in range(H)]
+            senders.append(Sender(f"a{layer}.bias", "bias", a))
+        else:
+            senders.append(Sender(f"a{layer}", "attn", a))
+        if isinstance(residual, Hyper):
+            readers.append(Reader(f"x{layer}.mlp", "mix", m))
+        readers.append(Reader(f"m{layer}", "mlp", m))
+        senders.append(Sender(f"m{layer}", "mlp", m))
+    readers.append(Reader("logits", "logits", 2 * L))
+    parallel = getattr(residual, "order", "") == "parallel"
+    reads = [read_vector(residual, "v" if by_value and v.part == "g" else v.part) for v in readers]
+    connected = np.array([
+        [
+            u.kind != "bias" and u.stage < v.stage - (parallel and v.part == "mlp")
+            and bool(write_vector(residual, u.kind) @ read)
+            for v, read in zip(readers, reads, strict=True)
+        ]
+        for u in senders
+    ])  # fmt: skip
+    return Graph(tuple(senders), tuple(readers), connected)
+
+
+def n_streams(residual: Any) -> int:
+    """N, the number of streams of a topology."""
+    return residual.n if isinstance(residual, Hyper) else max(1, len(residual.streams))
+
+
+def write_vector(residual: Any, kind: Kind) -> np.ndarray:
+    """[N] the streams that a sender writes to; with hyper-connections any."""
+    n = n_streams(residual)
+    if not isinstance(residual, DualStream):
+        return np.ones(n)
+    to_token = kind == "input" or (kind != "mlp" and isinstance(residual, TokenFactor))
+    assert isinstance(residual, TokenFactor | FrozenToken)
+    return np.eye(2)[0 if to_token else 1]
+
+
+def read_vector(residual: Any, part: Part) -> np.ndarray:
+    """[N] the streams that a reader reads; with hyper-connections any (their sum or mean at the unembedding)."""
+    n = n_streams(residual)
+    if isinstance(residual, DualStream) and part == "v" and residual.values == "token":
+        return np.eye(2)[0]
+    if isinstance(residual, Hyper) and residual.reduce == "mean":
+        return np.full(n, 1 / n)
+    return np.ones(n)

@@ -1,0 +1,280 @@
+"""A forward pass in which every reader has its own input, so that single edges carry another run's output.
+
+    clean, corrupt = run(model, graph, tokens), run(model, graph, corrupted)
+    run(model, graph, tokens, patched=M, other=corrupt.out).logits(at)
+
+The state X [B, T, N, D] holds the outputs of this run. A reader's input is what it reads of X, less what its patched
+edges carry too much:
+
+    in_v = Σ_s pre_v[s] X_s − Σ_{u patched for v} c_{u→v} (out_u − out_u of the other run)
+
+Kept edges so carry the recomputed output, and coefficients are those of this run. With no edge patched this is the
+model's own forward pass; with all, the other run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from streamscope.interventions.circuits.graph import Graph, n_streams, read_vector, sends_by_head, write_vector
+from streamscope.models.config import Hyper
+from streamscope.models.decoder import gather_positions
+from streamscope.models.layers.attention import Attention
+from streamscope.models.layers.hyper_mixing import mix, spread
+from streamscope.models.layers.projections import DenseProjection, linear
+from streamscope.models.layers.residual import Block
+
+
+@dataclass
+class Run:
+    """A forward pass, stage by stage: 2ℓ is attention of layer ℓ, 2ℓ + 1 its FFN. `step` does the next one.
+
+    `patched` is [senders, readers] or one such matrix per row [B, senders, readers]; `other` are the other run's
+    outputs. `split` gives every reader an input of its own and keeps them in `inputs`, for gradients. `replaced` are
+    outputs [B, T, senders of the stage, D] to use instead of a stage's own. `shifted` is a reader and what is added to
+    its input [B, T, D] (of a mixing module [B, T, N, D]).
+    """
+
+    model: Any
+    graph: Graph
+    X: Float[Tensor, "B T N D"]
+    out: Float[Tensor, "B T S D"]
+    """Outputs of the senders so far; S is 0 where they are not kept."""
+    patched: Bool[Tensor, "*B S R"] | None = None
+    other: Float[Tensor, "B T S D"] | None = None
+    split: bool = False
+    replaced: Mapping[int, Tensor] = field(default_factory=dict)
+    shifted: tuple[int, Tensor] | None = None
+    stage: int = 0
+    A: Tensor | None = None
+    """[S, N], or with hyper-connections [B, T, S, N]: how much of every sender is in every stream."""
+    inputs: dict[int, list[Tensor]] = field(default_factory=dict)
+    """Stage -> what its readers read, in parts [B, T, readers, D]; with `split`."""
+    mixed_inputs: dict[int, Tensor] = field(default_factory=dict)
+    """Stage -> what its mixing module reads [B, T, N, D]; with `split`."""
+    coefficients: dict[int, Tensor] = field(default_factory=dict)
+    """Stage -> c of its readers: [senders before it], or with hyper-connections [B, T, senders before it]."""
+    shares: dict[int, Tensor] = field(default_factory=dict)
+    """Stage -> A before its mixing module [B, T, senders before it, N]."""
+    entering: Tensor | None = None
+    """X before attention of the layer, which a parallel FFN reads."""
+
+    def finish(self) -> "Run":
+        """Run all remaining layers."""
+        while self.stage < 2 * self.model.config.n_layers:
+            self.step()
+        return self
+
+    def step(self) -> None:
+        """Run one stage."""
+        block, residual = self.model.blocks[self.stage // 2], self.model.config.residual
+        attention = self.stage % 2 == 0
+        if attention:
+            self.entering = self.X
+        before = self.graph.written_before(self.stage)
+        post: Tensor | None = None
+        if isinstance(residual, Hyper):
+            hc = block.attn_hc if attention else block.mlp_hc
+            if self.A is not None:
+                self.shares[self.stage] = self.A[:, :, before]
+            pre, res, post, mixed = hc.coefficients(self._mixing_input(before))
+            mixed = mix(res, self.X) if self._own_inputs() else mixed
+            if self.A is not None:
+                self.coefficients[self.stage] = (self.A[:, :, before] @ pre[..., None])[..., 0]
+                self.A = self.A @ res.mT
+                self.A[:, :, self.graph.written_at(self.stage)] = post[:, :, None]
+            h = mix(pre.unsqueeze(-2), self.X).squeeze(-2)
+            reads = dict.fromkeys(("q", "k", "v", "g", "mlp"), h)
+        else:
+            mixed = self.X
+            X = self.entering if getattr(residual, "order", "") == "parallel" else self.X
+            assert X is not None
+            whole = X[..., 0, :] if X.shape[-2] == 1 else X.sum(-2)
+            reads = dict.fromkeys(("q", "k", "v", "g", "mlp"), whole)
+            if read_vector(residual, "v").sum() < X.shape[-2]:
+                gate = self.model.config.attention.gate
+                reads |= dict.fromkeys("vg" if gate is not None and gate.source == "value" else "v", X[..., 0, :])
+        update, out = self._attention(block, reads, before) if attention else self._mlp(block, reads["mlp"], before)
+        if self.stage in self.replaced:
+            update = self.replaced[self.stage].sum(2)
+        if post is not None:
+            self.X = spread(mixed, post, update)
+        else:
+            w = write_vector(residual, "head" if attention else "mlp")
+            self.X = torch.stack([x + update if s else x for x, s in zip(mixed.unbind(-2), w, strict=True)], -2)
+        if self.out.shape[2]:
+            self.out[:, :, self.graph.written_at(self.stage)] = out
+        self.stage += 1
+
+    def logits_input(self) -> Float[Tensor, "B T D"]:
+        """What the unembedding reads, before the final norm."""
+        residual, stage = self.model.config.residual, self.stage
+        pre = torch.as_tensor(read_vector(residual, "logits"), dtype=self.X.dtype, device=self.X.device)
+        before = self.graph.written_before(stage)
+        if self.A is not None:
+            self.coefficients[stage] = self.A[:, :, before] @ pre
+        x = (self.X * pre[:, None]).sum(-2) if self.X.shape[-2] > 1 else self.X[..., 0, :]
+        return self._read(x, before, self.graph.read_at(stage))[:, :, 0]
+
+    def logits(self, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P V"]:
+        """Logits at these positions, after `finish`."""
+        return linear(self.model.ln_final(gather_positions(self.logits_input(), at)), self.model.head)
+
+    def _own_inputs(self) -> bool:
+        """Whether readers of this stage may read different things."""
+        shifted = self.shifted is not None and self.graph.readers[self.shifted[0]].stage == self.stage
+        return self.split or self.patched is not None or shifted
+
+    def _read(self, x: Tensor, before: slice, readers: slice) -> Float[Tensor, "B T readers D"]:
+        """The readers' inputs, of which x is what they read of X."""
+        each = x[:, :, None]
+        if self.split:
+            own = each.expand(-1, -1, readers.stop - readers.start, -1).clone()
+            self.inputs.setdefault(self.stage, []).append(own)
+            return own
+        if self.shifted is not None and readers.start <= self.shifted[0] < readers.stop:
+            own = each.repeat(1, 1, readers.stop - readers.start, 1)
+            own[:, :, self.shifted[0] - readers.start] += self.shifted[1]
+            return own
+        if self.patched is None:
+            return each
+        M = self.patched[..., before, readers].mT.to(x.dtype)
+        M = M if M.ndim == 2 else M[:, None]
+        if self.stage in self.coefficients:
+            M = M * self.coefficients[self.stage][:, :, None]
+        return each - M @ self._excess(before)
+
+    def _excess(self, before: slice) -> Float[Tensor, "B T S D"]:
+        assert self.other is not None
+        return self.out[:, :, before] - self.other[:, :, before]
+
+    def _mixing_input(self, before: slice) -> Float[Tensor, "B T N D"]:
+        """The streams as the mixing module reads them."""
+        if self.split:
+            self.mixed_inputs[self.stage] = self.X.clone()
+            return self.mixed_inputs[self.stage]
+        at = self.graph.mixing_at(self.stage)
+        if self.shifted is not None and self.shifted[0] == at:
+            return self.X + self.shifted[1]
+        if self.patched is None:
+            return self.X
+        M = self.patched[..., before, at].to(self.X.dtype)
+        M = M if M.ndim == 1 else M[:, None]
+        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(before)
+
+    def _mlp(self, block: Block, x: Tensor, before: slice) -> tuple[Tensor, Tensor]:
+        update = block.feed_forward(self._read(x, before, self.graph.read_at(self.stage))[:, :, 0])
+        return update, update[:, :, None]
+
+    def _attention(self, block: Block, reads: Mapping[str, Tensor], before: slice) -> tuple[Tensor, Tensor]:
+        """The update [B, T, D] and the outputs of the senders [B, T, senders, D]."""
+        attn, readers = block.attn, self.graph.read_at(self.stage)
+        if not self._own_inputs():
+            z = attn.hook_z(block.heads(reads["q"], reads["v"]))
+        else:
+            parts: dict[str, list[int]] = {}
+            for i in range(readers.start, readers.stop):
+                parts.setdefault(self.graph.readers[i].part, []).append(i)
+            x = {part: self._read(reads[part], before, slice(at[0], at[-1] + 1)) for part, at in parts.items()}
+            z = attn.hook_z(attn.attend(*heads_of(block, x)))
+        update = block.write(z)
+        by_head = sends_by_head(self.model) and self.out.shape[2] > 0
+        return update, written(block, z) if by_head else update[:, :, None]
+
+
+def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tensor | None = None, **how: Any) -> Run:
+    """A run before layer 0; `embedding` [B, T, D] replaces that of the tokens. `how` are fields of `Run`."""
+    residual = model.config.residual
+    if embedding is None:
+        state = model.embed_tokens(tokens)
+        embedding = state[..., 0, :] if isinstance(residual, Hyper) else state[0] if residual.streams else state
+    B, T, D = embedding.shape
+    w = torch.as_tensor(write_vector(residual, "input"), dtype=embedding.dtype, device=embedding.device)
+    S = 0 if how.get("split") else len(graph.senders)
+    out = embedding.new_zeros(B, T, S, D)
+    if S:
+        out[:, :, 0] = embedding
+    A = None
+    if S and isinstance(residual, Hyper):
+        A = embedding.new_zeros(B, T, len(graph.senders), n_streams(residual))
+        A[:, :, 0] = 1.0
+    return Run(model, graph, embedding[:, :, None] * w[:, None], out, A=A, **how)
+
+
+@torch.no_grad()
+def run(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], **how: Any) -> Run:
+    """A finished run, with the outputs of all senders. `how` as in `start`."""
+    return start(model, graph, tokens, **how).finish()
+
+
+def written(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T senders D"]:
+    """Every head's part of the attention update, then the output bias."""
+    attn = block.attn
+    own = torch.einsum("bthk,hkd->bthd", z, attn.W_O)
+    return torch.cat([own, attn.b_O.expand(*own.shape[:2], 1, -1)], 2)
+
+
+def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Queries, keys, values and gate from one input per head: x["q"] [B, T, H, D], x["k"] and x["v"] [B, T, G, D].
+
+    An input with one head [B, T, 1, D] is that of all.
+    """
+    attn: Attention = block.attn
+    normed = {name: _normed(block, name, one) for name, one in x.items()}
+    q, k, v = (_project(attn, name, normed[name]) for name in "qkv")
+    if "canon_b" in block._modules:
+        q, k, v = block.canon_b(torch.cat([q, k, v], -1)).split(attn.widths, -1)
+    if _wide_norm(attn):  # applied to queries and keys already
+        q, k = (hook(y.unflatten(-1, (-1, attn.d_head))) for hook, y in ((attn.hook_q, q), (attn.hook_k, k)))
+    else:
+        q, k = attn.split_heads("q", q), attn.split_heads("k", k)
+    v = attn.split_heads("v", v)
+    return q, k, v, gate_of(attn, q, normed.get("g", normed["q"]))
+
+
+def gate_of(attn: Attention, q: Tensor, x: Float[Tensor, "B heads T D"]) -> Tensor | None:
+    """The head gates from queries, and for a gate with its own input from that of each head, normed."""
+    if attn.gate is None:
+        return None
+    if attn.gate.spec.source == "query":
+        return attn.gate(q, x[:, 0], x[:, 0])
+    flat = x.flatten(0, 1)
+    g = attn.gate(q, flat, flat).unflatten(0, x.shape[:2])  # [B, heads, T, H, O]
+    return g[:, 0] if x.shape[1] == 1 else g.diagonal(dim1=1, dim2=3).movedim(-1, 2)
+
+
+def _normed(block: Block, name: str, x: Float[Tensor, "B T heads D"]) -> Float[Tensor, "B heads T D"]:
+    """The input of a projection: after the norm and Canon-A of queries and keys, or as values have it."""
+    B, T, n, D = x.shape
+    flat = x.transpose(1, 2).reshape(B * n, T, D)
+    by_value = name == "v" or (name == "g" and block.attn.gate is not None and block.attn.gate.spec.source == "value")
+    q_like = block._part("canon_a", block._part("ln1", flat)) if not by_value or block.value_path == "shared" else None
+    y = q_like if q_like is not None else block._value_input(flat, flat)
+    assert y is not None
+    return y.unflatten(0, (B, n))
+
+
+def _wide_norm(attn: Attention) -> bool:
+    """Whether the norm of queries and keys is over all heads."""
+    norm = attn._modules.get("q_norm")
+    return norm is not None and norm.d_model != attn.d_head
+
+
+def _project(attn: Attention, name: str, x: Float[Tensor, "B heads T D"]) -> Float[Tensor, "B T width"]:
+    """Head by head the projection of its own input, with a norm over all heads if there is one."""
+    n, projection, norm = x.shape[1], attn._modules[name], attn._modules.get(f"{name}_norm")
+    wide = _wide_norm(attn) and norm is not None
+    if n > 1 and isinstance(projection, DenseProjection) and not wide:
+        y = x @ projection.weight.unflatten(0, (n, -1)).mT
+        y = y.transpose(1, 2).flatten(2)
+        return y if projection.bias is None else y + projection.bias
+    y = attn.project(name, x.flatten(0, 1))
+    y = norm(y) if wide and norm is not None else y
+    if n == 1:
+        return y
+    y = y.unflatten(-1, (n, -1)).unflatten(0, (-1, n))  # [B, heads, T, heads, K]
+    return y.diagonal(dim1=1, dim2=3).movedim(-1, 2).flatten(2)

@@ -1,0 +1,261 @@
+"""What every edge is worth: m(clean run) − m(clean run with the edge patched), exactly or by gradients, per pair.
+
+    exact               one run per edge; only what comes after its reader is computed again
+    eap                 Σ c (out_u^clean − out_u^corrupt) ∂m/∂in_v, gradient at the clean run (Syed et al. 2023)
+    eap-ig              the gradient averaged over m steps of the input from the corrupted to the clean embedding, the
+                        last one clean (Hanna et al. 2024)
+    eap-ig-activations  the gradient averaged over m steps of the sender's own layer, all before it clean
+    acdc                edge by edge from the output back, each patched together with all that are pruned by then; those
+                        that change the mean m by less than the threshold are pruned (after Conmy et al. 2023; the edges
+                        of one reader are tried together)
+    random              random numbers, the baseline
+
+Gradients hold the coefficients c at the clean run; what goes through a change of c is the edge to the mixing module.
+Scores are [edges, pairs]; beside them memory holds one batch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.interventions.circuits import metrics
+from streamscope.interventions.circuits.graph import Graph
+from streamscope.interventions.circuits.metrics import Batch, Metric, batches_of
+from streamscope.interventions.circuits.run import Run, run, start
+from streamscope.interventions.patch.pairs import PatchPair
+
+Method = Literal["exact", "eap", "eap-ig", "eap-ig-activations", "acdc", "random"]
+METHODS = get_args(Method)
+MEMORY = 2**29
+"""Bytes of one batch's activations by part: the outputs of all senders, or with gradients the inputs of all readers."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Both runs of a batch, and the states of the clean one before each stage."""
+
+    batch: Batch
+    clean: Run
+    corrupt: Run
+    states: list[Run]
+    logits: Float[Tensor, "B P V"]
+    m: Float[Tensor, " B"]
+
+
+@torch.no_grad()
+def both_runs(model: Any, graph: Graph, batch: Batch, metric: Metric) -> Pass:
+    """The clean and the corrupted run of a batch."""
+    corrupt = run(model, graph, batch.corrupt)
+    clean, states = start(model, graph, batch.clean), []
+    while clean.stage < 2 * model.config.n_layers:
+        states.append(replace(clean))
+        clean.step()
+    logits = clean.logits(batch.at)
+    return Pass(batch, clean, corrupt, [*states, replace(clean)], logits, metrics.value(metric, logits, batch, logits))
+
+
+def score_edges(
+    model: Any, graph: Graph, pairs: Sequence[PatchPair], method: Method = "eap-ig",
+    metric: Metric = "logit-difference", *, steps: int = 10, threshold: float = 0.01, seed: int = 0,
+    spans: Sequence[Sequence[int]] = (),
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
+    """The score of every edge and pair, in the metric's unit."""
+    found = np.zeros((len(graph.edges), len(pairs)), np.float32)
+    if method == "random":
+        found[:] = np.random.default_rng(seed).random((len(found), 1))
+        return found
+    per_token = 4 * model.config.d_model * (4 * len(graph.readers) if "eap" in method else 2 * len(graph.senders))
+    longest = max(len(p.clean) for p in pairs)
+    tokens = max(longest, MEMORY // per_token)
+    made = batches_of(pairs, metric, tokens, spans, model.cfg.device)
+    if method == "acdc":
+        return _prune(model, graph, [both_runs(model, graph, b, metric) for b in made], metric, threshold, progress)
+    for batch in progress(list(made)):
+        both = both_runs(model, graph, batch, metric)
+        if method == "exact":
+            scores = exact(model, graph, both, metric)
+        else:
+            scores = attributed(model, graph, both, metric, method, steps)
+        found[:, batch.rows] = scores.cpu().numpy()
+    return found
+
+
+# ---- exact -------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def exact(model: Any, graph: Graph, both: Pass, metric: Metric) -> Float[Tensor, "edges B"]:
+    """m(clean) − m(one edge patched); the edges of one reader run together."""
+    found = both.m.new_zeros(len(graph.edges), len(both.m))
+    B, T = both.batch.clean.shape
+    rows = max(1, 2**13 // (B * T))
+    for v in range(len(graph.readers)):
+        edges = np.flatnonzero(graph.edges[:, 1] == v)
+        for some in np.split(edges, range(rows, len(edges), rows)):
+            shift = -excess(graph, both, v, graph.edges[some, 0]).flatten(0, 1)
+            one = repeated(both.states[graph.readers[v].stage], len(some), out=False)
+            logits = replace(one, shifted=(v, shift)).finish().logits(both.batch.at.repeat(len(some), 1))
+            found[some] = both.m - metrics.value(metric, logits.unflatten(0, (-1, B)), both.batch, both.logits)
+    return found
+
+
+def excess(graph: Graph, both: Pass, v: int, senders: Sequence[int] | np.ndarray) -> Float[Tensor, "u B T *N_D"]:
+    """c (out^clean − out^corrupt) of these senders, as reader v reads it: [u, B, T, D], for a mixing module
+    [u, B, T, N, D]."""
+    stage, at = graph.readers[v].stage, torch.as_tensor(senders)
+    change = (both.clean.out[:, :, at] - both.corrupt.out[:, :, at]).movedim(2, 0)
+    if graph.readers[v].part == "mix":
+        return both.clean.shares[stage][:, :, at].movedim(2, 0)[..., None] * change[..., None, :]
+    c = both.clean.coefficients.get(stage)
+    return change if c is None else c[:, :, at].movedim(2, 0)[..., None] * change
+
+
+def repeated(state: Run, n: int, *, out: bool) -> Run:
+    """A run n times along the batch, to go on from its stage; without `out` the outputs of senders are not kept."""
+
+    def many(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.repeat(n, *[1] * (x.ndim - 1))
+
+    X, entering = many(state.X), many(state.entering)
+    assert X is not None
+    kept = many(state.out) if out else state.out.new_zeros(len(X), state.out.shape[1], 0, state.out.shape[3])
+    assert kept is not None
+    A = many(state.A) if out else None
+    return replace(state, X=X, entering=entering, out=kept, A=A, inputs={}, mixed_inputs={}, coefficients={}, shares={})
+
+
+# ---- gradients ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _frozen(model: Any) -> Iterator[None]:
+    """Weights need no gradient in the block."""
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    for p in wanted:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in wanted:
+            p.requires_grad_(True)
+
+
+def attributed(
+    model: Any, graph: Graph, both: Pass, metric: Metric, method: Method, steps: int
+) -> Float[Tensor, "edges B"]:
+    """Σ over positions of the excess times a gradient of m, averaged over the steps of the method."""
+    found = both.m.new_zeros(len(both.m), *graph.connected.shape)
+    clean, corrupt = both.clean.out, both.corrupt.out
+    stages = range(-1, 2 * model.config.n_layers)
+    with _frozen(model):
+        for stage in stages if method == "eap-ig-activations" else [-1]:
+            own = graph.written_at(stage)
+            alphas = [k / steps for k in range(1, steps + 1)] if method != "eap" else [1.0]
+            total: dict[int, list[Tensor]] = {}
+            for alpha in alphas:
+                between = corrupt[:, :, own] + alpha * (clean[:, :, own] - corrupt[:, :, own])
+                for v, parts in gradients(model, graph, both, metric, stage, between).items():
+                    total[v] = [a + b for a, b in zip(total[v], parts, strict=True)] if v in total else parts
+            senders = own if method == "eap-ig-activations" else slice(0, len(graph.senders))
+            _contract(graph, both, {v: [g / len(alphas) for g in parts] for v, parts in total.items()}, senders, found)
+    return found[:, graph.edges[:, 0], graph.edges[:, 1]].T
+
+
+def gradients(
+    model: Any, graph: Graph, both: Pass, metric: Metric, stage: int, between: Float[Tensor, "B T senders D"]
+) -> dict[int, list[Tensor]]:
+    """∂m/∂in of all readers, by their stage, where a stage's senders write `between`.
+
+    First that of branches or the unembedding [B, T, readers, D], then that of the mixing module [B, T, N, D].
+    """
+    between = between.detach().requires_grad_()
+    how: dict[str, Any] = {"embedding": between[:, :, 0]} if stage < 0 else {"replaced": {stage: between}}
+    with torch.enable_grad():
+        one = start(model, graph, both.batch.clean, split=True, **how).finish()
+        m = metrics.value(metric, one.logits(both.batch.at), both.batch, both.logits)
+        reads = [(at, x) for at, parts in one.inputs.items() for x in parts if x.requires_grad]
+        mixes = [(at, x) for at, x in one.mixed_inputs.items() if x.requires_grad]
+        found = torch.autograd.grad(m.sum(), [x for _, x in (*reads, *mixes)], allow_unused=True)
+    out: dict[int, list[Tensor]] = {}
+    for (at, x), g in zip((*reads, *mixes), found, strict=True):
+        out.setdefault(at, []).append(torch.zeros_like(x) if g is None else g)
+    n = {at: sum(1 for where, _ in reads if where == at) for at in out}
+    return {at: [torch.cat(parts[: n[at]], 2), *parts[n[at] :]] for at, parts in out.items()}
+
+
+def _contract(graph: Graph, both: Pass, G: dict[int, list[Tensor]], senders: slice, found: Tensor) -> None:
+    """Fill found [B, S, R] for these senders: Σ_t c (out^clean − out^corrupt) · G."""
+    change = both.clean.out - both.corrupt.out
+    for stage, (g, *mixing) in G.items():
+        u = slice(senders.start, min(senders.stop, graph.written_before(stage).stop))
+        if u.start >= u.stop:
+            continue
+        some, c = change[:, :, u], both.clean.coefficients.get(stage)
+        weighted = some if c is None else some * c[:, :, u, None]
+        found[:, u, graph.read_at(stage)] = _dot(weighted, g)
+        for x in mixing:
+            at = graph.mixing_at(stage)
+            seen = torch.einsum("btud,btnd->btun", some, x)
+            found[:, u, at] = (seen * both.clean.shares[stage][:, :, u]).sum((1, 3))
+
+
+def _dot(a: Float[Tensor, "B T u D"], b: Float[Tensor, "B T v D"]) -> Float[Tensor, "B u v"]:
+    """Σ over T and D."""
+    return a.transpose(1, 2).flatten(2) @ b.transpose(1, 2).flatten(2).mT
+
+
+# ---- pruning -----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _prune(
+    model: Any, graph: Graph, passes: Sequence[Pass], metric: Metric, threshold: float,
+    progress: Callable[[Iterable], Iterable],
+) -> np.ndarray:  # fmt: skip
+    found = np.zeros((len(graph.edges), sum(len(one.m) for one in passes)), np.float32)
+    patched = torch.zeros(graph.connected.shape, dtype=torch.bool)
+    base = [one.m for one in passes]
+    for v in progress(range(len(graph.readers) - 1, -1, -1)):
+        edges = np.flatnonzero(graph.edges[:, 1] == v)
+        senders = graph.edges[edges, 0]
+        for one, m in zip(passes, base, strict=True):
+            found[np.ix_(edges, one.batch.rows)] = np.concatenate([
+                (m - _with_patched(graph, one, v, [[u] for u in some], patched, metric)).cpu().numpy()
+                for some in np.array_split(senders, -(-len(senders) // _rows(one)))
+            ])  # fmt: skip
+        small = np.abs(found[edges].mean(1)) < threshold
+        patched[senders[small], v] = True
+        if small.any():
+            base = [_with_patched(graph, one, v, [[]], patched, metric)[0] for one in passes]
+    return found
+
+
+def _rows(one: Pass) -> int:
+    """How often a batch may be repeated with the outputs of its senders."""
+    return max(1, MEMORY // (one.clean.out.numel() * one.clean.out.element_size()))
+
+
+def _with_patched(
+    graph: Graph, one: Pass, v: int, more: Sequence[Sequence[int]], patched: Tensor, metric: Metric
+) -> Float[Tensor, "n B"]:
+    """m with the patched edges and, in each of n runs, those of some further senders to reader v.
+
+    No earlier reader has a patched edge, so the clean run is the prefix.
+    """
+    n, B = len(more), len(one.m)
+    masks = patched.repeat(n, 1, 1)
+    for i, some in enumerate(more):
+        masks[i, list(some), v] = True
+    state = repeated(one.states[graph.readers[v].stage], n, out=True)
+    made = replace(
+        state, patched=masks.repeat_interleave(B, 0).to(one.m.device), other=one.corrupt.out.repeat(n, 1, 1, 1)
+    ).finish()
+    logits = made.logits(one.batch.at.repeat(n, 1))
+    return metrics.value(metric, logits.unflatten(0, (-1, B)), one.batch, one.logits)

@@ -1,0 +1,351 @@
+"""Circuits: the decomposition, patched runs and scores against plain loops, on every preset and Hugging Face family."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from streamscope.cli.errors import InputError
+from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
+from streamscope.interventions.circuits.run import run
+from streamscope.interventions.circuits.scores import score_edges
+from streamscope.interventions.patch.pairs import PatchPair
+from streamscope.models import build, load
+from streamscope.models.config import Hyper
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.hooks import capture, edit
+from tests.models.test_huggingface import CASES, theirs
+from tests.tiny import randomise, some
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "parallel": ("std-t", {"residual.order": "parallel"}),
+    "parallel-streams": ("dst-dense", {"residual.order": "parallel"}),
+    "normed-gate": ("pls", {"attention.gate.source": "normed"}),
+    "value-gate": ("lfa", {"attention.gate": "gate", "attention.gate.source": "value"}),
+    "hybrid-output": ("hdpl", {"attention.o": "hdpl"}),
+    "alibi": ("d-cas", {"positions": "alibi"}),
+    "hc": ("kromhc", {"residual": "hc"}),
+    "mhc": ("kromhc", {"residual": "mhc"}),
+    "same-input": ("kromcanon", {"residual.post_input": "same", "residual.reduce": "sum"}),
+}
+KINDS = [*PRESETS, *VARIANTS, *(f"hf:{name}" for name in CASES)]
+FAST = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon", "parallel", "normed-gate", "hc", "hf:qwen3", "hf:olmo2",
+        "hf:pythia", "hf:phi3-partly-rotated")  # fmt: skip
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+
+    def made(kind: str) -> Any:
+        if kind.startswith("hf:"):
+            theirs(kind[3:]).save_pretrained(tmp_path / "model")
+            return load(f"hf:{tmp_path / 'model'}").eval()
+        preset, changes = VARIANTS.get(kind, (kind, {}))
+        return randomise(build(preset, "tiny", **changes), std=0.1).eval()
+
+    return made
+
+
+def two_texts(model: Any, rows: int = 3, length: int = 9) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    clean = torch.randint(1, model.config.d_vocab, (rows, length), generator=generator)
+    corrupt = clean.clone()
+    corrupt[:, 2:5] = torch.randint(1, model.config.d_vocab, (rows, 3), generator=generator)
+    return clean, corrupt
+
+
+def close(a: Tensor, b: Tensor, share: float = 1e-5) -> None:
+    assert a.shape == b.shape
+    assert ((a - b).abs().max() / b.abs().max()).item() < share
+
+
+HOOKS = {"q": "hook_attn_in", "k": "hook_attn_in", "g": "hook_attn_in", "v": "hook_attn_v_in", "mlp": "hook_mlp_in"}
+
+
+@pytest.mark.parametrize("kind", some(KINDS, FAST))
+@torch.no_grad()
+def test_the_sum_of_edges_is_what_each_reader_reads(kind: str, make: Any) -> None:
+    model = make(kind)
+    graph, (tokens, _) = graph_of(model), two_texts(model)
+    residual, L = model.config.residual, model.config.n_layers
+    streams = {0: "hook_streams_pre", 1: "hook_streams_mid"}
+    names = [f"blocks.{layer}.{hook}" for layer in range(L) for hook in {*HOOKS.values()}]
+    if isinstance(residual, Hyper):
+        names += [f"blocks.{layer}.{hook}" for layer in range(L) for hook in streams.values()]
+    with capture(model, [*names, f"blocks.{L - 1}.hook_resid_post"]) as seen:
+        model(tokens)
+    clean = run(model, graph, tokens)
+    final = clean.logits_input()
+    for v, reader in enumerate(graph.readers):
+        parallel = reader.part == "mlp" and getattr(residual, "order", "") == "parallel"
+        before = graph.written_before(reader.stage - parallel)
+        part = "v" if kind == "value-gate" and reader.part == "g" else reader.part
+        there = torch.tensor(graph.connected[before, v]).float()
+        for i, u in enumerate(graph.senders[before]):
+            if u.kind == "bias":
+                there[i] = float(bool(write_vector(residual, u.kind) @ read_vector(residual, part)))
+        out = clean.out[:, :, before]
+        if reader.part == "mix":
+            summed = torch.einsum("btud,btun,u->btnd", out, clean.shares[reader.stage], there)
+            close(summed, seen[f"blocks.{reader.layer}.{streams[reader.stage % 2]}"])
+            continue
+        c = clean.coefficients.get(reader.stage, torch.ones(before.stop))
+        c = c[..., before] * there
+        summed = torch.einsum("btud,btu->btd", out, c.expand(*out.shape[:3]))
+        want = f"blocks.{reader.layer}.{HOOKS[part]}" if part != "logits" else f"blocks.{L - 1}.hook_resid_post"
+        close(summed, seen[want])
+    close(final, seen[f"blocks.{L - 1}.hook_resid_post"])
+
+
+@pytest.mark.parametrize("kind", some(KINDS, FAST))
+@torch.no_grad()
+def test_no_edge_patched_is_the_clean_run_and_all_patched_the_corrupted_one(kind: str, make: Any) -> None:
+    model = make(kind)
+    graph, (clean, corrupt) = graph_of(model), two_texts(model)
+    at = torch.arange(clean.shape[1]).expand(len(clean), -1)
+    other = run(model, graph, corrupt).out
+    none = torch.zeros(graph.connected.shape, dtype=torch.bool)
+    want, changed = model(clean), model(corrupt)
+    assert (want - changed).abs().max() > 100e-5 * want.abs().max()  # else the test could not fail
+    close(run(model, graph, clean).logits(at), want)
+    close(run(model, graph, clean, patched=none, other=other).logits(at), want)
+    close(run(model, graph, clean, patched=torch.tensor(graph.connected), other=other).logits(at), changed)
+
+
+def test_number_of_edges() -> None:
+    """19 readers per layer of a 6 x 6 model and 7 senders; k and v per key-value head; 258 edges into mixing."""
+
+    def edges(preset: str, **changes: Any) -> int:
+        return len(graph_of(build(preset, "tiny", **changes)).edges)
+
+    six = {"n_layers": 6, "n_heads": 6, "d_model": 36}
+    assert edges("std-t", **six) == 2188
+    assert edges("kromhc", **six) == 2188 + 258
+    assert edges("lfa", **six) == 2188 - 6 * sum(7 * layer for layer in range(6))  # values read the embedding alone
+    assert edges("llama", n_layers=30, n_heads=9, d_model=36, **{"attention.kv_heads": 3}) == 70_651
+
+
+def test_pruned_edges_change_nothing(make: Any) -> None:
+    """An edge whose sender has no kept input carries the corrupted output anyway."""
+    for kind in ("std-t", "kromcanon", "hf:qwen3"):
+        model = make(kind)
+        graph, (clean, corrupt) = graph_of(model), two_texts(model)
+        at, other = torch.full((len(clean), 1), 8), run(model, graph, corrupt).out
+        rng = np.random.default_rng(3)
+        kept = rng.random(len(graph.edges)) < (0.15 if kind != "kromcanon" else 0.05)
+        pruned = graph.pruned(kept)
+        assert pruned.sum() < kept.sum() and not (pruned & ~kept).any()
+        both = [
+            run(model, graph, clean, patched=torch.tensor(graph.matrix(~some, fill=False)), other=other).logits(at)
+            for some in (kept, pruned)
+        ]
+        close(both[1], both[0])
+
+
+def test_models_that_cannot_be_taken_apart_are_refused() -> None:
+    model = build("std-t", "tiny")
+    with pytest.raises(InputError, match="TransformerLens' bridge"):
+        graph_of(torch.nn.Linear(2, 2))
+    model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
+    with pytest.raises(InputError, match="hooks would act in some runs only: remove blocks.0.attn.hook_z"):
+        graph_of(model)
+
+
+# ---- scores against a plain loop over hooks ----------------------------------------------------
+
+
+def pairs_of(model: Any, rows: int = 3) -> list[PatchPair]:
+    clean, corrupt = two_texts(model, rows)
+    texts = [(tuple(a.tolist()), tuple(b.tolist())) for a, b in zip(clean, corrupt, strict=True)]
+    texts[0] = (texts[0][0][:-2], texts[0][1][:-2])  # a shorter one, for padding
+    return [
+        PatchPair(id=str(i), cluster=str(i), clean=a, corrupt=b, answers=(3 + i, 9), foils=(5 + i,))
+        for i, (a, b) in enumerate(texts)
+    ]
+
+
+class Plain:
+    """One edge at a time, by hooks alone: what its reader makes of the changed input is put into a clean run."""
+
+    def __init__(self, model: Any, pair: PatchPair) -> None:
+        self.model, self.pair, self.L = model, pair, model.config.n_layers
+        self.clean, self.corrupt = (torch.tensor([ids]) for ids in (pair.clean, pair.corrupt))
+        names = [*(n for n in ("hook_embed", "hook_pos_embed") if n in model.hook_dict)]
+        for layer in range(self.L):
+            names += [f"blocks.{layer}.{n}" for n in ("hook_mlp_out", "hook_attn_out")]
+            names += [f"blocks.{layer}.attn.hook_result"] if sends_by_head(model) else []
+            if isinstance(model.config.residual, Hyper):
+                names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
+        self.seen = []
+        for tokens in (self.clean, self.corrupt):
+            with torch.no_grad(), capture(model, names) as seen:
+                model(tokens)
+            self.seen.append(seen)
+        self.m = self.metric({})
+
+    def metric(self, edits: dict[str, Any]) -> float:
+        with torch.no_grad(), edit(self.model, edits):
+            return float(self.pair.log_odds(self.model(self.clean)[0, -1]))
+
+    def change(self, u: Any) -> Tensor:
+        """The corrupted output minus the clean one [1, T, D]."""
+
+        def out(seen: Any) -> Tensor:
+            if u.kind == "input":
+                return seen["hook_embed"] + seen.get("hook_pos_embed", 0)
+            if u.kind == "head":
+                return seen[f"blocks.{u.layer}.attn.hook_result"][:, :, u.head]
+            return seen[f"blocks.{u.layer}.hook_{u.kind}_out"]
+
+        return out(self.seen[1]) - out(self.seen[0])
+
+    def score(self, u: Any, v: Any) -> float:
+        delta = self.change(u)
+        if isinstance(self.model.config.residual, Hyper):
+            S = delta[:, :, None].repeat(1, 1, self.model.config.residual.n, 1)
+            for stage in range(max(u.stage, 0), v.stage):
+                at = f"blocks.{stage // 2}.{('attn', 'mlp')[stage % 2]}_hc.hook_"
+                if stage == u.stage:
+                    S = self.seen[0][at + "post"][..., None] * delta[:, :, None]
+                else:
+                    S = self.seen[0][at + "res"] @ S
+            at = f"blocks.{v.layer}.{('attn', 'mlp')[v.stage % 2]}_hc.hook_"
+            if v.part == "mix":
+                place = ("hook_streams_pre", "hook_streams_mid")[v.stage % 2]
+                return self.through(S, f"blocks.{v.layer}.{place}", [at + c for c in ("pre", "res", "post")], None)
+            if v.part == "logits":
+                return self.through(S, f"blocks.{self.L - 1}.hook_streams_post", None, None)
+            delta = (self.seen[0][at + "pre"][..., None] * S).sum(-2)
+        if v.part == "logits":
+            streams = self.model.config.residual.streams
+            return self.through(
+                delta, f"blocks.{self.L - 1}.hook_{streams[1] if streams else 'resid'}_post", None, None
+            )
+        where = f"blocks.{v.layer}.{HOOKS[v.part]}"
+        if v.part == "mlp":
+            return self.through(delta, where, None, None)
+        name = "gate" if v.part == "g" else v.part
+        return self.through(delta, where, [f"blocks.{v.layer}.attn.hook_{name}"], v.head)
+
+    def through(self, delta: Tensor, where: str, then: list[str] | None, head: int | None) -> float:
+        changed = {where: lambda x, hook: x + delta}
+        if then is None:
+            return self.m - self.metric(changed)
+        with torch.no_grad(), capture(self.model, then) as seen, edit(self.model, changed):
+            self.model(self.clean)
+
+        def put(new: Tensor) -> Any:
+            def fn(x: Tensor, hook: Any) -> Tensor:
+                y = x.clone()
+                at = slice(None) if head is None else (slice(None), slice(None), head)
+                y[at] = new[at]
+                return y
+
+            return fn
+
+        return self.m - self.metric({name: put(seen[name]) for name in then})
+
+
+@pytest.mark.parametrize("kind", some([k for k in KINDS if k != "value-gate"], FAST))
+def test_exact_scores_are_those_of_a_plain_loop(kind: str, make: Any) -> None:
+    model = make(kind)
+    graph, pairs = graph_of(model), pairs_of(model)
+    scores = score_edges(model, graph, pairs, "exact")
+    chosen = np.random.default_rng(1).choice(len(graph.edges), 20, replace=False)
+    parts = [graph.readers[v].part for _, v in graph.edges]
+    chosen = {*chosen.tolist(), *(parts.index(part) for part in dict.fromkeys(parts))}
+    largest = np.abs(scores).max()
+    for i, pair in enumerate(pairs):
+        plain = Plain(model, pair)
+        for e in chosen:
+            u, v = graph.edges[e]
+            want = plain.score(graph.senders[u], graph.readers[v])
+            assert abs(scores[e, i] - want) < 1e-4 * largest, graph.names[e]
+
+
+@pytest.mark.parametrize("kind", ["std-t", "dst-kron", "normed-gate", "kromcanon", "hf:qwen3"])
+def test_gradients_are_first_order_of_exact_scores(kind: str, make: Any) -> None:
+    """With texts that hardly differ, EAP and EAP-IG of both kinds are the exact score of every edge."""
+    model = make(kind).double()
+    graph, pairs = graph_of(model), pairs_of(model)
+    with torch.no_grad():  # every token of the second text is the first one's, moved a little
+        row = model.embed.weight
+        for a, b in {(a, b) for p in pairs for a, b in zip(p.clean, p.corrupt, strict=True) if a != b}:
+            row[b] = row[a] + 1e-5 * torch.randn(
+                row.shape[1], dtype=row.dtype, generator=torch.Generator().manual_seed(b)
+            )
+    exact = score_edges(model, graph, pairs, "exact")
+    for method in ("eap", "eap-ig", "eap-ig-activations"):
+        close(torch.tensor(score_edges(model, graph, pairs, method, steps=2)), torch.tensor(exact), 1e-3)
+
+
+# ---- EAP and EAP-IG written down plainly for GPT-2 ---------------------------------------------
+
+
+class PlainGpt2:
+    """GPT-2 from its weights alone, with an input of its own for every reader and the outputs of all senders."""
+
+    def __init__(self, model: Any) -> None:
+        self.w = {name: x.detach() for name, x in model.state_dict().items()}
+        self.L, self.H = model.config.n_layers, model.config.n_heads
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.w["embed.weight"][ids] + self.w["pos_embed.weight"][: len(ids)]
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], self.w[f"{name}.weight"], self.w[f"{name}.bias"], 1e-5)
+
+    def forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """(outputs of the senders, inputs of the readers, logits after the last token) of an embedding [T, D]."""
+        T, D = x.shape
+        K, outs, ins = D // self.H, [x], []
+
+        def read() -> Tensor:
+            own = x.clone()
+            ins.append(own)
+            return own
+
+        for layer in range(self.L):
+            at = f"blocks.{layer}."
+            heads = {}
+            for part in "qkv":
+                W, b = self.w[at + f"attn.{part}.weight"], self.w[at + f"attn.{part}.bias"]
+                for h in range(self.H):
+                    rows = slice(h * K, (h + 1) * K)
+                    heads[part, h] = self.norm(read(), at + "ln1") @ W[rows].T + b[rows]
+            future = torch.ones(T, T).triu(1).bool()
+            written = []
+            for h in range(self.H):
+                scores = heads["q", h] @ heads["k", h].T / K**0.5
+                z = scores.masked_fill(future, -torch.inf).softmax(-1) @ heads["v", h]
+                written.append(z @ self.w[at + "attn.o.weight"][:, h * K : (h + 1) * K].T)
+            x = x + torch.stack(written).sum(0) + self.w[at + "attn.o.bias"]
+            hidden = self.norm(read(), at + "ln2") @ self.w[at + "mlp.up.weight"].T + self.w[at + "mlp.up.bias"]
+            hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
+            ffn = hidden @ self.w[at + "mlp.down.weight"].T + self.w[at + "mlp.down.bias"]
+            x = x + ffn
+            outs += [*written, ffn]
+        return outs, ins, self.norm(read()[-1], "ln_final") @ self.w["embed.weight"].T
+
+
+@pytest.mark.parametrize(("method", "alphas"), [("eap", [1.0]), ("eap-ig", [0.25, 0.5, 0.75, 1.0])])
+def test_attribution_on_gpt2_is_that_of_the_formula(method: str, alphas: list[float], make: Any) -> None:
+    model = make("hf:gpt2")
+    graph, pairs, plain = graph_of(model), pairs_of(model), PlainGpt2(model)
+    scores = score_edges(model, graph, pairs, method, steps=len(alphas))
+    senders = [i for i, u in enumerate(graph.senders) if u.kind != "bias"]
+    for p, pair in enumerate(pairs):
+        clean, corrupt = (plain.embed(torch.tensor(ids)) for ids in (pair.clean, pair.corrupt))
+        change = [a - b for a, b in zip(plain.forward(clean)[0], plain.forward(corrupt)[0], strict=True)]
+        G: list[Tensor] = []
+        for alpha in alphas:
+            _, ins, logits = plain.forward((corrupt + alpha * (clean - corrupt)).requires_grad_())
+            m = logits[list(pair.answers)].logsumexp(0) - logits[list(pair.foils)].logsumexp(0)
+            found = torch.autograd.grad(m, ins)
+            G = [a + b for a, b in zip(G, found, strict=True)] if G else list(found)
+        want = [float((change[senders.index(u)] * G[v]).sum()) / len(alphas) for u, v in graph.edges]
+        close(torch.tensor(scores[:, p]), torch.tensor(want))
