@@ -34,6 +34,7 @@ COMMANDS = [
 ]
 """In blocks, and behind a colon."""
 NAMES = commands()
+END = "the end of a page"
 SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end in seconds
     "models.train": ["--steps=2", "--max-documents=200", "--sample-every=0", "--set", "d_vocab=600", "--batch-size=4"],
     "models.sft": ["--steps", "1", "--batch-size", "2"],
@@ -113,22 +114,24 @@ def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", GUIDES[0], pytest.param("docs/guides/measuring.md", marks=pytest.mark.slow)]
+    "pages", [("README.md", GUIDES[0]), pytest.param(("docs/guides/measuring.md",), marks=pytest.mark.slow)], ids=str
 )
-def test_code_runs(page: str, reader: tuple[Path, list[int]], capfd: pytest.CaptureFixture[str]) -> None:
-    """The Python of a page, after the command that wrote the file it reads."""
+def test_code_runs(pages: tuple[str, ...], reader: tuple[Path, list[int]]) -> None:
+    """The Python of pages, each by itself, in one process that has none of the tests' type checks, as a reader's.
+
+    What a page reads was written by its command `--out heads.parquet`.
+    """
     folder, ran = reader
-    code = "\n".join(re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL))
-    with contextlib.chdir(folder):
-        for i, (where, line) in enumerate(COMMANDS):
-            if where == page and "--out heads.parquet" in line and 'load("heads.parquet")' in code and i not in ran:
+    codes = {page: "\n".join(re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL)) for page in pages}
+    for i, (page, line) in enumerate(COMMANDS):
+        if i not in ran and "--out heads.parquet" in line and 'load("heads.parquet")' in codes.get(page, ""):
+            with contextlib.chdir(folder):
                 streamscope(typed(line))
-        capfd.readouterr()
-        if page == "README.md":  # a process without the tests' type checks, as a reader's
-            subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
-        else:
-            exec(compile(code, page, "exec"), {"__name__": "__main__"})
-    assert capfd.readouterr().out.count("\n") > 4
+    program = "\n".join(f"exec(compile({codes[page]!r}, {page!r}, 'exec'), {{}}); print({END!r})" for page in pages)
+    own = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=own, cwd=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert all(text.count("\n") > 4 for text in done.stdout.split(f"{END}\n")[:-1])
 
 
 def test_make_targets_of_the_documents_exist() -> None:
