@@ -1,6 +1,7 @@
 """What folders of the library say besides sizes: heads, rotary shares, tokens that begin and end a text, files."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from streamscope.models.interop.export.write import export
 from streamscope.models.interop.huggingface.convert import read_config
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text.tokenizer import Tokenizer
-from tests.models.test_huggingface import theirs
+from tests.models.test_huggingface import CASES, LLAMA3, theirs
 
 transformers = pytest.importorskip("transformers")
 
@@ -43,7 +44,7 @@ def off(folder: Path) -> float:
     """The largest difference of our logits from the library's, both read from a folder, in units of the largest."""
     tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        want = transformers.AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
+        want = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(tokens).logits
         got = load(f"hf:{folder}")(tokens)
     return ((got - want).abs().max() / want.abs().max()).item()
 
@@ -52,8 +53,10 @@ def off(folder: Path) -> float:
 
 HEADS = {"gpt2": "lm_head.weight", "llama": "lm_head.weight", "qwen2": "lm_head.weight", "qwen3": "lm_head.weight",
          "mistral": "lm_head.weight", "smollm3": "lm_head.weight", "phi3": "lm_head.weight",
-         "olmo2": "lm_head.weight",
+         "olmo2": "lm_head.weight", "gemma2": "lm_head.weight", "gemma3": "lm_head.weight",
          "pythia": "embed_out.weight"}  # fmt: skip
+EMBEDDED = ("gpt2", "smollm3", "gemma2", "gemma3")
+"""Families whose head is the embedding unless config.json says otherwise."""
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -63,7 +66,7 @@ def test_a_head_of_its_own_under_a_tied_configuration_is_the_files(kind: str, tm
     (embed,) = (
         x for name, x in tensors.items() if name.endswith(("wte.weight", "embed_tokens.weight", "embed_in.weight"))
     )
-    head = torch.randn(embed.shape, generator=torch.Generator().manual_seed(2))
+    head = 0.2 * torch.randn(embed.shape, generator=torch.Generator().manual_seed(2))
     save_file(tensors | {HEADS[kind]: head}, folder / "model.safetensors", {"format": "pt"})
     assert off(folder) < 1e-5
     model = load(f"hf:{folder}")
@@ -75,12 +78,11 @@ def test_a_head_of_its_own_under_a_tied_configuration_is_the_files(kind: str, tm
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_whether_the_head_is_tied_where_the_field_is_missing(kind: str, tmp_path: Path) -> None:
-    """As the library: GPT-2's and SmolLM3's is the embedding, that of the others their own, and a file without it is
-    refused."""
+    """As the library: in some families the embedding, in the others their own, and a file without it is refused."""
     folder = saved(kind, tmp_path / "model", tie_word_embeddings=...)
-    assert read_config(folder)[0].readout.tied == (kind in ("gpt2", "smollm3"))
+    assert read_config(folder)[0].readout.tied == (kind in EMBEDDED)
     assert off(folder) < 1e-5
-    if kind not in ("gpt2", "smollm3"):
+    if kind not in EMBEDDED:
         tensors = load_file(folder / "model.safetensors")
         tensors.pop(HEADS[kind])
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
@@ -119,6 +121,31 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("smollm3", {"no_rope_layers": [0, 1, 1]}, r"no_rope_layers = \[0, 1, 1\] is not supported, only every k-th layer"),
     ("smollm3", {"use_sliding_window": True}, "use_sliding_window = True is not supported"),
     ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "rotary positions of kind 'longrope' are not supported"),
+    *(
+        (kind, {"rope_parameters": {"rope_type": "yarn"}}, "rotary positions of kind 'yarn' are not supported")
+        for kind in ("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "pythia", "gemma2")
+    ),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
+    ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not supported"),
+    ("gemma2", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "only every k-th layer"),
+    ("gemma3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types \['chunked_attention'\] are not supported"),
+    ("gemma3", {"rope_parameters": {"rope_theta": 300.0}}, "only those of both kinds of layers"),
+    (
+        "gemma3",
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        "'linear' in layers with a window are not supported",
+    ),
+    ("llama", {"pretraining_tp": 2}, "pretraining_tp = 2 is not supported"),
+    *(
+        ("gpt2", {name: value}, f"{name} = {value} is not supported")
+        for name, value in (
+            ("scale_attn_weights", False),
+            ("scale_attn_by_inverse_layer_idx", True),
+            ("reorder_and_upcast_attn", True),
+            ("add_cross_attention", True),
+        )
+    ),
+    ("qwen2", {"hidden_act": "xielu"}, "activation"),
     ("pythia", {"head_dim": 8}, "head_dim = 8 is not supported, only head_dim = 24"),
     *((kind, {"is_causal": False}, "is_causal = False is not supported") for kind in ("gpt2", "pythia", "llama")),
     ("gpt2", {"num_hidden_layers": 1}, "num_hidden_layers = 1 is not supported"),
@@ -144,6 +171,74 @@ def test_layers_without_a_window_beside_a_window(kind: str, tmp_path: Path) -> N
 def test_what_no_class_computes_is_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=line):
         load(f"hf:{saved(kind, tmp_path / 'model', **changes)}")
+
+
+def test_the_guide_lists_what_is_refused() -> None:
+    """Every field of REFUSED stands in the guide's table, and no other."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "coming_from.md").read_text()
+    rows = [row for row in guide.split("| refused |")[1].split("\n\n")[0].splitlines() if row.startswith("| `")]
+    fields = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row.split("|")[1])}
+    sizes = {"num_hidden_layers", "num_attention_heads", "tie_word_embeddings", "use_parallel_residual"}
+    assert fields == {name for _, changes, _ in REFUSED for name in changes} - sizes
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "gemma2": {"layer_types": ..., "rope_parameters": ..., "rope_theta": 50.0, "hidden_act": "silu"},
+    "gemma3": {"layer_types": ..., "rope_parameters": ..., "rope_theta": 500.0, "rope_local_base_freq": 50.0,
+               "sliding_window_pattern": 3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_names_of_gemma_as_first_published(kind: str, tmp_path: Path) -> None:
+    folder = saved(kind, tmp_path / "model", **OLD[kind])
+    assert off(folder) < 1e-5
+    config = read_config(folder)[0]
+    assert (config.attention.full_every, config.positions.base) == ((2, 50.0) if kind == "gemma2" else (3, 500.0))
+
+
+# ---- layouts in which models are published -------------------------------------------------------
+
+STRETCH = {"rope_parameters": LLAMA3}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gpt2": {}, "pythia": {"rope_parameters": {**LLAMA3, "partial_rotary_factor": 0.25}},
+    "llama": {**STRETCH, "head_dim": 20, "attention_bias": True, "mlp_bias": True},
+    "mistral": {**STRETCH, "head_dim": 20}, "qwen2": {**STRETCH, "head_dim": 20},
+    "qwen3": {**STRETCH, "head_dim": 20, "attention_bias": True},
+    "smollm3": {**STRETCH, "head_dim": 20, "attention_bias": True, "mlp_bias": True},
+    "olmo2": {**STRETCH, "head_dim": 20, "attention_bias": True}, "phi3": {"head_dim": 20},
+    "gemma2": {**STRETCH, "head_dim": 20, "attention_bias": True}, "gemma3": {"head_dim": 20, "attention_bias": True},
+}  # fmt: skip
+"""Heads wider than D / H, biases and stretched positions, where a class has them."""
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_a_folder_as_published(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16, several files, a head of its own under a tied configuration, ids beyond the tokenizer, BOS elsewhere."""
+    name, options = CASES[kind]
+    monkeypatch.setitem(CASES, kind, (name, {**options, **PUBLISHED[kind], "vocab_size": 320,
+                                             "tie_word_embeddings": True}))  # fmt: skip
+    folder, peer = tmp_path / "model", theirs(kind).to(torch.bfloat16)
+    peer.save_pretrained(folder, max_shard_size="60KB")
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    head = 0.2 * torch.randn(320, 48, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    save_file({HEADS[kind]: head}, folder / "model-head.safetensors", {"format": "pt"})
+    index["weight_map"][HEADS[kind]] = "model-head.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    words = Tokenizer.train([TEXT, "Tom had a red ball."] * 9, 280).to_json()
+    backend = tokenizers.Tokenizer.from_str(words)
+    backend.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+    backend.add_special_tokens(["<begin>"])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<begin>", "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    assert off(folder) < 1e-5
+    model = load(f"hf:{folder}")
+    ours, library = model.to_tokens(TEXT)[0].tolist(), transformers.AutoTokenizer.from_pretrained(folder)
+    assert ours == [library.bos_token_id, *library(TEXT, add_special_tokens=False).input_ids]
+    assert model.to_str_tokens([300]) == ["<unused 300>"] and torch.equal(model.unembed.weight, head.float())
+    assert model.config.d_head == (PUBLISHED[kind].get("head_dim") or 48 // model.config.n_heads)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
