@@ -25,7 +25,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import peak_resident_bytes
-from streamscope.instruments.contract import say
+from streamscope.instruments.contract import keep_after, say
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
@@ -136,7 +136,7 @@ class Losses:
     """Sums over the positions of each document that have a target: nats, and units of the residual stream for `shift`.
 
     baseline [documents]; edited, kl, shift [variants, documents]; tokens [documents]. kl and shift are 0 if not
-    requested.
+    requested. Documents after an interruption have no tokens.
     """
 
     baseline: np.ndarray
@@ -171,11 +171,13 @@ def document_losses(
     batch_size: int = 32,
     progress: Progress = iter,
     budget: int | None = None,
+    keep: bool = True,
 ) -> Losses:
     """Loss of every document, unedited and under each variant. Documents are cut at the context.
 
     `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
     layer's readout before the final norm. `budget` is the number of tokens that run at once; larger batches are split.
+    A command that is interrupted gets the documents that are measured, with `keep`.
     Raises `InputError` as `Trajectories` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
@@ -201,17 +203,16 @@ def document_losses(
     others = [Plan(model, {}) for variant in variants if not isinstance(variant, Mapping)]  # a whole pass each
     padded = sum(tokens.numel() for _, tokens, _ in batches)
     forecast = Forecast(progress, model, [*plans, *others], padded, f"{n:,} documents")
-    for index, tokens, targets in batches:
+    measured = 0
 
+    def measure(index: np.ndarray, tokens: Tensor, targets: Tensor) -> None:
         def finished(members: Sequence[int], tokens: int = tokens.numel()) -> None:
             done(len(members))
             forecast(members, tokens)
 
         tokens, targets = tokens.to(device), targets.to(device)
-        tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
         sums = _Sums(model, targets, kl, last)
         unedited, *values = measure_rows(model, tokens, plans, sums, done=finished, budget=budget, **options)
-        baseline[index] = unedited[0]
         for at, value in zip(edited, values, strict=True):
             found[:, at, index] = value
         other = len(plans)
@@ -222,6 +223,18 @@ def document_losses(
                 found[:, at, index] = sums(variant.ln_final(x), place, variant.head)
                 finished([other])
                 other += 1
+        baseline[index] = unedited[0]
+        tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
+
+    try:
+        for index, tokens, targets in batches:
+            measure(index, tokens, targets)
+            measured += len(index)
+    except KeyboardInterrupt as interrupt:
+        if not keep:
+            raise
+        keep_after(interrupt, progress, measured, n, "documents", least=2)
+        found[:, :, tokens_of == 0] = 0.0
     done(0)
     out = Losses(baseline, edited_loss, divergence, shift, tokens_of)
     for name in ("baseline", "edited", "kl"):
@@ -281,7 +294,7 @@ def observe_loss(
 ) -> Observed:
     """Loss per token of every document and edit, in nats; each document is one case and one cluster."""
     losses = document_losses(
-        model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress
+        model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress, keep=False
     )
     if (losses.tokens < 1).any():
         raise InputError(f"{int((losses.tokens < 1).sum())} documents have no token to predict; leave them out")

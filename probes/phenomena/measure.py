@@ -11,7 +11,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, say
+from streamscope.instruments.contract import InstrumentData, keep_after, say
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, estimate
 from streamscope.instruments.open_data import OpenDocuments
@@ -75,6 +75,9 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
         try:
             found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
             block = _block(phenomenon, found)
+        except KeyboardInterrupt as interrupt:
+            keep_after(interrupt, progress, len(seen.blocks), len(how.only), "phenomena")
+            break
         except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
             failed.append(error)
             why = str(error) or "out of memory"

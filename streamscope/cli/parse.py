@@ -13,6 +13,7 @@ A command is a module with `main(argv=None)`:
 import io
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -253,11 +254,12 @@ def _until_the_reader_goes(stream: Any) -> Any:
 
 
 def command(main: Callable[[], None]) -> None:
-    """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130.
+    """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130, and so does SIGTERM.
 
     When the reader of its output has gone (`| head`), the work and the files are finished without it.
     """
     sys.stdout, sys.stderr = _until_the_reader_goes(sys.stdout), _until_the_reader_goes(sys.stderr)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured is kept, as after Ctrl-C
     try:
         main()
     except InputError as error:

@@ -63,8 +63,10 @@ def signs_of_life(label: str) -> Iterator[None]:
         yield
 
 
-def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
+def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iterable]:
     """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left.
+
+    With `keep` an instrument that is interrupted gives what it has measured, and notes it in `interrupted`.
 
     Where stderr is no terminal, a line comes every `LOG_EVERY` seconds before the bar of the end, also in a long step.
     """
@@ -96,6 +98,7 @@ def progress_bar(label: str) -> Callable[[Iterable], Iterable]:
                 _BARS.remove(shown)
 
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
+    bar.interrupted = [] if keep else None  # type: ignore[attr-defined]
     return bar
 
 
@@ -222,12 +225,12 @@ class Job:
         if control is not None:
             self.instrument.share(self.open(control, opened), iter)
 
-    def do(self, label: str = "") -> "Result":
-        """Measure, with a bar on stderr."""
+    def do(self, label: str = "", *, keep: bool = False) -> "Result":
+        """Measure, with a bar on stderr; with `keep` an interrupted instrument gives what it has measured."""
         with signs_of_life(label + self.run):
-            return self._do(label)
+            return self._do(label, keep)
 
-    def _do(self, label: str) -> "Result":
+    def _do(self, label: str, keep: bool) -> "Result":
         from streamscope.instruments.about_model import title_of
         from streamscope.instruments.pool_results import compare
         from streamscope.models.hooks.user_edits import about_edits
@@ -237,7 +240,10 @@ class Job:
         with self.edited(model):
             opened = self.open(model)
             how = how if control is None else how.with_resolved_heads(opened)
-            result = how.run(opened, progress_bar(f"{label}{title_of(model)}"))
+            bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
+            result = how.run(opened, bar)
+        if bar.interrupted:
+            result = interrupted(result, "; ".join(bar.interrupted))
         if self.edits:
             result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
         if control is None:
@@ -310,6 +316,12 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
 
 
+def interrupted(result: "Result", note: str) -> "Result":
+    """A result of what was measured before an interruption, which says so."""
+    tables = {name: replace(one, title=f"{one.title}; {note}") for name, one in result.tables.items()}
+    return replace(result, tables=tables, about={**result.about, "interrupted": note})
+
+
 def check_read(how: "Instrument", data: Sequence[Any]) -> None:
     """Raise `InputError` for an option of data that the instrument's own options leave unread."""
     given, usual = ({type(one): one for one in some} for some in (data, how.takes))
@@ -346,6 +358,8 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
         print(visible(result.about["no_mean"]))
     for path in written:
         print(visible(f"written {path}"))
+    if "interrupted" in result.about:
+        raise KeyboardInterrupt
     if figure is not None:
         write_figure(result.figure(), figure)
         size = f" ({figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
@@ -380,7 +394,7 @@ def _result(job: Job, kept: Path | None, label: str) -> "Result":
     from streamscope.instruments.result import Result
 
     if kept is None:
-        return job.do(label)
+        return job.do(label, keep=True)
     path = kept / f"{job.task}.parquet"
     if path.exists():
         return replace(Result.load(path), figures=job.instrument.figures)

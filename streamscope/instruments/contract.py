@@ -57,6 +57,19 @@ def say(progress: Any, line: str) -> None:
     getattr(progress, "say", lambda line: None)(line)
 
 
+def keep_after(interrupt: KeyboardInterrupt, progress: Any, done: int, of: int, what: str, *, least: int = 1) -> None:
+    """Note on a command's bar that only `done` of `of` were measured, so that the command ends with these.
+
+    Raises the interrupt again where fewer than `least` are done, and for other callables than a command's bar, because
+    Ctrl-C in a notebook ends the call.
+    """
+    notes = getattr(progress, "interrupted", None)
+    if notes is None or done < least:
+        raise interrupt
+    notes.append(f"interrupted: {done:,} of {of:,} {what} measured")
+    say(progress, f"{notes[-1]}; the tables are of these")
+
+
 @dataclass
 class InstrumentData:
     """What an instrument saw: observations and the contrasts wanted of them, by the same names.

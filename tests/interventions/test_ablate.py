@@ -321,6 +321,30 @@ def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkey
     assert "about 30 s for 2 edits on 8 documents" in capsys.readouterr().err
 
 
+def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, capsys, monkeypatch) -> None:
+    """Interrupted in its third batch, it writes what two batches alone would give, says so and ends as interrupted."""
+    passes = []
+
+    def interrupted(*given, **options):
+        passes.append(given)
+        if len(passes) == 3:
+            raise KeyboardInterrupt
+        return measure_rows(*given, **options)
+
+    argv = ["lfa", "--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--out"]
+    monkeypatch.setattr(observe, "measure_rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, str(tmp_path / "part.parquet"), "--max-documents", "8"])
+    assert "interrupted: 4 of 8 documents measured; the tables are of these" in capsys.readouterr().err
+    main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "4"])
+    part, four = (Result.load(tmp_path / f"{name}.parquet") for name in ("part", "four"))
+    pd.testing.assert_frame_equal(part.table().frame, four.table().frame, atol=1e-6)
+    assert part.about["interrupted"] in part.table().title
+    passes.clear()
+    with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
+        Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
+
+
 def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
     monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)

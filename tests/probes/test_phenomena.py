@@ -280,6 +280,11 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
     with pytest.raises(KeyboardInterrupt):
         how.measure(one, Documents(max_documents=5), progress=progress_bar("x"))
     lines = " ".join(capsys.readouterr().err.split())
+    bar = progress_bar("x", keep=True)  # that of a command
+    table = how.measure(one, Documents(max_documents=5), progress=bar).table()
+    pd.testing.assert_frame_equal(table.frame, how.measure(one, Documents(max_documents=5), progress=bar).table().frame)
+    assert table.frame["phenomenon"].tolist() == ["loss", "repeats"] and table.frame["value"].notna().all()
+    assert bar.interrupted[0] == "interrupted: 2 of 3 phenomena measured"
     for name in ("loss", "repeats"):
         assert f": {name} {frame.loc[name, 'value']:.3f} ({frame.loc[name, 'value_low']:.3f} …" in lines
 
