@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from threading import Event, Thread
@@ -63,6 +64,16 @@ def signs_of_life(label: str) -> Iterator[None]:
         yield
 
 
+UNKNOWN = "-:--:--"
+
+
+def time_left(task: Any) -> str:
+    """The time that the steps left will take if they are as fast as those done; rich forgets steps older than 30 s."""
+    if not task.total or not task.completed:
+        return UNKNOWN
+    return str(timedelta(seconds=round(task.elapsed * (task.total - task.completed) / task.completed)))
+
+
 def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iterable]:
     """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left.
 
@@ -81,20 +92,25 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
 
         columns = (
             progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
-            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
+            progress.TimeElapsedColumn(), progress.TextColumn("left {task.fields[left]}"),
         )  # fmt: skip
 
+        def counted() -> None:
+            shown.update(task, left=time_left(shown.tasks[0]))
+
         def line() -> None:
+            counted()
             if not shown.console.is_terminal and _BARS[-1] is shown:
                 shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
 
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            task = shown.add_task(description, total=None)
+            task = shown.add_task(description, total=None, left=UNKNOWN)
             _BARS.append(shown)
             try:
                 with every(line):
                     yield from shown.track(steps, task_id=task)
             finally:
+                counted()
                 _BARS.remove(shown)
 
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import finish, progress_bar, signs_of_life
+from streamscope.instruments.command import finish, progress_bar, signs_of_life, time_left
 from streamscope.instruments.contract import Instrument, InstrumentData, instrument
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
@@ -585,6 +586,13 @@ def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyP
     lines = said.getvalue().splitlines()
     assert [line[:12] for line in lines].count("[L0H0]   0% ") > 2 and "[L0H0]  50% " in [line[:12] for line in lines]
     assert " left" in lines[0] and lines[-1].startswith("[L0H0] ━")
+
+
+def test_time_left_is_that_of_all_steps_so_far() -> None:
+    """A third of the steps took 100 s, the last of them long ago."""
+    task = SimpleNamespace(total=3, completed=1, elapsed=100.0)
+    assert time_left(task) == "0:03:20"
+    assert time_left(SimpleNamespace(total=3, completed=0, elapsed=100.0)) == "-:--:--"
 
 
 def test_work_before_the_bar_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
