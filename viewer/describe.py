@@ -1,70 +1,144 @@
-"""What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, suites."""
+"""What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, sentences."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from streamscope.instruments.about_model import title_of
 from streamscope.instruments.prompts import load_suite
 from streamscope.models.checkpoint import run_label
-from streamscope.models.hooks.controls import Control, controls
-from streamscope.viewer.engine import lens_streams
+from streamscope.models.hooks.controls import BRIDGED, Control, controls
+from streamscope.viewer.engine import Watched, lens_streams
 
-SUITE = "competing-nouns"
-"""The suite of the menu: minimal pairs of stories in which two nouns compete for a pronoun, in both orders."""
-CASES = 12
+CONTROLS = {
+    "scale": "head_scale", "alpha": "alpha", "gate": "gate_keep", "streams": "stream_all", "mixing": "mixing",
+    "h_res": "h_res", "canon": "canon",
+}  # fmt: skip
+"""The controls of the page, and an array of each."""
+PAIRS = 12
+"""Number of pairs of the built-in stories in the menu."""
 
 
-def describe(model: Any, *, cases: int = CASES) -> dict[str, Any]:
-    """The data of the page, as JSON: `viewer/static/README` lists the fields."""
-    config = model.config
-    have = controls(config)
-    heads = {"scale": "head_scale", "alpha": "alpha", "gate": "gate_keep"}
-    others = {"streams": "stream_all", "mixing": "mixing", "h_res": "h_res", "canon": "canon"}
+def describe(model: Any, name: str, identity: str, steps: Sequence[int] = ()) -> dict[str, Any]:
+    """The page's description of a model, as JSON.
+
+    `name` opens the model in Python, `identity` names it in the page. `steps` are those of its snapshots; the last one
+    has the final weights.
+    """
+    config, have = model.config, controls(model.config)
+    ours, blob = hasattr(model, "segment"), f"onnx-{identity}"
     return {
+        "id": identity,
         "name": run_label(model.run) if getattr(model, "run", None) is not None else title_of(model),
-        "about": title_of(model),
+        "about": about(model),
         "layers": config.n_layers,
         "heads": config.n_heads,
         "n_ctx": config.n_ctx,
         "vocab": config.d_vocab,
-        "streams": list(lens_streams(config)),
-        "controls": {
-            key: True if isinstance(one := have[name], Control) else one for key, name in (heads | others).items()
-        },
+        "streams": list(lens_streams(config)) if ours else [],
+        "no_lens": None if ours else BRIDGED,
+        "controls": {key: True if isinstance(one := have[array], Control) else one for key, array in CONTROLS.items()},
         "inputs": [
-            {"name": name, "labels": one.labels, "shape": one.shape, "neutral": one.neutral}
-            for name, one in have.items()
+            {"name": key, "labels": one.labels, "shape": one.shape, "neutral": one.neutral}
+            for key, one in have.items()
             if isinstance(one, Control)
         ],
+        "outputs": Watched(model).outputs if ours else ["logits", "patterns"],
         "tokenizer": tokenizer_of(model),
-        "suites": list(suites(model, cases)),
+        "suites": stories_suite(model),
+        "blob": blob,
+        "snapshots": [{"step": step, "blob": f"{blob}-{step}" if step != max(steps) else blob} for step in steps],
+        "python": python_template(name, snapshots=bool(steps)),
     }
+
+
+def about(model: Any) -> str:
+    """One sentence about a model."""
+    config = model.config
+    size = sum(p.numel() for p in model.parameters())
+    return f"{title_of(model)}: {config.n_layers} layers of {config.n_heads} heads, {size:,} parameters."
 
 
 def tokenizer_of(model: Any) -> dict[str, Any] | None:
-    """What the page needs to turn text into tokens and back; None for a model without text."""
+    """BOS, the text of every token, and tokenizer.json where the page can read it; None for a model without text."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         return None
-    return {
-        "json": tokenizer.to_json(),
-        "bos_id": tokenizer.bos_id,
-        "pieces": tokenizer.pieces(range(model.config.d_vocab)),
-    }
+    text = tokenizer.to_json()
+    pieces = tokenizer.pieces(range(model.config.d_vocab))
+    return {"json": text if is_plain_bpe(text) else None, "bos_id": tokenizer.bos_id, "pieces": pieces}
 
 
-def suites(model: Any, cases: int) -> Iterator[dict[str, Any]]:
-    """The built-in suite of competing nouns, pairs next to each other: for a model that reads stories."""
-    if model.tokenizer is None or not cases:
-        return
-    suite = load_suite("stories", n=cases)
-    yield {
-        "name": SUITE,
-        "cases": [
-            {
-                "text": prompt.text, "roles": prompt.roles, "pair": prompt.pair, "order": prompt.order,
-                "answers": [prompt.coherent], "foils": [prompt.incoherent],
-            }
-            for prompt in suite.prompts
-        ],
-    }  # fmt: skip
+def is_plain_bpe(text: str) -> bool:
+    """Whether a tokenizer.json is a byte-level BPE that splits words as GPT-2 does, which the page computes itself."""
+    data = json.loads(text)
+    bpe, splits = data["model"], data["pre_tokenizer"] or {}
+    plain = splits.get("type") == "ByteLevel" and splits.get("use_regex", True) and data["normalizer"] is None
+    options = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+    return bpe["type"] == "BPE" and plain and not any(bpe.get(option) for option in options)
+
+
+def stories_suite(model: Any, pairs: int = PAIRS) -> list[dict[str, Any]]:
+    """Minimal pairs of the built-in stories in which two nouns compete for a pronoun; the two of a pair are adjacent.
+
+    [] for a model without text, or whose context they exceed.
+    """
+    prompts = load_suite("stories", n=pairs).prompts if model.tokenizer is not None else ()
+    if not prompts or max(len(model.tokenizer.encode(one.text)) for one in prompts) > model.config.n_ctx:
+        return []
+    cases = [
+        {
+            "text": prompt.text, "roles": prompt.roles, "pair": prompt.pair, "order": prompt.order,
+            "answers": [prompt.coherent], "foils": [prompt.incoherent],
+        }
+        for prompt in prompts
+    ]  # fmt: skip
+    return [{"name": "competing-nouns", "title": "Two nouns compete for a pronoun", "cases": cases}]
+
+
+def identities(names: Sequence[str]) -> list[str]:
+    """A short name for every model of a page, of letters, digits and hyphens, each once."""
+    found: list[str] = []
+    for name in names:
+        short = "".join(c if c.isascii() and c.isalnum() else "-" for c in Path(name).name.lower()).strip("-")
+        found.append(short if short and short not in found else f"{short or 'model'}-{len(found) + 1}")
+    return found
+
+
+# ---- copy as Python -------------------------------------------------------------------------------
+
+_LINES = Template("""\
+from streamscope.models.checkpoint import load_for_instruments
+from streamscope.models.hooks import capture, edit
+from streamscope.models.hooks.controls import edits_of
+
+model = load_for_instruments($name)
+tokens = model.to_tokens({TEXT})
+edits = edits_of({EDITS}, model)
+with edit(model, edits), capture(model, "blocks.{LAYER}.attn.hook_pattern") as seen:
+    logits = model(tokens)
+loss = model.loss_fn(logits, tokens, per_token=True)[0]  # nats, of the second token and all after it
+pattern = seen["blocks.{LAYER}.attn.hook_pattern"][0, {HEAD}]  # [query, key]
+p, ids = logits[0, -1].softmax(-1).topk(10)  # the next token
+for token, share in zip(model.tokenizer.pieces(ids.tolist()), p.tolist()):
+    print(f"{share:.4f} {token!r}")
+print("loss", [round(value, 4) for value in loss.tolist()])
+""")
+
+
+def python_template(name: str, snapshots: bool = False) -> str:
+    """Lines that reproduce the page's numbers, in which the page replaces {TEXT}, {EDITS}, {LAYER}, {HEAD}.
+
+    With snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights.
+    """
+    return _LINES.substitute(name=repr(f"{name}{'{STEP}' if snapshots else ''}"))
+
+
+def filled_template(lines: str, text: str, edits: Any, layer: int, head: int, step: int | None = None) -> str:
+    """The lines as the page writes them."""
+    given = {"TEXT": repr(text), "EDITS": repr(edits), "LAYER": str(layer), "HEAD": str(head)}
+    for mark, value in {**given, "STEP": "" if step is None else f"@{step}"}.items():
+        lines = lines.replace(f"{{{mark}}}", value)
+    return lines

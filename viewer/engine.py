@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from streamscope.cli.errors import InputError
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
 from streamscope.models.layers.projections import linear
 
@@ -30,8 +31,10 @@ class Watched(nn.Module):
     logits     [T, V]
     patterns   [L, H, T, T]     attention weights
     gates      [L, H, T]        mean over channels of the head gate; only with gates
-    lens_ids   [L + 1, S, T, 5] most probable tokens of every stream before layer 0 … after layer L − 1
-    lens_p     [L + 1, S, T, 5] their probabilities: the stream alone through the layer's norm and the head
+    lens_ids   [N, 5]           most probable tokens of the streams at the rows `lens_at` [N] of [L + 1, S, T]
+    lens_p     [N, 5]           their probabilities: the stream alone through the layer's norm and the head
+
+    The L + 1 states are those before layer 0 and after every layer. Without rows the lens costs nothing.
     """
 
     def __init__(self, model: Any) -> None:
@@ -41,7 +44,18 @@ class Watched(nn.Module):
         gates = ["gates"] if "gate_keep" in self.controls else []
         self.outputs = ["logits", "patterns", *gates, "lens_ids", "lens_p"]
 
-    def forward(self, tokens: Int[Tensor, "1 T"], *values: Tensor) -> tuple[Tensor, ...]:
+    def rows_of(self, stream: int, length: int) -> Int[Tensor, " N"]:
+        """The rows of one stream of the lens, by state and position, of a text of `length` tokens.
+
+        Raises `InputError` for a stream that the model lacks.
+        """
+        streams = len(lens_streams(self.model.config))
+        if type(stream) is not int or not 0 <= stream < streams:
+            raise InputError(f"the lens reads streams 0 to {streams - 1}, not {stream!r:.40}")
+        states = torch.arange(self.model.config.n_layers + 1)[:, None]
+        return ((states * streams + stream) * length + torch.arange(length)).flatten()
+
+    def forward(self, tokens: Int[Tensor, "1 T"], lens_at: Int[Tensor, " N"], *values: Tensor) -> tuple[Tensor, ...]:
         m, kept = self.model, _Kept()
         given = dict(zip(self.controls, values, strict=True))
         points = ["hook_pattern", *(["hook_gate"] if "gates" in self.outputs else [])]
@@ -55,22 +69,23 @@ class Watched(nn.Module):
         found = [logits[0], torch.cat(kept["hook_pattern"])]
         if "gates" in self.outputs:
             found.append(torch.cat(kept["hook_gate"]).mean(-1).transpose(1, 2))
-        return (*found, *self._lens(states, given.get("stream_all")))
+        return (*found, *self._lens(states, lens_at, given.get("stream_all")))
 
-    def _lens(self, states: list[Any], stream_all: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _lens(self, states: list[Any], at: Tensor, stream_all: Tensor | None) -> tuple[Tensor, Tensor]:
         m, last = self.model, len(states) - 1
-        per_layer = []
-        for at, state in enumerate(states):
+        read = []
+        for i, state in enumerate(states):
             streams = _parallel(state, stream_names(m.config))
             if streams is None:
                 streams = m.readout(state)
-            elif stream_all is not None and at < last:  # as the next layer reads them
+            elif stream_all is not None and i < last:  # as the next layer reads them
                 off = streams * stream_all[:, None, None]
                 streams = torch.cat([off, self._summed(off)])
             else:
                 streams = torch.cat([streams, self._summed(streams)])
-            per_layer.append(linear(m.layer_norm(max(at - 1, 0))(streams), m.head))
-        p, ids = torch.stack(per_layer).softmax(-1).topk(CANDIDATES)
+            read.append(m.layer_norm(max(i - 1, 0))(streams))
+        rows = torch.cat(read).flatten(0, 1)[at]
+        p, ids = linear(rows, m.head).softmax(-1).topk(CANDIDATES)
         return ids.int(), p
 
     def _summed(self, streams: Float[Tensor, "S T D"]) -> Float[Tensor, "1 T D"]:

@@ -1,57 +1,137 @@
 """The graph of a model that runs in the page: `engine.Watched` as ONNX, with the weights in their file's precision.
 
-An export takes 10 to 110 seconds, so graphs are kept in the cache, by the content of the weights and of the code.
+    graph = graph_of(load("stories/lfa"))        bytes of lfa.onnx: 36 inputs' worth of controls, any number of tokens
+
+An export takes 10 to 110 seconds, most of it for the architecture. So the cache keeps the graph of an architecture
+without its weights, by the content of the configuration and of our code; every run and snapshot of it fills in its own.
 """
 
+import hashlib
+import json
+import logging
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxscript.optimizer
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from streamscope.viewer.engine import Watched
+from streamscope import models
+from streamscope.cli.disk import read_bytes, write_atomically
+from streamscope.cli.errors import InputError
+from streamscope.text.cache import cache_root, cached
+from streamscope.viewer import engine
 
 OPSET = 20
+SMALL = 256
+"""Weights of fewer numbers are stored as they are."""
 
 
-def export(model: Any) -> onnx.ModelProto:
-    """The graph of one of our models, for any number of tokens up to its context."""
-    watched = Watched(model)
-    tokens = torch.zeros(1, 7, dtype=torch.long)
+def graph_of(model: Any) -> bytes:
+    """The graph of one of our models, for any number of tokens from two up to its context.
+
+    Raises `InputError` for a model in a bridge, whose forward pass is another library's.
+    """
+    if not hasattr(model, "segment"):
+        raise InputError(
+            f"{model.config.name} runs in a bridge, which only the server and the notebook show: drop --out"
+        )
+    graph = onnx.load_from_string(_skeleton(model))
+    _fill(graph, {f"model.{name}": value for name, value in model.named_parameters()})
+    return bytes(graph.SerializeToString())
+
+
+def digest_of(model: Any) -> str:
+    """What the graph of a model depends on, besides its weights: configuration, our code, libraries."""
+    root = Path(models.__file__).parent
+    files = [*root.glob("*.py"), *(root / "config").glob("*.py"), *(root / "hooks").glob("*.py")]
+    files += [*(root / "layers").glob("*.py"), Path(engine.__file__), Path(__file__)]
+    found = hashlib.sha256()
+    for text in (json.dumps({**model.to_dict(), "name": ""}, sort_keys=True), torch.__version__, onnx.__version__):
+        found.update(text.encode())
+    for file in sorted(files):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:24]
+
+
+def _skeleton(model: Any) -> bytes:
+    """The graph of an architecture, whose weights are inputs; from the cache, else exported."""
+
+    def build(folder: Path) -> None:
+        about = f"{model.config.name}: preparing its graph, once for this architecture; this takes 10 to 110 seconds"
+        print(about, file=sys.stderr, flush=True)
+        content = _export(model).SerializeToString()
+        write_atomically(folder / "graph.onnx", lambda part: part.write_bytes(content))
+        write_atomically(folder / "sha256", lambda part: part.write_text(hashlib.sha256(content).hexdigest()))
+
+    def read(folder: Path) -> bytes:
+        content = read_bytes(folder / "graph.onnx")
+        if hashlib.sha256(content).hexdigest() != read_bytes(folder / "sha256").decode():
+            raise InputError(f"{folder} is damaged")
+        return content
+
+    return cached(cache_root() / "viewer" / digest_of(model), build, read)
+
+
+def _export(model: Any) -> onnx.ModelProto:
+    """The graph without weights, after the optimiser: it cannot fold what is an input."""
+    watched = engine.Watched(model).eval()
     values = [one.unchanged() for one in watched.controls.values()]
-    length = torch.export.Dim("T", min=2, max=model.config.n_ctx)
-    shapes = {"tokens": {1: length}, "values": tuple({} for _ in values)}
-    with torch.no_grad():
-        program = torch.onnx.export(
-            watched, (tokens, *values), dynamo=True, dynamic_shapes=shapes, opset_version=OPSET, verbose=False,
-            input_names=["tokens", *watched.controls], output_names=watched.outputs,
-        )  # fmt: skip
+    length, rows = torch.export.Dim("T", min=2, max=model.config.n_ctx), torch.export.Dim("N")
+    shapes = {"tokens": {1: length}, "lens_at": {0: rows}, "values": tuple({} for _ in values)}
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # what is not installed, in four lines
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                watched, (torch.zeros(1, 7, dtype=torch.long), torch.arange(5), *values), dynamo=True, optimize=False,
+                dynamic_shapes=shapes, opset_version=OPSET, verbose=False,
+                input_names=["tokens", "lens_at", *watched.controls], output_names=watched.outputs,
+            )  # fmt: skip
+    finally:
+        log.setLevel(level)
     assert program is not None
-    graph = program.model_proto
-    shrink(graph)
-    return graph
-
-
-def shrink(model: onnx.ModelProto) -> None:
-    """Store every fp32 weight as bf16 where that loses nothing, and cast it in the graph."""
-    graph, casts, kept = model.graph, [], []
-    for tensor in graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        if tensor.data_type != TensorProto.FLOAT or array.size < 256 or (array.view(np.uint32) & 0xFFFF).any():
-            kept.append(tensor)
-            continue
-        name = f"{tensor.name}_bf16"
-        raw = (array.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-        kept.append(helper.make_tensor(name, TensorProto.BFLOAT16, array.shape, raw, raw=True))
-        casts.append(helper.make_node("Cast", [name], [tensor.name], to=TensorProto.FLOAT))
-    nodes = list(graph.node)
-    del graph.initializer[:], graph.node[:]
+    proto = program.model_proto
+    graph, weights = proto.graph, {f"model.{name}" for name, _ in model.named_parameters()}
+    kept = [one for one in graph.initializer if one.name not in weights]
+    assert len(graph.initializer) - len(kept) == len(weights), "a weight is not in the graph"
+    for one in graph.initializer:
+        if one.name in weights:
+            graph.input.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
+    del graph.initializer[:]
     graph.initializer.extend(kept)
+    return _bare(onnxscript.optimizer.optimize(proto))
+
+
+def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph without where its nodes came from, two thirds of a small one."""
+    del model.metadata_props[:], model.graph.metadata_props[:], model.graph.value_info[:]
+    for one in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
+        del one.metadata_props[:]
+        one.doc_string = ""
+    return model
+
+
+def _fill(model: onnx.ModelProto, weights: dict[str, torch.Tensor]) -> None:
+    """Turn the inputs that are weights into constants: bf16 where that loses nothing, cast in the graph."""
+    graph, casts = model.graph, []
+    inputs = [one for one in graph.input if one.name not in weights]
+    for name, weight in weights.items():
+        array = weight.detach().float().cpu().contiguous().numpy()
+        bits = array.view(np.uint32)
+        if array.size < SMALL or (bits & 0xFFFF).any():
+            graph.initializer.append(numpy_helper.from_array(array, name))
+            continue
+        raw = (bits >> 16).astype("<u2").tobytes()
+        graph.initializer.append(helper.make_tensor(f"{name}:bf16", TensorProto.BFLOAT16, array.shape, raw, raw=True))
+        casts.append(helper.make_node("Cast", [f"{name}:bf16"], [name], to=TensorProto.FLOAT))
+    nodes = list(graph.node)
+    del graph.input[:], graph.node[:]
+    graph.input.extend(inputs)
     graph.node.extend([*casts, *nodes])
-
-
-def write(model: Any, path: Path) -> None:
-    """Write the graph of a model."""
-    path.write_bytes(export(model).SerializeToString())

@@ -34,8 +34,8 @@ from streamscope.models.hooks.capture_and_edit import Edit, everywhere
 KEYS = ("heads", "streams", "mixing", "h_res", "canon")
 HEAD_KEYS = ("scale", "alpha", "gate")
 GATES = {"open": 1.0, "shut": 0.0}
-REACH = {"unembedding": "stream_unembed", "everywhere": "stream_all"}
-"""How far a stream is switched off, and the array that says it."""
+READERS = {"unembedding": "stream_unembed", "everywhere": "stream_all"}
+"""Who reads the stream as 0, and the array that says it."""
 BRIDGED = "this model runs in a bridge, which has only attention and head scales"
 
 
@@ -106,7 +106,7 @@ def read_edits(text: str, where: str = "the edits") -> dict[str, Any]:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise InputError(f"{where} is no JSON: {error}") from None
+        raise InputError(f"{where}: this is no JSON ({error})") from None
     if not isinstance(data, dict):
         raise InputError(f'{where} must be an object such as {{"heads": {{"L2.H3": {{"scale": 0}}}}}}')
     for key in data:
@@ -148,7 +148,7 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
                 for layer, head in heads:
                     target[layer, head] = number
     for stream, reach in _object(data, "streams").items():
-        target, control = array(_choice(REACH, reach, f"streams.{stream}"), f"stream {stream}")
+        target, control = array(_choice(READERS, reach, f"streams.{stream}"), f"stream {stream}")
         if stream not in control.labels[0]:
             raise unknown("stream", stream, list(control.labels[0]))
         target[control.labels[0].index(stream)] = 0.0
@@ -217,7 +217,7 @@ def _of_layer(config: Any, values: Mapping[str, Tensor], layer: int) -> dict[str
             edits[f"canon_{place}.hook_conv"] = _scaled(values["canon"][layer, i])
     last = layer == config.n_layers - 1
     factors = {place: values["stream_all"] for place in ("pre", "mid") if "stream_all" in values}
-    if last and (final := [values[name] for name in REACH.values() if name in values]):
+    if last and (final := [values[name] for name in READERS.values() if name in values]):
         factors["post"] = final[0] * final[-1]  # 0 or 1
     for place, factor in factors.items():
         if isinstance(config.residual, Hyper):
@@ -254,7 +254,7 @@ def _towards_identity(keep: Tensor) -> Edit:
 
 
 def edits_of(data: Mapping[str, Any], model: Any) -> dict[str, Edit]:
-    """The edits of a model that the JSON asks for: only the hooks that it changes.
+    """The edits of a model that the JSON asks for: only in the layers, and of the controls, that it changes.
 
     Raises `InputError` as in `control_values`.
     """
@@ -272,6 +272,6 @@ def _changed(values: Mapping[str, Tensor], neutral: Mapping[str, Tensor], layer:
 
     def differs(name: str) -> bool:
         a, b = values[name], neutral[name]
-        return not torch.equal(a, b) if name in REACH.values() else not torch.equal(a[layer], b[layer])
+        return not torch.equal(a, b) if name in READERS.values() else not torch.equal(a[layer], b[layer])
 
     return {name: value for name, value in values.items() if differs("gate_keep" if name == "gate_force" else name)}

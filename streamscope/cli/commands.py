@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "papers", "benchmarks")
+ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 
 
 def commands() -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from streamscope.models.checkpoint import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("streamscope", "models", "probes", "interventions", "features", "papers", "benchmarks")
+ROOMS = ("streamscope", "models", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 COMMANDS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for room in ROOMS

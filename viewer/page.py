@@ -1,0 +1,36 @@
+"""The live page as one file that opens from disk without a network: graphs, ONNX Runtime and front end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
+from streamscope.viewer import bundle, runtime
+from streamscope.viewer.export import graph_of
+from streamscope.viewer.session import Shown, page_data
+
+LARGEST = 20_000_000
+"""Parameters of a model that a page may hold; SmolLM2's 135 million would make a page of 400 MB."""
+
+
+def html(shown: Sequence[Shown], text: str = "", report: str | None = None) -> str:
+    """The page. Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache."""
+    for one in shown:
+        size = sum(p.numel() for p in one.model.parameters())
+        if size > LARGEST:
+            raise InputError(f"{one.name} has {size:,} parameters, too many for a page: drop --out, for the server")
+    script, wasm = runtime.read("script").decode(), runtime.read("wasm")
+    data, blobs = page_data(shown, "page", text, report), {"wasm": wasm}
+    for one, description in zip(shown, data["models"], strict=True):
+        if description["tokenizer"] is None or description["tokenizer"]["json"] is None:
+            raise InputError(f"{one.name} has no byte-level BPE, which a page needs: drop --out, for the server")
+        blobs[description["blob"]] = graph_of(one.model)
+        for snapshot in description["snapshots"]:
+            if snapshot["blob"] not in blobs:
+                blobs[snapshot["blob"]] = graph_of(one.at_step(snapshot["step"]))
+    return bundle.page(data, blobs, script)
+
+
+def write_page(shown: Sequence[Shown], out: Path, text: str = "", report: str | None = None) -> None:
+    """Write the page to a file, as `html`."""
+    write_text(out, html(shown, text, report))

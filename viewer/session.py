@@ -1,0 +1,176 @@
+"""The models that a page shows, and answers to what it asks: for the local server and for the notebook.
+
+    run       {"model", "step", "tokens", "edits"}            logits, patterns and gates
+    lens      the same and "stream", the stream's index        lens_ids and lens_p, [L + 1, T, 5]
+    tokenize  {"model", "text"}                                {"ids"}, without BOS
+
+Arrays are sent as a header and raw little-endian numbers (`packed`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.version import version
+from streamscope.models.checkpoint import load, load_for_instruments, run_folder, snapshots
+from streamscope.models.hooks import capture, edit
+from streamscope.models.hooks.controls import control_values, edits_of
+from streamscope.viewer.describe import describe, identities
+from streamscope.viewer.engine import Watched
+
+KINDS = ("run", "lens", "tokenize")
+MOST = 2
+"""Number of models next to each other."""
+
+
+@dataclass
+class Shown:
+    """One model of a page; `steps` are its snapshots, of which the last has the final weights."""
+
+    name: str
+    identity: str
+    model: Any
+    steps: tuple[int, ...] = ()
+    at: dict[int, Any] = field(default_factory=dict)
+    """Models of snapshots that were asked for."""
+
+    def at_step(self, step: int | None) -> Any:
+        """The model with the weights of a snapshot; None: the final ones."""
+        if step is None or (self.steps and step == max(self.steps)):
+            return self.model
+        if step not in self.steps:
+            known = ", ".join(map(str, self.steps)) or "none"
+            raise InputError(f"{self.name} has no snapshot {step!r:.40}; it has {known}")
+        if step not in self.at:
+            self.at[step] = load(f"{self.name}@{step}", device=self.model.cfg.device)
+        return self.at[step]
+
+    def description(self) -> dict[str, Any]:
+        """What the page knows of it."""
+        return describe(self.model, self.name, self.identity, self.steps)
+
+
+def open_models(names: Sequence[str], device: str = "cpu", dtype: str = "fp32") -> list[Shown]:
+    """The models of a page by name; RUN@all has a slider over its snapshots.
+
+    Raises `InputError` for more than two, and for names that do not open.
+    """
+    if not 1 <= len(names) <= MOST:
+        raise InputError(f"the page shows one model or two next to each other, not {len(names)}")
+    found = []
+    for name, identity in zip(names, identities([name.removesuffix("@all") for name in names]), strict=True):
+        run = name.removesuffix("@all")
+        steps = tuple(row["step"] for row in snapshots(run_folder(run))) if run != name else ()
+        if run != name and not steps:
+            run_folder(f"{run}@0")  # says where snapshots come from
+        found.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps))
+    return found
+
+
+def page_data(shown: Sequence[Shown], host: str, text: str = "", report: str | None = None) -> dict[str, Any]:
+    """The data of the page. Raises `InputError` for a text that exceeds a model's context."""
+    for one in shown:
+        if text:
+            check_text(one.model, one.name, text)
+    state = {"text": text} if text else {}
+    models = [one.description() for one in shown]
+    return {"host": host, "version": version(), "models": models, "state": state, "report": report}
+
+
+def check_text(model: Any, name: str, text: str) -> list[int]:
+    """The tokens of a text. Raises `InputError` if the model has no tokenizer, and if the text exceeds its context."""
+    if model.tokenizer is None:
+        raise InputError(f"{name} has no tokenizer, so it reads no text: save one in its folder (tokenizer.json)")
+    ids = model.tokenizer.encode(text)
+    if len(ids) > model.config.n_ctx:
+        raise InputError(f"the text has {len(ids)} tokens, the context of {name} only {model.config.n_ctx}: shorten it")
+    return ids
+
+
+class Session:
+    """Answers the questions of one page. One question at a time: hooks sit on the models."""
+
+    def __init__(self, shown: Sequence[Shown]) -> None:
+        self.shown = {one.identity: one for one in shown}
+
+    def answer(self, kind: str, question: Any) -> bytes | dict[str, Any]:
+        """Answer a question, as bytes or JSON data. Raises `InputError` with one line for a wrong one."""
+        if kind not in KINDS:
+            raise unknown("question", kind, list(KINDS))
+        if not isinstance(question, dict) or question.get("model") not in self.shown:
+            raise InputError(f"a question names a model of this page: {', '.join(self.shown)}")
+        shown = self.shown[question["model"]]
+        if kind == "tokenize":
+            if not isinstance(text := question.get("text"), str):
+                raise InputError("tokenize needs a text")
+            check_text(shown.model, shown.name, "")
+            return {"ids": shown.model.tokenizer.encode(text, bos=False)}
+        model, edits = shown.at_step(question.get("step")), question.get("edits", {})
+        if not isinstance(edits, dict):
+            raise InputError("edits must be an object")
+        tokens = _tokens(model, question.get("tokens"))
+        stream = question.get("stream") if kind == "lens" else None
+        return packed(outputs(model, tokens, edits, stream))
+
+
+def _tokens(model: Any, ids: Any) -> Tensor:
+    """Token ids as [1, T]. Raises `InputError` unless there are two or more, within vocabulary and context."""
+    config = model.config
+    known = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
+    if not known or not 2 <= len(ids) <= config.n_ctx:
+        raise InputError(f"give 2 to {config.n_ctx} token ids below {config.d_vocab}")
+    return torch.tensor([ids], device=model.cfg.device)
+
+
+@torch.inference_mode()
+def outputs(model: Any, tokens: Tensor, edits: Mapping[str, Any], stream: int | None = None) -> dict[str, np.ndarray]:
+    """The outputs of `engine.Watched` under edits, or with `stream` its logit lens; of a bridge logits and patterns."""
+    if not hasattr(model, "segment"):
+        if stream is not None:
+            raise InputError("a model in a bridge has no logit lens here")
+        with edit(model, edits_of(edits, model)), capture(model, "blocks.*.attn.hook_pattern") as seen:
+            logits = model(tokens)
+        return {"logits": _plain(logits[0]), "patterns": _plain(torch.cat(list(seen.values())))}
+    watched, T = Watched(model), tokens.shape[1]
+    values = control_values(edits, model.config).values()
+    rows = torch.zeros(0, dtype=torch.long)
+    if stream is not None:
+        rows = watched.rows_of(stream, T)
+    given = [x.to(tokens.device) for x in (rows, *values)]
+    found = dict(zip(watched.outputs, watched(tokens, *given), strict=True))
+    if stream is None:
+        return {name: _plain(x) for name, x in found.items() if not name.startswith("lens")}
+    return {name: _plain(found[name].unflatten(0, (-1, T))) for name in ("lens_ids", "lens_p")}
+
+
+def _plain(x: Tensor) -> np.ndarray:
+    return (x if x.dtype == torch.int32 else x.float()).cpu().contiguous().numpy()
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """uint32 length of the header, the header {"arrays": [{"name", "dtype", "shape", "offset"}]} padded to a multiple
+    of 4, and the numbers."""
+    header, offset = [], 0
+    for name, array in arrays.items():
+        header.append({"name": name, "dtype": str(array.dtype), "shape": array.shape, "offset": offset})
+        offset += array.nbytes
+    text = json.dumps({"arrays": header}).encode()
+    text += b" " * (-len(text) % 4)
+    numbers = (array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in arrays.values())
+    return b"".join([len(text).to_bytes(4, "little"), text, *numbers])
+
+
+def unpacked(answer: bytes) -> dict[str, np.ndarray]:
+    """The arrays of `packed`."""
+    start = 4 + int.from_bytes(answer[:4], "little")
+    found = {}
+    for one in json.loads(answer[4:start])["arrays"]:
+        size = int(np.prod(one["shape"]))
+        found[one["name"]] = np.frombuffer(answer, one["dtype"], size, start + one["offset"]).reshape(one["shape"])
+    return found

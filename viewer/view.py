@@ -1,0 +1,82 @@
+"""Look into a model live: type a text, turn a head off, see what changes.
+
+    python -m viewer.view stories/lfa
+    python -m viewer.view stories/lfa stories/std-t --out page.html
+
+Without --out, a local server answers: open the printed address in a browser; Ctrl-C ends it. It shows every model that
+opens, hf:NAME too. With --out, one file is written that opens from disk without a network, for models of up to 20
+million parameters; ONNX Runtime, which it holds, is fetched once by `python -m viewer.runtime`. Two models are shown
+next to each other on one text. RUN@all adds a slider over the snapshots of a training.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from streamscope.cli.bounds import Bounds
+from streamscope.cli.errors import InputError
+from streamscope.cli.parse import command, parse
+
+EXTRA = ("onnx", "onnxscript", "starlette", "uvicorn")
+"""What the page needs besides the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m viewer.view`."""
+
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
+    """One or two of: run folders, RUN@STEP, RUN@all, hf:NAME, or bundled models. Default: stories/lfa."""
+    text: str = ""
+    """The first text in the page. Default: a sentence of the built-in stories."""
+    out: Path | None = None
+    """Write the page here as one file (.html) instead of serving it."""
+    port: Annotated[int, Bounds(low=0, high=65535)] = 0
+    """Port of the local server; 0: a free one."""
+    device: str = "auto"
+    """auto, cpu or cuda; of the server."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Storage of weights and activations in the server."""
+
+
+def check_extra() -> None:
+    """Raise `InputError` where the packages of the extra `view` are not installed."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in EXTRA if find_spec(name) is None]:
+        raise InputError(f"{', '.join(missing)} is not installed: pip install 'streamscope[view]'")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse; then write the page, or serve it."""
+    options = parse(Options, argv, __doc__)
+    names = options.run or ("stories/lfa",)
+    check_extra()
+    if options.out is not None:
+        from streamscope.cli.disk import check_writable
+
+        if options.out.suffix != ".html":
+            raise InputError(f"--out {options.out}: the page is a file with the suffix .html")
+        if options.port or options.device != "auto" or options.dtype != "fp32":
+            raise InputError("--port, --device and --dtype are of the local server: leave them out with --out")
+        check_writable(options.out)
+
+        from streamscope.viewer.page import write_page
+        from streamscope.viewer.session import open_models
+
+        write_page(open_models(names), options.out, options.text)
+        print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+        return
+
+    from streamscope.cli.provenance import pick_device
+    from streamscope.viewer.server import serve
+    from streamscope.viewer.session import open_models
+
+    serve(open_models(names, pick_device(options.device), options.dtype), options.text, options.port)
+
+
+if __name__ == "__main__":
+    command(main)
