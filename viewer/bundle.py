@@ -80,7 +80,9 @@ def page(data: Mapping[str, Any], blobs: Mapping[str, bytes] | None = None, runt
         runtime: the text of `ort.wasm.bundle.min.mjs`, for a page in which the models run.
     """
     scripts = [*([runtime_script(runtime)] if runtime else []), script()]
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     return environment.get_template("page.html.j2").render(
         title=f"{data['models'][0]['name']} · streamscope",
         scripts=scripts,

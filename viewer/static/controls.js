@@ -109,7 +109,6 @@ function row(label, control) {
     node.classList.toggle("forbidden", Boolean(why));
     setText(reason, why ?? "");
   };
-  if (control.tagName !== "SELECT" && control.tagName !== "INPUT") control.setAttribute("aria-label", label);
   return { node, forbid };
 }
 

@@ -85,8 +85,9 @@ export function readArrays(buffer) {
 
 /** An engine at the other end of `ask(path, question) -> ArrayBuffer | object`: a server or a notebook's kernel. */
 export function remoteEngine(model, ask) {
+  const own = model.tokenizer.json ? makeTokenizer(JSON.parse(model.tokenizer.json)) : null;
   return {
-    tokenize: async (text) => (await ask("tokenize", { model: model.id, text })).ids,
+    tokenize: async (text) => (own ? own.encode(text) : (await ask("tokenize", { model: model.id, text })).ids),
     run: async (tokens, edits, step = null) => {
       const question = { model: model.id, step, tokens: Array.from(tokens), edits };
       const { logits, patterns, gates = null } = readArrays(await ask("run", question));

@@ -91,14 +91,16 @@ export class Lens {
     const { column, view } = this;
     const length = column.tokens.length;
     if (this.found.ids.length !== (column.model.layers + 1) * length * KEPT) return;
-    if (this.cells?.length !== (column.model.layers + 1) * length || this.texts !== column.texts) this.build(length);
+    const fresh = this.texts !== column.texts;
+    if (fresh) this.build(length);
     this.cells.forEach((cell, i) => {
       const { id, p } = this.entry(Math.floor(i / length), i % length, 0);
       setText(cell, visible(column.model.tokenizer.pieces[id] ?? `#${id}`));
-      cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.8));
-      cell.classList.toggle("sure", p >= 0.55);
+      cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.6));
       cell.dataset.p = plain(p, 4);
     });
+    if (fresh) this.scroll.scrollLeft = this.scroll.scrollWidth; // the last token is what most people look at
+    this.cue();
     this.drawFocus();
   }
 
@@ -115,8 +117,6 @@ export class Lens {
     }
     this.columns = heads;
     this.table.replaceChildren(...rows);
-    this.scroll.scrollLeft = this.scroll.scrollWidth; // the last token is what most people look at
-    this.cue();
   }
 
   /** Fades the side on which the table goes on. */

@@ -39,7 +39,7 @@ function drawElement(child, svg, frame) {
   }
   if (child instanceof HTMLCanvasElement) {
     if (child.width && box.width)
-      svg.append(svgElement("image", { ...printed(at), href: child.toDataURL(), preserveAspectRatio: "none", style: "image-rendering: pixelated" }));
+      svg.append(svgElement("image", { ...printed(at), href: child.toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
     return;
   }
   if (box.width && box.height) drawBox(style, at, svg);

@@ -132,7 +132,7 @@ export class Stage {
     this.tokens.forEach(({ word, number }, at) => {
       const loss = losses[at];
       const change = loss - baseLosses[at];
-      word.style.setProperty("--tint", at ? colourAt(view.colours.loss, Math.min(1, loss / FULL_LOSS) * 0.75) : "transparent");
+      word.style.setProperty("--tint", at ? colourAt(view.colours.loss, Math.min(1, loss / FULL_LOSS) * 0.62) : "transparent");
       const size = edited ? Math.abs(change) : 0;
       setText(number, at === 0 || (edited && size < NOTED) ? "" : edited ? signed(change, 1) : plain(loss, 1));
       number.className = `number${size < NOTED ? "" : change > 0 ? " worse" : " better"}${size >= 0.5 ? " large" : ""}`;
@@ -150,16 +150,23 @@ export class Stage {
   fit() {
     const room = this.strip.clientWidth - 2;
     const set = (share) => this.strip.style.setProperty("--fit", share.toFixed(3));
-    let share = 1;
-    set(share);
-    this.words.style.flexWrap = "nowrap";
-    for (let tries = 0; tries < 4 && share >= SMALLEST && this.words.scrollWidth > room; tries++) {
-      share *= 0.995 * (room / this.words.scrollWidth);
+    const fits = (share) => {
       set(share);
+      return this.words.scrollWidth <= room;
+    };
+    this.words.style.flexWrap = "nowrap";
+    let share = 1;
+    if (!fits(1) && fits(SMALLEST)) {
+      let [low, high] = [SMALLEST, 1];
+      while (high - low > 0.02) {
+        share = (low + high) / 2;
+        if (fits(share)) low = share;
+        else high = share;
+      }
+      share = low;
     }
-    const fits = this.words.scrollWidth <= room;
+    set(share);
     this.words.style.flexWrap = "";
-    if (!fits || share < SMALLEST) set(1);
   }
 
   /** Gives the rows room for the lines and notes where every token stands. */

@@ -13,13 +13,11 @@ function byteCharacters() {
 
 /**
  * @param {Object} file  a tokenizer.json of byte-level BPE without a normalizer
- * @returns {{encode: function(string): number[]}}  text to ids, without special tokens around it
+ * @returns {{encode: function(string): number[]}}  text to ids; what looks like a special token is text
  */
 export function makeTokenizer(file) {
   const characters = byteCharacters();
   const vocab = new Map(Object.entries(file.model.vocab));
-  const added = new Map(file.added_tokens.map(({ content, id }) => [content, id]));
-  const names = [...added.keys()].filter(Boolean).sort((a, b) => b.length - a.length);
   const ranks = new Map(file.model.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
   const known = new Map();
 
@@ -44,31 +42,9 @@ export function makeTokenizer(file) {
     return ids;
   }
 
-  /** The text cut at added tokens such as <|endoftext|>, which are whole. */
-  function* sections(text) {
-    let start = 0;
-    for (let at = 0; at < text.length; at++) {
-      const name = names.find((n) => text.startsWith(n, at));
-      if (!name) continue;
-      if (at > start) yield { text: text.slice(start, at) };
-      yield { id: added.get(name) };
-      start = at + name.length;
-      at = start - 1;
-    }
-    if (start < text.length) yield { text: text.slice(start) };
-  }
-
   function encode(text) {
-    const ids = [];
-    for (const section of sections(text)) {
-      if (section.id !== undefined) {
-        ids.push(section.id);
-        continue;
-      }
-      const prefix = file.pre_tokenizer.add_prefix_space && !/^\p{White_Space}/u.test(section.text) ? " " : "";
-      for (const [piece] of (prefix + section.text).matchAll(PIECES)) ids.push(...merge(piece));
-    }
-    return ids;
+    const prefix = file.pre_tokenizer.add_prefix_space && !/^\p{White_Space}/u.test(text) ? " " : "";
+    return Array.from((prefix + text).matchAll(PIECES), ([piece]) => merge(piece)).flat();
   }
 
   return { encode };

@@ -9,7 +9,7 @@ export class Toolbar {
     this.view = view;
     const { models } = view.data;
     this.models = picker("Model", models, false, (id) => view.chooseModels(id, view.state.second === id ? null : view.state.second));
-    this.second = picker("Next to", models, true, (id) => view.chooseModels(view.state.model, id || null));
+    this.second = picker("Compare with", models, true, (id) => view.chooseModels(view.state.model, id || null));
     this.second.node.hidden = models.length < 2;
     this.step = element("input", { attributes: { type: "range", min: "0", step: "1", "aria-label": "Training step" }, on: { input: () => this.chooseStep() } });
     this.stepText = element("output");
@@ -126,11 +126,12 @@ export class Toolbar {
       const [after] = topTokens(result.logits, at, model.vocab, 1);
       const name = ({ id }) => `“${model.tokenizer.pieces[id].trim() || "a space"}”`;
       const next = before.id === after.id ? `stays ${name(after)} (${plain(before.p)} → ${plain(after.p)})` : `becomes ${name(after)} instead of ${name(before)}`;
+      if (several) return `${model.name}: ${name(before)} ${before.id === after.id ? `stays (${plain(before.p)} → ${plain(after.p)})` : `→ ${name(after)}`}`;
       const change = meanLoss(column.losses) - meanLoss(column.baseLosses);
       const loss = Math.abs(change) < 0.0005 ? "the loss stays" : `the loss ${change > 0 ? "rises" : "falls"} by ${plain(Math.abs(change), 3)} nats`;
-      return `the next token ${next} and ${loss}${several ? ` in ${model.name}` : ""}`;
+      return `the next token ${next} and ${loss}`;
     });
-    return `${subject}, ${parts.join("; ")}.`;
+    return `${subject}, ${several ? "the next token of " : ""}${parts.join(", of ")}.`;
   }
 
   say(text) {

@@ -342,8 +342,10 @@ export class View {
     return turn;
   }
 
+  /** Does work after what is drawn now, at the latest after a fifth of a second. */
   whenIdle(work) {
-    (globalThis.requestIdleCallback ?? setTimeout)(work);
+    if (globalThis.requestIdleCallback) requestIdleCallback(work, { timeout: 200 });
+    else setTimeout(work);
   }
 
   // Copies
@@ -380,7 +382,8 @@ export class View {
     this.root.append(dialog);
     dialog.showModal();
     area.select();
-    const copied = await navigator.clipboard.writeText(text).then(() => true, () => false);
+    const writing = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error("no clipboard"));
+    const copied = await writing.then(() => true, () => false);
     note.textContent = copied ? "Copied." : "Press Ctrl+C to copy it.";
   }
 }
