@@ -148,7 +148,7 @@ export class Stage {
 
   /** Shrinks the words where that puts the whole sentence on one row. */
   fit() {
-    const room = this.strip.clientWidth - 2;
+    const room = this.strip.clientWidth;
     const set = (share) => this.strip.style.setProperty("--fit", share.toFixed(3));
     const fits = (share) => {
       set(share);

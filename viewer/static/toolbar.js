@@ -31,7 +31,7 @@ export class Toolbar {
     });
     this.suites = element("select", { attributes: { "aria-label": "Sentences of the suites" }, on: { change: () => this.chooseCase() } });
     this.fillSuites();
-    this.swap = element("button", { text: "Swap the order", attributes: { type: "button" }, on: { click: () => view.swapCase() } });
+    this.swap = element("button", { text: "Swap order", attributes: { type: "button" }, on: { click: () => view.swapCase() } });
     this.entry = element("div", { class: "entry" }, this.text, element("div", { class: "sentences" }, this.suites, this.swap));
     this.notice = element("p", { class: "notice", attributes: { role: "alert" } });
     this.changes = element("div", { class: "changes", attributes: { "aria-live": "polite" } });
@@ -126,12 +126,12 @@ export class Toolbar {
       const [after] = topTokens(result.logits, at, model.vocab, 1);
       const name = ({ id }) => `“${model.tokenizer.pieces[id].trim() || "a space"}”`;
       const next = before.id === after.id ? `stays ${name(after)} (${plain(before.p)} → ${plain(after.p)})` : `becomes ${name(after)} instead of ${name(before)}`;
-      if (several) return `${model.name}: ${name(before)} ${before.id === after.id ? `stays (${plain(before.p)} → ${plain(after.p)})` : `→ ${name(after)}`}`;
+      if (several) return `in ${model.name}: ${name(before)} ${before.id === after.id ? `stays (${plain(before.p)} → ${plain(after.p)})` : `→ ${name(after)}`}`;
       const change = meanLoss(column.losses) - meanLoss(column.baseLosses);
       const loss = Math.abs(change) < 0.0005 ? "the loss stays" : `the loss ${change > 0 ? "rises" : "falls"} by ${plain(Math.abs(change), 3)} nats`;
       return `the next token ${next} and ${loss}`;
     });
-    return `${subject}, ${several ? "the next token of " : ""}${parts.join(", of ")}.`;
+    return `${subject}, ${several ? "next token " : ""}${parts.join("; ")}.`;
   }
 
   say(text) {

@@ -1,0 +1,133 @@
+"""The live page in a system Chromium, for the tests: pages that models answer, and what they show."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.models.hooks.controls import control_values
+from streamscope.viewer import bundle
+from streamscope.viewer.describe import describe
+from streamscope.viewer.engine import Watched
+
+ADDRESS = "http://127.0.0.1:9/"  # nothing listens there: tests answer
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NOUNS = (
+    "Hana met a pet and its favorite thing, a {} and a {}. Built from metal, it beeped and blinked. Everyone looked at the"
+)
+CASES = [
+    {"text": NOUNS.format(*nouns), "pair": "robot", "order": order, "answers": [" robot"], "foils": [" monkey"]}
+    for order, nouns in (("target_first", ("robot", "monkey")), ("target_last", ("monkey", "robot")))
+]
+TEXT = CASES[0]["text"]
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A Chromium of the system; skips in one line where there is none."""
+    api = pytest.importorskip("playwright.sync_api", reason="no Playwright: tests of the live page are left out")
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium: tests of the live page are left out")
+    with api.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--font-render-hinting=none"])
+        yield chromium
+        chromium.close()
+
+
+class Answers:
+    """Answers the questions of pages with torch, as the local server does, and without a network."""
+
+    def __init__(self, **models: Any) -> None:
+        self.models = {name: (model, Watched(model)) for name, model in models.items()}
+        self.asked: list[str] = []
+        listed = [described(name, model) for name, model in models.items()]
+        self.html = bundle.page({"host": "server", "models": listed, "state": {}, "report": None})
+
+    def __call__(self, route: Any) -> None:
+        path = route.request.url.removeprefix(ADDRESS).partition("?")[0]
+        if not path:
+            route.fulfill(body=self.html, content_type="text/html")
+            return
+        self.asked.append(path)
+        arrays = self.answer(path, route.request.post_data_json)
+        route.fulfill(body=pack(arrays), headers={"Content-Type": "application/octet-stream"})
+
+    def answer(self, path: str, question: dict[str, Any]) -> dict[str, np.ndarray]:
+        model, watched = self.models[question["model"]]
+        length, names = len(question["tokens"]), watched.outputs
+        rows = torch.zeros(2, dtype=torch.long)
+        if path == "lens":
+            streams = len(described(question["model"], model)["streams"])
+            grid = torch.arange((model.config.n_layers + 1) * streams * length).view(-1, streams, length)
+            rows = grid[:, question["stream"]].flatten()
+        values = control_values(question["edits"], model.config)
+        with torch.no_grad():
+            found = watched(torch.tensor([question["tokens"]]), rows, *(values[name] for name in watched.controls))
+        kept = {name: x.numpy() for name, x in zip(names, found, strict=True)}
+        return {name: x for name, x in kept.items() if name.startswith("lens_") == (path == "lens")}
+
+
+def described(name: str, model: Any) -> dict[str, Any]:
+    """What the page knows of a model, with the two sentences of the tests."""
+    suites = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
+    return describe(model, f"stories/{name}", name) | {"suites": suites}
+
+
+def pack(arrays: dict[str, np.ndarray]) -> bytes:
+    listed, offset = [], 0
+    for name, x in arrays.items():
+        listed.append({"name": name, "dtype": str(x.dtype), "shape": x.shape, "offset": offset})
+        offset += x.nbytes
+    header = json.dumps({"arrays": listed}).encode()
+    header += b" " * (-(4 + len(header)) % 4)
+    return len(header).to_bytes(4, "little") + header + b"".join(x.tobytes() for x in arrays.values())
+
+
+class Page:
+    """A page at work: what it shows as text and as numbers, and what it wrote to the console."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.console: list[str] = []
+        page.on("console", lambda message: self.console.append(message.text))
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+
+    def open(self, address: str = ADDRESS, **state: Any) -> "Page":
+        words = [f"{key}={quote(json.dumps(x) if isinstance(x, dict) else str(x))}" for key, x in state.items()]
+        self.page.goto("about:blank")
+        self.page.goto(f"{address}#{'&'.join(words)}")
+        return self.ready()
+
+    def ready(self) -> "Page":
+        """Waits until the newest state is shown."""
+        self.page.wait_for_selector("main[data-state=ready]")
+        return self
+
+    def do(self, script: str) -> Any:
+        return self.page.evaluate(script)
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).first.inner_text()
+
+    def state(self) -> dict[str, Any]:
+        return self.do("streamscope.state")
+
+    def array(self, name: str, column: int = 0, answer: str = "result") -> np.ndarray:
+        """Numbers that the page holds: logits and patterns of an answer."""
+        return np.array(self.do(f"Array.from(streamscope.columns[{column}].{answer}.{name})"), np.float32)
+
+    def token(self, at: int) -> Any:
+        return self.page.locator(".token").nth(at)
+
+    def thumb(self, head: str) -> Any:
+        return self.page.locator(f'.thumb[data-head="{head}"]').first
+
+    def classes(self, at: int) -> set[str]:
+        return set((self.token(at).get_attribute("class") or "").split())

@@ -1,0 +1,427 @@
+"""The front end of the live page in a real Chromium, answered by torch: what it shows, and every control by hand."""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.interventions.edits import scale_heads
+from streamscope.models import load
+from streamscope.models.head_spec import Head
+from streamscope.models.hooks import capture, edit
+from streamscope.viewer import bundle
+from tests.viewer.pages import ADDRESS, CASES, TEXT, Answers, Page, browser
+
+HEAD = "L2.H1"
+OFF = {"heads": {HEAD: {"scale": 0}}}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {"lfa": load("stories/lfa"), "gpt2": load("stories/gpt2")}
+
+
+@pytest.fixture(scope="module")
+def answers(models: dict[str, Any]) -> Answers:
+    return Answers(**models)
+
+
+@pytest.fixture
+def page(chromium: Any, answers: Answers) -> Iterator[Page]:
+    """A page whose every question this process answers; it must write nothing to the console."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    context.route("**/*", answers)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    found = Page(context.new_page())
+    yield found
+    assert found.console == []
+    context.close()
+
+
+def in_torch(model: Any, text: str, edits: dict[str, Any] | None = None) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    """Tokens, logits [T, V] and patterns [L, H, T, T], by the hooks of the library."""
+    tokens = model.to_tokens(text)
+    with torch.no_grad(), edit(model, edits or {}), capture(model, "blocks.*.attn.hook_pattern") as seen:
+        logits = model(tokens)[0]
+    layers = [seen[f"blocks.{layer}.attn.hook_pattern"][0] for layer in range(model.config.n_layers)]
+    return tokens, logits.numpy(), torch.stack(layers).numpy()
+
+
+def off(head: str) -> dict[str, Any]:
+    layer, index = map(int, re.findall(r"\d+", head))
+    return scale_heads([Head(layer, index)], 0.0)
+
+
+def test_what_is_typed_and_ablated_gives_the_numbers_of_torch(page: Page, models: dict[str, Any]) -> None:
+    page.open()
+    page.page.get_by_label("Text", exact=True).fill(TEXT)
+    page.thumb(HEAD).click()
+    page.page.get_by_role("button", name="Turn off").click()
+    page.page.wait_for_selector(".chip")
+    page.ready()
+    model = models["lfa"]
+    tokens, before, patterns_before = in_torch(model, TEXT)
+    _, after, patterns = in_torch(model, TEXT, off(HEAD))
+    np.testing.assert_allclose(page.array("logits"), after.ravel(), atol=1e-4)
+    np.testing.assert_allclose(page.array("logits", answer="base"), before.ravel(), atol=1e-4)
+    np.testing.assert_allclose(page.array("patterns"), patterns.ravel(), atol=1e-4)
+
+    losses = -torch.tensor(after[:-1]).log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
+    np.testing.assert_allclose(page.do("Array.from(streamscope.columns[0].losses).slice(1)"), losses, atol=1e-4)
+    shift = np.abs(patterns - patterns_before).sum(-1).mean(-1) / 2
+    np.testing.assert_allclose(page.do("Array.from(streamscope.columns[0].shift)"), shift.ravel(), atol=1e-4)
+
+    rows = page.page.locator(".pairs li")
+    p_before, p_after = (torch.tensor(x[-1]).softmax(-1) for x in (before, after))
+    assert rows.count() == 8
+    for row in range(8):
+        node = rows.nth(row)
+        token = int(node.get_attribute("data-id"))
+        assert float(node.get_attribute("data-before")) == pytest.approx(p_before[token].item(), abs=1e-4)
+        assert float(node.get_attribute("data-after")) == pytest.approx(p_after[token].item(), abs=1e-4)
+    assert "robot" in rows.nth(0).inner_text() and "right" in rows.nth(0).inner_text()
+    assert page.text(".changes .lead").startswith("Without L2.H1, the next token becomes “monkey” instead of “robot”")
+
+
+def test_hover_lights_both_directions_and_a_click_locks_until_the_next(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT, head="L5.H4")
+    pattern = in_torch(models["lfa"], TEXT)[2][5, 4]
+    at = 20
+    page.token(at).hover()
+    lit = [page.classes(t) for t in range(len(pattern))]
+    for t in range(at):
+        assert ("attended" in lit[t]) == (pattern[at, t] >= 0.05), t
+    for t in range(at + 1, len(pattern)):
+        assert ("attending" in lit[t]) == (pattern[t, at] >= 0.05), t
+    top = int(pattern[at, :at].argmax())
+    assert f"{pattern[at, top]:.2f}".lstrip("0") in page.text(".status")
+    assert len(page.page.locator(".tip .rows li").all()) == 5, "the five likeliest next tokens"
+
+    page.token(at).click()
+    page.page.mouse.move(2, 2)
+    assert page.state()["token"] == at and "locked" in page.classes(at)
+    page.token(at).click()
+    page.page.mouse.move(2, 2)
+    assert page.state()["token"] is None and "locked" not in page.classes(at)
+    page.token(3).click()
+    page.page.keyboard.press("Escape")
+    assert page.state()["token"] is None
+
+
+def test_a_cell_of_the_matrix_lights_its_row_and_column_and_locks(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT, head="L5.H4", view="matrix")
+    pattern = in_torch(models["lfa"], TEXT)[2][5, 4]
+    query, key = 30, 12
+    canvas = page.page.locator(".matrix canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    cell = box["width"] / len(pattern)
+    page.page.mouse.move(box["x"] + (key + 0.5) * cell, box["y"] + (query + 0.5) * cell)
+    assert page.text(".status").endswith(f": {pattern[query, key]:.3f}".replace(" 0.", " ."))
+    assert "focus" in page.classes(query) and "attended" in page.classes(key)
+    page.page.mouse.down()
+    page.page.mouse.up()
+    assert (page.state()["token"], page.state()["key"]) == (query, key)
+    page.page.mouse.down()
+    page.page.mouse.up()
+    assert page.state()["token"] is None and page.state()["key"] is None
+    page.page.mouse.move(box["x"] + (query + 0.5) * cell, box["y"] + (key + 0.5) * cell)
+    assert page.do("streamscope.hover") is None, "no token looks ahead"
+
+
+def test_the_keyboard_moves_head_and_token_toggles_and_unlocks(page: Page) -> None:
+    page.open(text=TEXT, head="L1.H5")
+    press = page.page.keyboard.press
+    press("ArrowDown")
+    assert page.state()["head"] == "L2.H0", "the next head, in the next layer"
+    press("Shift+ArrowUp")
+    assert page.state()["head"] == "L1.H0"
+    press("ArrowUp")
+    assert page.state()["head"] == "L0.H5"
+    press("ArrowRight")
+    press("ArrowRight")
+    assert page.state()["token"] == 1
+    press("ArrowLeft")
+    press("ArrowLeft")
+    assert page.state()["token"] == 0, "there is none before the first"
+    press("Space")
+    assert page.state()["edits"] == {"heads": {"L0.H5": {"scale": 0}}}
+    press("Space")
+    assert page.state()["edits"] == {}
+    press("Escape")
+    assert page.state()["token"] is None
+    field = page.page.get_by_label("Text", exact=True)
+    field.focus()
+    press("Space")
+    press("ArrowDown")
+    assert (page.state()["edits"], page.state()["head"]) == ({}, "L0.H5"), "in a text field keys write"
+    press("Escape")
+    press("ArrowDown")
+    assert page.state()["head"] == "L1.H0", "Esc leaves the field"
+
+
+def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(page: Page) -> None:
+    page.open(text=TEXT, head="L3.H2")
+    for label, value in (("Scale", "-0.5"), ("Sharpen", "4")):
+        page.page.get_by_label(label, exact=True).fill(value)
+    page.page.get_by_label("token stream").select_option("unembedding")
+    page.page.get_by_label("context stream").select_option("everywhere")
+    page.page.get_by_label("Mixing matrices").select_option("L2.v")
+    page.ready()
+    assert page.state()["edits"] == {
+        "heads": {"L3.H2": {"scale": -0.5, "alpha": 4}},
+        "streams": {"token": "unembedding", "context": "everywhere"},
+        "mixing": ["L2.v"],
+    }
+    chips = page.page.locator(".chip")
+    assert [chips.nth(i).inner_text() for i in range(chips.count())] == [
+        "L3.H2 × -0.5", "L3.H2 sharpened, α = 4", "token stream off for the unembedding",
+        "context stream off everywhere", "Mixing = identity in L2.v",
+    ]  # fmt: skip
+    assert "× -0.5, α = 4" in page.text(".badge")
+    chips.first.click()
+    page.ready()
+    assert page.state()["edits"]["heads"] == {"L3.H2": {"alpha": 4}}
+    page.page.get_by_role("button", name="Reset all").click()
+    page.ready()
+    assert page.state()["edits"] == {} and chips.count() == 0
+    assert "Nothing is changed" in page.text(".changes")
+
+
+def test_what_a_model_lacks_is_grey_with_the_reason(page: Page, models: dict[str, Any]) -> None:
+    page.open(model="gpt2", text=TEXT)
+    rows = page.page.locator(".controls .row.forbidden")
+    said = dict(rows.nth(i).inner_text().split("\n", 1) for i in range(rows.count()))
+    assert said == {
+        "Gate": "this model has no gates",
+        "Streams": "this model has one residual stream",
+        "Mixing matrices": "this model has no mixing matrices",
+        "Stream mixing": "this model has no hyper-connections",
+        "Canon layers": "this model has no Canon layers",
+    }
+    assert page.page.locator(".controls .row.forbidden :is(select, input):visible").count() == 0
+
+
+def test_the_address_holds_all_that_is_seen(page: Page) -> None:
+    page.open(text=TEXT)
+    page.thumb("L4.H2").click()
+    page.page.keyboard.press("Space")
+    page.token(7).click()
+    page.page.get_by_role("button", name="Matrix").click()
+    page.page.get_by_role("button", name="Change", exact=True).click()
+    page.page.get_by_role("button", name="context", exact=True).click()
+    page.page.get_by_label("Compare with").select_option("gpt2")
+    page.ready()
+    seen, address = page.state(), page.page.url
+    assert seen["second"] == "gpt2" and seen["view"] == "matrix" and seen["token"] == 7 and seen["lens"] == "context"
+    page.page.get_by_role("button", name="Copy link").click()
+    assert page.page.locator("dialog textarea").input_value() == address
+    page.page.wait_for_selector("dialog :text('Copied.')")
+    assert page.do("navigator.clipboard.readText()") == address
+    other = Page(page.page.context.new_page())
+    other.page.goto(address)
+    other.ready()
+    assert other.state() == seen and other.console == []
+    np.testing.assert_array_equal(other.array("logits"), page.array("logits"))
+    other.page.close()
+
+
+def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> None:
+    page.open(text=TEXT, head="<b>L9</b>", token="-3", edits={"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1})
+    assert page.text(".notice") == "Not understood in the address: head, token."
+    assert page.state()["head"] == "L5.H0" and page.state()["token"] is None
+    assert page.do("streamscope.columns[0].edits") == {}
+    assert "L99.H0 scale: stories/lfa has no such head (and 2 more)" in page.text(".changes")
+
+
+def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, Any]) -> None:
+    page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.open(text='He said "hi"\n\\ and 😀 left. She', head="L5.H4", edits={"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}})
+    page.page.get_by_role("button", name="Copy as Python").click()
+    assert page.text("dialog .hint") == "Press Ctrl+C to copy it.", "as where a browser forbids the clipboard"
+    space: dict[str, Any] = {}
+    with torch.no_grad():
+        exec(page.page.locator("dialog textarea").input_value(), space)  # noqa: S102
+    shown = page.do("Array.from(streamscope.columns[0].losses).slice(1)")
+    np.testing.assert_allclose(space["loss"].numpy(), shown, atol=1e-4)
+    length = len(shown) + 1
+    pattern = page.array("patterns").reshape(6, 6, length, length)[5, 4]
+    np.testing.assert_allclose(space["pattern"].numpy(), pattern, atol=1e-4)
+
+
+def test_two_models_side_by_side_take_the_same_changes(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT, second="gpt2", head=HEAD, edits=OFF | {"streams": {"context": "everywhere"}})
+    for column, (name, edits) in enumerate((("lfa", None), ("gpt2", off(HEAD)))):
+        if edits is not None:
+            logits = in_torch(models[name], TEXT, edits)[1]
+            np.testing.assert_allclose(page.array("logits", column), logits.ravel(), atol=1e-4)
+    assert page.page.locator(".stage").count() == 2 and page.page.locator(".controls").count() == 1
+    assert "stories/gpt2" in page.page.locator(".stage h2").nth(1).inner_text()
+    assert "this model has one residual stream" in page.text(".changes"), "the other model takes what it has"
+    boxes = [page.page.locator(".stage").nth(i).bounding_box() for i in (0, 1)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    page.page.get_by_label("Compare with").select_option("")
+    page.ready()
+    assert page.page.locator(".stage").count() == 1
+
+
+def test_both_orders_of_a_sentence_are_one_click_apart(page: Page) -> None:
+    page.open(text="Lily had a red ball.")
+    swap = page.page.get_by_role("button", name="Swap order")
+    assert not swap.is_visible()
+    page.page.get_by_label("Sentences of the suites").select_option("0")
+    page.ready()
+    assert page.state()["text"] == CASES[0]["text"]
+    assert "robot wins" in page.text(".verdict")
+    swap.click()
+    page.ready()
+    assert page.state()["text"] == CASES[1]["text"]
+    swap.click()
+    page.ready()
+    assert page.state()["text"] == CASES[0]["text"]
+
+
+def test_the_lens_reads_each_stream_by_layer(page: Page, models: dict[str, Any], answers: Answers) -> None:
+    page.open(text=TEXT)
+    model = models["lfa"]
+    logits = in_torch(model, TEXT)[1]
+    top = torch.tensor(logits).softmax(-1).max(-1)
+    page.page.wait_for_selector(".lens td")
+    last = page.page.locator('.lens td[data-row="6"]')
+    pieces = model.tokenizer.pieces(top.indices.tolist())
+    assert last.count() == len(logits)
+    for t in (5, 20, len(logits) - 1):
+        assert last.nth(t).inner_text() == re.sub("^ ", "·", pieces[t])
+        assert float(last.nth(t).get_attribute("data-p")) == pytest.approx(top.values[t].item(), abs=1e-4)
+    last.nth(len(logits) - 1).hover()
+    assert page.page.locator(".tip .rows li").count() == 5
+    before = last.all_inner_texts()
+    page.page.locator(".lens").get_by_role("button", name="token", exact=True).click()
+    for _ in range(100):
+        if last.all_inner_texts() == before:
+            page.page.wait_for_timeout(50)
+    assert last.all_inner_texts() != before, "the frozen stream alone predicts something else"
+
+
+def test_nothing_typed_is_markup(page: Page) -> None:
+    text = "<img src=x onerror=alert(1)> \"'&amp;</script><script>alert(2)</script> \u202eאבג\u202c 😀 {{x}}"
+    page.open(text=text, second="gpt2")
+    assert page.page.get_by_label("Text", exact=True).input_value() == text
+    assert page.page.locator("main :is(img, script, iframe, object, b)").count() == 0
+    words = page.page.locator(".stage").first.locator(".token .word").all_inner_texts()
+    assert "img" in "".join(words) and "<" in "".join(words)
+    page.token(3).hover()
+    page.page.get_by_role("button", name="Copy as Python").click()
+    assert page.page.locator("main :is(img, script, iframe, object)").count() == 0
+    policy = page.page.locator("meta[http-equiv]").get_attribute("content")
+    assert "default-src 'none'" in policy and "unsafe-inline" not in policy and "'unsafe-eval'" not in policy
+
+
+def test_no_module_parses_markup() -> None:
+    text = bundle.script() + bundle.script("notebook.js")
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|\beval\(|new Function", text)
+
+
+def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT)
+    shown = page.array("logits")
+    page.page.get_by_label("Text", exact=True).fill("one two " * 100)
+    page.page.wait_for_selector(".notice:visible")
+    said = page.text(".notice")
+    assert re.fullmatch(r"stories/lfa reads 128 tokens and the text has \d+: shorten it\. The last text that fitted is shown\.", said)
+    np.testing.assert_array_equal(page.array("logits"), shown)
+    page.page.get_by_label("Text", exact=True).fill("")
+    page.page.wait_for_selector(".notice:has-text('Type at least one word.')")
+    page.page.get_by_label("Text", exact=True).fill("Lily")
+    page.page.wait_for_selector(".notice", state="hidden")
+
+
+def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
+    page.open(text=TEXT, head="L5.H4", edits=OFF)
+    for card in ("stage", "heads", "next", "lens"):
+        node = page.page.locator(f".card.{card}")
+        for kind in ("SVG", "PNG"):
+            node.hover()
+            with page.page.expect_download() as waiting:
+                node.get_by_role("button", name=kind, exact=True).click()
+            path = tmp_path / waiting.value.suggested_filename
+            waiting.value.save_as(path)
+            assert path.name == f"lfa-{card}.{kind.lower()}"
+            raw = path.read_bytes()
+            assert raw.startswith(b"<svg" if kind == "SVG" else b"\x89PNG") and len(raw) > 2000
+    svg = (tmp_path / "lfa-stage.svg").read_text()
+    assert ">robot<" in svg and svg.count("<path") >= 3 and "class=" not in svg
+    assert "robot" in (tmp_path / "lfa-next.svg").read_text()
+
+
+def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
+    page.open(text="Lily")
+    rng = np.random.default_rng(0)
+    words = ["Lily", " the", "  ", "\n", "it's", "'S", "we'll", "123", "4", "é", "日本", "😀", "\u0085", "\ufeff", "…", "<|endoftext|>", "\t", " ", "a\u0301", "!!", "_", "ﷺ", "\u200d", "Ω", "²"]
+    texts = ["".join(rng.choice(words, size=rng.integers(0, 12))) for _ in range(1000)]
+    found = page.page.evaluate("texts => Promise.all(texts.map(text => streamscope.columns[0].engine.tokenize(text)))", texts)
+    tokenizer = models["lfa"].tokenizer
+    for text, ids in zip(texts, found, strict=True):
+        assert ids == tokenizer.encode(text, bos=False), repr(text)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_runs_over_the_edge_and_words_can_be_read(chromium: Any, answers: Answers, width: int, scheme: str) -> None:
+    context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context.route("**/*", answers)
+    page = Page(context.new_page()).open(text=TEXT, edits=OFF, head="L5.H4")
+    assert page.do("document.documentElement.scrollWidth") <= width
+    assert page.console == []
+    script = """() => [...document.querySelectorAll('main :is(p, h1, h2, h3, span, button, small, td, th, output)')]
+      .filter(e => e.childNodes.length && [...e.childNodes].every(n => n.nodeType === 3) && e.textContent.trim() && e.offsetParent)
+      .filter(e => !e.closest(':disabled, [hidden], .tip'))
+      .map(e => { let b = e, back = 'rgba(0, 0, 0, 0)';
+        while (b && /, 0\\)$/.test(back = getComputedStyle(b).backgroundColor)) b = b.parentElement;
+        return [e.className + ' ' + e.textContent, getComputedStyle(e).color, back]; })"""
+    low = {(text.strip(), round(ratio, 1)) for text, ink, ground in page.do(script) if (ratio := contrast(ink, ground)) < 4.5}
+    assert not low
+    context.close()
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours (WCAG 2), 1 to 21."""
+
+    def light(colour: str) -> float:
+        numbers = [float(x) for x in re.findall(r"[\d.]+", colour)][:3]
+        scale = 1 if colour.startswith("color(") else 255
+        linear = [x / scale / 12.92 if x / scale <= 0.04045 else math.pow((x / scale + 0.055) / 1.055, 2.4) for x in numbers]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_modules_are_joined_in_the_order_of_their_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.js").write_text('import { two } from "./b.js";\nexport default { two };\n')
+    (tmp_path / "b.js").write_text("export const two = 2;\nfunction hidden() {}\n")
+    monkeypatch.setattr(bundle, "STATIC", tmp_path)
+    text = bundle.script.__wrapped__("a.js")
+    assert text.index("const two = 2") < text.index("const { two } = module_b;") and text.endswith("export default module_a.default;\n")
+    (tmp_path / "b.js").write_text('import { x } from "./a.js";\n')
+    with pytest.raises(ValueError, match="a → b → a"):
+        bundle.script.__wrapped__("a.js")
+
+
+def test_the_server_is_named_when_it_does_not_answer(chromium: Any, answers: Answers) -> None:
+    context = chromium.new_context()
+    context.route("**/*", lambda route: answers(route) if route.request.method == "GET" else route.abort())
+    page = Page(context.new_page()).open(ADDRESS)
+    assert page.text(".notice") == "The server does not answer: is `streamscope view` still running?"
+    context.close()
