@@ -51,7 +51,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
     import pyarrow.parquet as pq
 
     from streamscope.cli.disk import parse as parsed
-    from streamscope.instruments.parquet import read_about
+    from streamscope.instruments.table import read_about
 
     about = read_about(path).get("about")
     file = pq.ParquetFile(path)

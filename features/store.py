@@ -26,9 +26,8 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError
 from streamscope.features.schema import Feature
-from streamscope.instruments.parquet import read_about, read_parquet
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import LongTable
+from streamscope.instruments.table import LongTable, read_about, read_parquet
 
 FORMAT = 2
 """Version of the description of features in a file."""

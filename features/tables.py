@@ -24,7 +24,7 @@ class FeatureTables(Data):
         """The `OpenFeatures`. Raises `InputError` for tables of another model, if one is given."""
         from streamscope.cli.errors import InputError
         from streamscope.features.store import features_of, read_features
-        from streamscope.instruments.about_model import checkpoint_of
+        from streamscope.instruments.contract import checkpoint_of
 
         if not self.features:
             found = features_of(named("extract")().measure(model, Tokens(max_tokens=2000)))

@@ -32,7 +32,7 @@ def random_sets(
     """Random controls: different sets of k heads, drawn uniformly from all sets except `selected`.
 
     A set may share heads with the selected ones, as two sets drawn at random do. Then the selected set is one more draw
-    if the selection says nothing about the effect, and its rank among the sets is exact (`p_values.rank_among`).
+    if the selection says nothing about the effect, and its rank among the sets is exact (`estimators.rank_among`).
     Sets that avoid the selected heads share a smaller pool with each other and not with it: of 36 heads the rank
     among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
 
@@ -132,7 +132,7 @@ def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[
     """control_sd, draws, p_rank and p_rank_min of a value among those of the random sets, and reasons for missing ones.
 
     `none` is the reason if there are no sets. `p_rank` is the value's rank among the sets
-    (`p_values.rank_among`). Units are those of the value.
+    (`estimators.rank_among`). Units are those of the value.
     """
     row = {"control_sd": NAN, "draws": len(drawn), "p_rank": NAN, "p_rank_min": NAN}
     if len(drawn):

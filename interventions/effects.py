@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamscope.instruments.observations import Observations, Reasons
-from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval
-from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, cohens_d, d_interval, read_clusters
 from streamscope.instruments.table import described, number
 from streamscope.models.head_spec import Head
 

@@ -52,9 +52,11 @@ MOVED: dict[str, tuple[str, ...]] = {
     "probes.prompts": ("instruments.prompts",),
     "probes.result": ("instruments.result", "instruments.table"),
     "probes.stats": ("instruments.stats",),
-    "probes.stats.corrections": ("instruments.stats.p_values",),
-    "probes.stats.permutations": ("instruments.stats.p_values",),
-    "probes.tables": ("instruments.parquet", "instruments.table"),
+    **dict.fromkeys(
+        ("probes.stats.corrections", "probes.stats.effect_sizes", "probes.stats.permutations", "probes.stats.t_tests"),
+        ("instruments.stats.estimators",),
+    ),
+    "probes.tables": ("instruments.table",),
     "probes.together": ("instruments.pool_results",),
     "probes.undefined": ("instruments.undefined_cells",),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import title_of
 from streamscope.instruments.prompts import load_suite
 from streamscope.models.checkpoint import run_label
 from streamscope.models.hooks.controls import BRIDGED, Control, controls

@@ -1,1 +1,1 @@
-"""Features of documents: forward pass (`reader`), statistics of attention (`attention`), features (`formulas`)."""
+"""Features of documents: forward pass (`reader`), statistics of attention and features (`formulas`)."""

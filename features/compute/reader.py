@@ -18,10 +18,18 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.attention import AttentionStats, apply_gate, attention_stats
-from streamscope.features.compute.formulas import ForwardRecord, Shape, Trajectory, columns, compute
+from streamscope.features.compute.formulas import (
+    AttentionStats,
+    ForwardRecord,
+    Shape,
+    Trajectory,
+    apply_gate,
+    attention_stats,
+    columns,
+    compute,
+)
 from streamscope.features.extract import Extract
-from streamscope.instruments.about_model import readable
+from streamscope.instruments.contract import readable
 from streamscope.models.hooks import attached, match, pad, time_axes
 from streamscope.models.readout import top_two
 

@@ -22,9 +22,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from streamscope.cli.bounds import Count, Names, Only, Share
 from streamscope.cli.errors import InputError
 from streamscope.features.schema import Tier
-from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.figures import Curve
 from streamscope.models.head_spec import Head, parse_heads

@@ -19,8 +19,7 @@ from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Feature
 from streamscope.features.store import FORMAT, INDEX
-from streamscope.instruments.about_model import checkpoint_of, title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names

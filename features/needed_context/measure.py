@@ -13,8 +13,7 @@ from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, Reasons, each
 from streamscope.instruments.table import Table, counts, described, key, number, quantity

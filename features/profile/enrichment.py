@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom
 
-from streamscope.instruments.stats.p_values import holm
+from streamscope.instruments.stats.estimators import holm
 
 COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", "p", "p_holm")
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from streamscope.cli.errors import InputError
 from streamscope.features.store import KEY, Features
-from streamscope.instruments.parquet import read_parquet
+from streamscope.instruments.table import read_parquet
 
 NOISE = -1
 TOKEN = ("token_id", "token")

@@ -21,8 +21,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.about_model import readable, title_of
-from streamscope.instruments.contract import InstrumentData, Progress, say
+from streamscope.instruments.contract import InstrumentData, Progress, readable, say, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import (
     Contrast,

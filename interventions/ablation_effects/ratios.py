@@ -18,8 +18,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Measure, Observations, Reasons, bootstrap
-from streamscope.instruments.stats.estimators import mean
-from streamscope.instruments.stats.t_tests import constant
+from streamscope.instruments.stats.estimators import constant, mean
 from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.interventions.ablation_effects.changes import cases, changes
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
 

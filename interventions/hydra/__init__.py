@@ -21,9 +21,8 @@ in the run and ablated in both models; those of --groups are ranked in each.
 from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
-from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals, Scatter
 

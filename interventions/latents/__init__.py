@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 
 from streamscope.cli.bounds import AnyInt, AnyNumber, Count, Names, Whole
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Data, Documents, Text
 from streamscope.instruments.figures import Curve, HeadMap
 

@@ -28,9 +28,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import need_streams
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_streams
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, HeadMap, Intervals
 

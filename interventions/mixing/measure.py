@@ -9,8 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Observations, joined
 from streamscope.instruments.open_data import OpenDocuments

@@ -10,8 +10,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Tasks
 from streamscope.instruments.observations import (
     Contrast,
@@ -27,7 +26,7 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.p_values import rank_among
+from streamscope.instruments.stats.estimators import rank_among
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.controls import Sweep, plan
 from streamscope.interventions.edits import scale_heads

@@ -17,11 +17,10 @@ import pandas as pd
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import checkpoint_of
+from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.open_data import Document
-from streamscope.instruments.parquet import read_about, read_parquet
-from streamscope.instruments.table import counts, described, key, quantity
+from streamscope.instruments.table import counts, described, key, quantity, read_about, read_parquet
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.selection import Group
 from streamscope.models.head_spec import Head

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"--out {options.out}: the ending of the name chooses the format, one of {', '.join(FORMATS)}")
 
     from streamscope.cli.disk import check_writable
-    from streamscope.instruments.parquet import check_own
+    from streamscope.instruments.table import check_own
     from streamscope.papers.claims.judged import judged
     from streamscope.papers.claims.table import chosen, show
 

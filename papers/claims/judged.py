@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from streamscope.cli.disk import read_json
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import read_about, read_parquet
+from streamscope.instruments.table import read_about, read_parquet
 from streamscope.instruments.undefined_cells import reasons
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read

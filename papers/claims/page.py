@@ -8,7 +8,7 @@ import pandas as pd
 from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.provenance import provenance
 from streamscope.cli.terminal import code
-from streamscope.instruments.parquet import write_table
+from streamscope.instruments.table import write_table
 from streamscope.papers.claims.table import counts, measured
 from streamscope.papers.claims.words import MEANINGS, SMALL, reason
 from streamscope.papers.pages.markdown import Raw, cell, table

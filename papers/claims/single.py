@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.cli.disk import check_writable, read_toml, write_text
     from streamscope.cli.provenance import provenance
-    from streamscope.instruments.parquet import check_own, write_table
+    from streamscope.instruments.table import check_own, write_table
     from streamscope.papers.comparison import TRAINED
     from streamscope.papers.comparison.tables import table_of, units
 
@@ -221,7 +221,7 @@ def absent(one: SingleClaim, gates: "Tables", name: str) -> str:
 def trained(folder: Path) -> dict[str, Any]:
     """How the models of the folder's tables were trained, in the form of a comparison's `trained.json`."""
     from streamscope.cli.disk import Config, read_json
-    from streamscope.instruments.parquet import read_about
+    from streamscope.instruments.table import read_about
     from streamscope.models.checkpoint import read_manifest, run_folder
 
     names: dict[str, None] = {}

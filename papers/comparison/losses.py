@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.t_tests import constant
+from streamscope.instruments.stats.estimators import constant
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import STORIES, run_folder
 from streamscope.models.checkpoint import bundled as installed

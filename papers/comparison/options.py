@@ -28,7 +28,7 @@ class RunsOptions:
         if self.out is not None:
             check_folder(self.out)
             if (self.out / TRAINED).is_file():
-                from streamscope.instruments.parquet import check_own
+                from streamscope.instruments.table import check_own
 
                 for path in self.out.glob("*.parquet"):
                     check_own(path, example.partition(" ")[0])

@@ -16,8 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.figures import write_figure
-from streamscope.instruments.parquet import read_about, read_parquet, write_table
-from streamscope.instruments.table import Column
+from streamscope.instruments.table import Column, read_about, read_parquet, write_table
 from streamscope.models.checkpoint import load
 from streamscope.models.training.data import evaluation_shards
 from streamscope.models.transformer import StreamTransformer

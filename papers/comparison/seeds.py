@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from streamscope.instruments.stats.estimators import mean
-from streamscope.instruments.stats.t_tests import clustered_t, constant
+from streamscope.instruments.stats.estimators import clustered_t, constant, mean
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.printed import Printed
 

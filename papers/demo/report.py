@@ -8,8 +8,7 @@ import pandas as pd
 
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
-from streamscope.instruments.parquet import write_table
-from streamscope.instruments.table import Table
+from streamscope.instruments.table import Table, write_table
 from streamscope.models.checkpoint import run_label
 from streamscope.papers.comparison.tables import units
 from streamscope.papers.demo.html import write_page

@@ -11,8 +11,7 @@ import pandas as pd
 from streamscope.cli.disk import check_writable, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import check_figure, write_figure
-from streamscope.instruments.parquet import read_parquet
-from streamscope.instruments.table import Table
+from streamscope.instruments.table import Table, read_parquet
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.table import measured
 from streamscope.papers.claims.words import SMALL

@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.stats.effect_sizes import cohens_d
-from streamscope.instruments.stats.estimators import t_quantile
-from streamscope.instruments.stats.t_tests import constant, welch_t
+from streamscope.instruments.stats.estimators import cohens_d, constant, t_quantile, welch_t
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.printed import Bound, Order, Printed, claims_to_judge, numbers, smallest
 from streamscope.papers.comparison.seeds import FLAT, NAN, means, nothing, paired, seeds_of
@@ -95,7 +93,7 @@ def comparisons(quantities: pd.DataFrame, claims: pd.DataFrame, arms: Arms | Non
     The control is the arm of std-t that differs least from the other (`Arms.pair`); of another arm of std-t, std-t. A
     contrast that is a claim has the p, the corrected p and the verdict of the claim, here as there; of any other the p
     is not corrected (`EXPLORED`): it describes and tests nothing. `d` is Cohen's, pooled over the seeds of the two
-    (`effect_sizes.cohens_d`), positive where the arm has more than the control.
+    (`estimators.cohens_d`), positive where the arm has more than the control.
     """
 
     arms = arms or Arms()

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import read_json
-from streamscope.instruments.parquet import read_about, read_parquet
+from streamscope.instruments.table import read_about, read_parquet
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.runs import Run, again

@@ -21,9 +21,8 @@ most differences are written by later modules, after which few mix. Changes of t
 
 from typing import Any, ClassVar
 
-from streamscope.instruments.about_model import need_streams
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_streams
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve
 

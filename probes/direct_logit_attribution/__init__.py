@@ -17,9 +17,8 @@ Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit 
 
 from typing import Any, ClassVar
 
-from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals
 

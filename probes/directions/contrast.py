@@ -13,7 +13,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.effect_sizes import cohens_d
+from streamscope.instruments.stats.estimators import cohens_d
 
 Z = float(stats.norm.ppf(0.975))
 TINY = 1e-9

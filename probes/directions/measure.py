@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.result import Result

@@ -20,9 +20,8 @@ evaluation. Units of intervals are documents. A variance over all positions has 
 from typing import Annotated, Any, ClassVar
 
 from streamscope.cli.bounds import Bounds, Count, Seed
-from streamscope.instruments.about_model import need_parts
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import HeadMap
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Text
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Column, Table, counts, described, key, number

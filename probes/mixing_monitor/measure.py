@@ -9,8 +9,7 @@ import pandas as pd
 
 from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Column, Table, key, number

@@ -7,14 +7,13 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
-from streamscope.instruments.stats.effect_sizes import cohens_d
+from streamscope.instruments.stats.estimators import cohens_d
 from streamscope.instruments.table import HEAD, Column, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run

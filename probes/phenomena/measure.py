@@ -10,8 +10,7 @@ import pandas as pd
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, keep_after, say
+from streamscope.instruments.contract import InstrumentData, keep_after, say, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, estimate
 from streamscope.instruments.open_data import OpenDocuments

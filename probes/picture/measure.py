@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts, Text
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer

@@ -9,11 +9,10 @@ import pandas as pd
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
-from streamscope.instruments.stats.p_values import holm
+from streamscope.instruments.stats.estimators import holm
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.mixing import routing

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.table import Table, described, key, number

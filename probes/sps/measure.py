@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
-from streamscope.instruments.stats.effect_sizes import cohens_d
+from streamscope.instruments.stats.estimators import cohens_d
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (

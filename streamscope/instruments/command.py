@@ -122,7 +122,7 @@ def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -
     """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
     a table that another command than `module` wrote."""
     from streamscope.cli.disk import check_writable
-    from streamscope.instruments.parquet import check_own
+    from streamscope.instruments.table import check_own
 
     if out is None:
         return
@@ -247,7 +247,7 @@ class Job:
             return self._do(label, keep)
 
     def _do(self, label: str, keep: bool) -> "Result":
-        from streamscope.instruments.about_model import title_of
+        from streamscope.instruments.contract import title_of
         from streamscope.instruments.pool_results import compare
         from streamscope.models.hooks.user_edits import about_edits
 

@@ -30,10 +30,11 @@ from streamscope.instruments.stats.estimators import (
     Clusters,
     clustered_square,
     degrees_of_freedom,
+    holm,
+    rank_among,
     read_clusters,
     statistic_interval,
 )
-from streamscope.instruments.stats.p_values import holm, rank_among
 from streamscope.instruments.stats.proportions import score_p, wilson
 
 Reasons = dict[tuple[int, str], str]
@@ -500,6 +501,6 @@ def bootstrap(
 
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
-    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.p_values`)."""
+    """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.estimators`)."""
     found = rank_among(value, np.asarray(drawn, float))
     return {"p_rank": found.p, "p_rank_min": found.p_min}

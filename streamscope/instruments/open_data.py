@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.about_model import title_of
 from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts, Sets, Tasks, Text, Tokens
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
@@ -185,8 +184,9 @@ def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards
     """The packed documents of a specification; `InputError` where neither it nor a run says which."""
     run, kind = getattr(model, "run", None), type(spec).__name__
     if run is None and spec.data is None:
+        read = f" ({model.label})" if getattr(model, "label", "") else ""
         raise InputError(
-            f"{title_of(model)} is of no run that says what it was trained on: say what to measure it on, "
+            f"{model.config.name}{read} is of no run that says what it was trained on: say what to measure it on, "
             f"with --data SOURCE, in Python {kind}('valid.txt')"
         )
     options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}

@@ -30,9 +30,8 @@ from streamscope.cli.disk import check_writable, with_checksum, write_atomically
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.parquet import read_meta, read_parquet
 from streamscope.instruments.registry import discover
-from streamscope.instruments.table import Column, LongTable, Table, with_reasons, write_batches
+from streamscope.instruments.table import Column, LongTable, Table, read_meta, read_parquet, with_reasons, write_batches
 from streamscope.models.tensors import read_tensors, write_tensors
 
 FORMAT = 2

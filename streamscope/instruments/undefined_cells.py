@@ -6,7 +6,7 @@ training seed) is NaN in its column, and the row says so in a text column `undef
     ci_low, ci_high, p: one training seed in a group; r2: the mean response is the same at every gate
 
 Parquet keeps both. A table (`instruments.table`) shows such a cell as "undefined", with the reason below.
-Corrections for several tests leave the cells out and count them (`instruments.stats.p_values`).
+Corrections for several tests leave the cells out and count them (`instruments.stats.estimators`).
 """
 
 from collections.abc import Mapping, Sequence

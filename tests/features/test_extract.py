@@ -18,7 +18,7 @@ from streamscope.features.extract import Extract, main, measure
 from streamscope.features.extract.measure import stream_names
 from streamscope.features.store import read_features, read_raw
 from streamscope.instruments.data import Tokens
-from streamscope.instruments.parquet import read_about
+from streamscope.instruments.table import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus

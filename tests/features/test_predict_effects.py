@@ -13,7 +13,7 @@ from streamscope.features.predict_effects.explained_variance import baselines, e
 from streamscope.features.predict_effects.matched_tokens import MatchedTokens, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
 from streamscope.features.tables import OpenEffects
-from streamscope.instruments.parquet import read_about, write_table
+from streamscope.instruments.table import read_about, write_table
 from tests.features.planted import planted_file
 
 N, DOCUMENTS = 3000, 100

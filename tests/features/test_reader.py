@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.attention import apply_gate, attention_stats
-from streamscope.features.compute.formulas import columns, longest_run, stability
+from streamscope.features.compute.formulas import apply_gate, attention_stats, columns, longest_run, stability
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Tier

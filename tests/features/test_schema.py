@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.compute.attention import AttentionStats
-from streamscope.features.compute.formulas import ForwardRecord, Shape, Trajectory, columns, compute, family
+from streamscope.features.compute.formulas import (
+    AttentionStats,
+    ForwardRecord,
+    Shape,
+    Trajectory,
+    columns,
+    compute,
+    family,
+)
 from streamscope.features.extract import Extract
 
 

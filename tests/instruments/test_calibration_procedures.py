@@ -14,9 +14,9 @@ from scipy import stats
 
 from streamscope.instruments.observations import Measure, Observations, each, estimate
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
+from streamscope.instruments.stats.estimators import clustered_t, welch_t
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.stats.proportions import paired_proportions, proportion
-from streamscope.instruments.stats.t_tests import clustered_t, welch_t
 from streamscope.models.hooks import Captures
 from streamscope.probes.linear.measure import GAINS, HITS
 from streamscope.probes.specialization.measure import Sums

@@ -17,8 +17,17 @@ import torch
 
 from streamscope.cli.bounds import Bounds, Names
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import checkpoint_of, need_parts, readable, recipe_of, title_of
-from streamscope.instruments.contract import Instrument, InstrumentData, instrument, options_of
+from streamscope.instruments.contract import (
+    Instrument,
+    InstrumentData,
+    checkpoint_of,
+    instrument,
+    need_parts,
+    options_of,
+    readable,
+    recipe_of,
+    title_of,
+)
 from streamscope.instruments.data import (
     Data,
     Documents,

@@ -23,8 +23,7 @@ from streamscope.instruments.observations import (
     over_seeds,
     ranks,
 )
-from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals
-from streamscope.instruments.stats.estimators import ratio_of_sums
+from streamscope.instruments.stats.estimators import cohens_d, d_interval, d_of_totals, ratio_of_sums
 
 NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
 

@@ -11,22 +11,27 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats import estimators
-from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
 from streamscope.instruments.stats.estimators import (
     cluster_bootstrap,
     cluster_codes,
     cluster_totals,
+    clustered_t,
+    cohens_d,
+    constant,
+    d_interval,
+    d_of_totals,
+    d_totals,
     degrees_of_freedom,
     mean,
     ratio,
     ratio_and_error,
     ratio_of_sums,
     read_clusters,
+    sign_flip,
     statistic_interval,
+    welch_t,
 )
-from streamscope.instruments.stats.p_values import sign_flip
 from streamscope.instruments.stats.proportions import paired_proportions, proportion
-from streamscope.instruments.stats.t_tests import clustered_t, constant, welch_t
 
 RNG = np.random.default_rng(0)
 

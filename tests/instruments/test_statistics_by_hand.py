@@ -9,12 +9,10 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.cross_validation import dealt
-from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.estimators import clustered_t, read_clusters, sign_flip
 from streamscope.instruments.stats.held_out import RULES, best_head, deal, halves, held_out
 from streamscope.instruments.stats.means import estimate, hits, with_holm
-from streamscope.instruments.stats.p_values import sign_flip
 from streamscope.instruments.stats.proportions import effective_n, paired_proportions, proportion, score_p, wilson
-from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import reasons
 
 Z = stats.norm.ppf(0.975)

@@ -18,11 +18,22 @@ import pytest
 from scipy import stats
 
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.stats.effect_sizes import d_of_totals, d_totals
-from streamscope.instruments.stats.estimators import cluster_bootstrap, cluster_totals, ratio, read_clusters, t_quantile
-from streamscope.instruments.stats.p_values import holm, rank_among, sign_flip
+from streamscope.instruments.stats.estimators import (
+    TTest,
+    cluster_bootstrap,
+    cluster_totals,
+    clustered_t,
+    d_of_totals,
+    d_totals,
+    holm,
+    rank_among,
+    ratio,
+    read_clusters,
+    sign_flip,
+    t_quantile,
+    welch_t,
+)
 from streamscope.instruments.stats.proportions import paired_proportions, proportion
-from streamscope.instruments.stats.t_tests import TTest, clustered_t, welch_t
 
 S = 4000
 R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)

@@ -10,8 +10,7 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.stats.effect_sizes import cohens_d, d_interval, d_of_totals, d_totals
-from streamscope.instruments.stats.p_values import rank_among, sign_flip
+from streamscope.instruments.stats.estimators import cohens_d, d_interval, d_of_totals, d_totals, rank_among, sign_flip
 
 RNG = np.random.default_rng(0)
 PAIRS = np.repeat(np.arange(15), 2)

@@ -8,7 +8,7 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments import undefined_cells as undefined
-from streamscope.instruments.stats.p_values import holm
+from streamscope.instruments.stats.estimators import holm
 
 NAN = float("nan")
 

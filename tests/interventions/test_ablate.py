@@ -13,8 +13,8 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import numerics_of
 from streamscope.instruments.command import progress_bar
+from streamscope.instruments.contract import numerics_of
 from streamscope.instruments.data import Documents
 from streamscope.instruments.pool_results import pool_results
 from streamscope.instruments.result import Result

@@ -15,7 +15,7 @@ from streamscope.instruments.data import Documents, Tasks
 from streamscope.instruments.pool_results import compare as beside
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.t_tests import clustered_t
+from streamscope.instruments.stats.estimators import clustered_t
 from streamscope.interventions import (
     ablate,
     ablation_effects,

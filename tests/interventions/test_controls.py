@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.t_tests import clustered_t
+from streamscope.instruments.stats.estimators import clustered_t
 from streamscope.interventions.ablate.measure import ablate_heads
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads

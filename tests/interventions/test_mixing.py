@@ -16,7 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.p_values import holm
+from streamscope.instruments.stats.estimators import holm
 from streamscope.interventions.edits.mixing import (
     average_streams,
     constant_coefficients,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.p_values import rank_among
+from streamscope.instruments.stats.estimators import rank_among
 from streamscope.interventions.controls import random_sets
 from streamscope.interventions.suppress import Suppress
 from streamscope.interventions.suppress.measure import heads_over, rank_heads

@@ -17,7 +17,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import Document
-from streamscope.instruments.parquet import read_about
+from streamscope.instruments.table import read_about
 from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group

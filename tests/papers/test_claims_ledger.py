@@ -18,8 +18,8 @@ from scipy import stats
 from streamscope.__main__ import main as streamscope
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-from streamscope.instruments.parquet import read_about, write_table
 from streamscope.instruments.registry import discover
+from streamscope.instruments.table import read_about, write_table
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers.claims import HERE, RESULTS, main
 from streamscope.papers.claims.judged import Tables, judged

@@ -10,8 +10,8 @@ from scipy import stats
 
 from streamscope.cli.disk import read_toml
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import write_table
 from streamscope.instruments.stats.means import estimate
+from streamscope.instruments.table import write_table
 from streamscope.papers.claims.judged import Tables
 from streamscope.papers.claims.single import CLAIMS, GATE, OUT, File, judged, main, student
 

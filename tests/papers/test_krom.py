@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import read_about, write_table
+from streamscope.instruments.table import read_about, write_table
 from streamscope.models import checkpoint
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.losses import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import read_about
+from streamscope.instruments.table import read_about
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.papers.krom.contraction import claims, differences, main, measured, set_bias, table

@@ -13,8 +13,8 @@ from scipy import stats
 
 import streamscope.papers.pls.measure
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import read_about
 from streamscope.instruments.prompts.tasks import token_task
+from streamscope.instruments.table import read_about
 from streamscope.interventions.hydra.decomposition import decompose, kept_share
 from streamscope.interventions.selection import Group
 from streamscope.models.make import build

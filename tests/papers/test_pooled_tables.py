@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import read_about, read_parquet, write_table
+from streamscope.instruments.table import read_about, read_parquet, write_table
 from streamscope.papers.comparison.report import reopen
 
 LONG = Path(__file__).resolve().parents[2] / "results" / "lfa_long"

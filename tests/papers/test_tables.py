@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.parquet import read_about
+from streamscope.instruments.table import read_about
 from streamscope.papers.comparison import tables
 from streamscope.papers.comparison.options import RunsOptions, not_with_tables, settings_of
 from streamscope.papers.comparison.report import Comparison, compare

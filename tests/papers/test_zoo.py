@@ -10,7 +10,7 @@ import torch
 
 from streamscope.cli.disk import read_rows
 from streamscope.cli.errors import InputError
-from streamscope.instruments.about_model import checkpoint_of, title_of
+from streamscope.instruments.contract import checkpoint_of, title_of
 from streamscope.models import checkpoint
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
 from streamscope.models.training.data import _tokenizer_path

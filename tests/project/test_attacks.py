@@ -289,7 +289,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damaged_tables(table: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from streamscope.instruments.parquet import read_about
+    from streamscope.instruments.table import read_about
 
     whole = pq.read_table(table)
     for i, about in enumerate((b"[", DEEP.encode(), HUGE.encode(), b"\xff", b"3")):

@@ -158,7 +158,6 @@ BESIDE = {
     "models/weights.py": {"transformer_lens.model_bridge.composition_scores"},  # the bridges, 2 seconds
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds
     "streamscope/instruments/stats/estimators.py": {"scipy"},  # of the bootstrap; 1 second
-    "streamscope/instruments/stats/p_values.py": {"scipy"},
     "streamscope/instruments/stats/held_out.py": {"scipy.sparse", "scipy.sparse.csgraph"},
     "streamscope/instruments/result.py": {"streamscope.instruments.figures.drawing"},  # plotly, for a table of no use
 }  # fmt: skip

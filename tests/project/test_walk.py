@@ -61,8 +61,8 @@ def walk(module: str, argv: list[str]) -> list[str]:
     ("module", "argv", "most"),
     [
         ("interventions.ablate", ["--heads", "L0.H0", "--max-documents", "2"], 19),
-        ("probes.pds", [], 15),
-        ("features.extract", ["--max-tokens", "100"], 17),
+        ("probes.pds", [], 12),
+        ("features.extract", ["--max-tokens", "100"], 14),
     ],
 )
 def test_a_row_passes_few_files(module: str, argv: list[str], most: int, tmp_path: Path) -> None:

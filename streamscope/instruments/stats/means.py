@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.stats.estimators import finite, ratio_of_sums, read_clusters
-from streamscope.instruments.stats.p_values import holm
+from streamscope.instruments.stats.estimators import clustered_t, constant, finite, holm, ratio_of_sums, read_clusters
 from streamscope.instruments.stats.proportions import proportion
-from streamscope.instruments.stats.t_tests import clustered_t, constant
 from streamscope.instruments.undefined_cells import note, reasons
 
 NAN = float("nan")
 
 
 def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str, Any]:
-    """n, clusters, mean, sd, ci_low, ci_high, p (of mean 0), undefined: `estimators.mean` and `t_tests.clustered_t`.
+    """n, clusters, mean, sd, ci_low, ci_high, p (of mean 0), undefined: `estimators.mean` and `estimators.clustered_t`.
 
     sd is between cluster means; units are those of the values. With labels of several kinds (words that cases share),
     `clusters` is the fewest of a kind. Where clusters do not differ by more than

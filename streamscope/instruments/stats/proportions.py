@@ -10,13 +10,13 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import (
     Clusters,
     Estimate,
+    clustered_t,
     degrees_of_freedom,
     ratio_and_error,
     read_clusters,
+    sign_flip,
     t_quantile,
 )
-from streamscope.instruments.stats.p_values import sign_flip
-from streamscope.instruments.stats.t_tests import clustered_t
 from streamscope.instruments.undefined_cells import note
 
 
@@ -109,9 +109,9 @@ def paired_proportions(
     difference = (b − c)/n with b cases only this method hits, c only the reference. Without clusters: p of McNemar's
     exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; interval of Bonett & Price 2012,
     p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
-    (several pronouns of one story): p of `p_values.sign_flip` on whole clusters, which is McNemar's test when
+    (several pronouns of one story): p of `estimators.sign_flip` on whole clusters, which is McNemar's test when
     clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
-    share) signs cannot be flipped independently: p is `t_tests.clustered_t`'s, 1 where both hit the same cases.
+    share) signs cannot be flipped independently: p is `estimators.clustered_t`'s, 1 where both hit the same cases.
 
     "Beats the rule by at least x points" holds when ci_low ≥ x, not when the difference is x and p small. Choose
     the head on other cases. Raises `InputError` for hits that are not booleans (or 0 and 1), unequal lengths, and
