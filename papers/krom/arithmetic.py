@@ -161,7 +161,7 @@ def conclusions(table: "pd.DataFrame") -> list[tuple[str, str, bool]]:
         return row
 
     def end(row: Any) -> str:
-        return f"b = [{row.b0:.3f}, {row.b1:.3f}], swap {row.swap:.4f}"
+        return f"swap {row.swap:.4f} (logits {row.b0:.3f} and {row.b1:.3f})".replace("-", "−")
 
     def slope(row: Any) -> float:  # the gradient without its factor s − .30
         return row.gradient / (1 / (1 + math.exp(-row.bias)) - TARGET)
@@ -185,8 +185,8 @@ def conclusions(table: "pd.DataFrame") -> list[tuple[str, str, bool]]:
         ("… and swap ends at .0025, with decay", end(bf16), abs(bf16.swap - 0.0025) < 5e-5),
         ("… and swap ends at .0025, without decay", end(bare["bf16"]), abs(bare["bf16"].swap - 0.0025) < 5e-5),
         ("AdamW, from −2: fp32 and bf16 reach .30", "; ".join(map(end, mild)), all(row.reached for row in mild)),
-        ("unit steps up, fp32: b_1 = .63", f"b_1 = {unit['fp32'].b1:.3f}", abs(unit["fp32"].b1 - 0.63) < 5e-3),
-        ("unit steps up, bf16: b_1 = −8", f"b_1 = {unit['bf16'].b1:.3f}", unit["bf16"].b1 == -8.0),
+        ("unit steps up, fp32: b_1 = .63", f"{unit['fp32'].b1:.3f}", abs(unit["fp32"].b1 - 0.63) < 5e-3),
+        ("unit steps up, bf16: b_1 = −8", f"{unit['bf16'].b1:.3f}".replace("-", "−"), unit["bf16"].b1 == -8.0),
         ("no pull, fp32: decay alone leaves −8", end(alone["fp32"]), alone["fp32"].b1 > -7.0),
         ("no pull, bf16: nothing moves", end(alone["bf16"]), alone["bf16"].moved == 0),
         ("p(1−p) at −2 is 313 times that at −8", f"{ratio:.1f}", abs(ratio - 313.2) < 0.5),
@@ -206,7 +206,8 @@ def conclusions(table: "pd.DataFrame") -> list[tuple[str, str, bool]]:
 
 
 def _rates(rates: list[float]) -> str:
-    return f"at {', '.join(f'{lr:g}' for lr in rates)} of {', '.join(f'{lr:g}' for lr in SGD_RATES)}"
+    reached, tried = (", ".join(f"{lr:g}" for lr in some) for some in (rates, SGD_RATES))
+    return f"reaches .30 at rates {reached} (tried: {tried})"
 
 
 def swaps(table: "pd.DataFrame") -> "pd.DataFrame":

@@ -16,11 +16,6 @@ MATHS = ((r"\(", ""), (r"\)", ""), (r"\approx", "≈"), (r"\pm", "±"), (r"\time
 """Marks of LaTeX in quotations, and the signs that replace them."""
 UNITS = ("M parameters", "MiB in fp32", "nats/token", "nats per token", "nats", "tokens", "layers")
 """Units that are written after their number."""
-COMPUTED = (
-    (re.compile(r"b = \[[^]]*\], swap "), "swap "),
-    (re.compile(r"^at ([\d., ]+) of ([\d., ]+)$"), r"reaches .30 at rates \1 (tried: \2)"),
-)
-"""Conclusions of `papers.krom.arithmetic`, and their words in a cell; the page of its folder has the logits too."""
 QUOTE = 110
 """Characters of a quotation in a table; the interactive page has it whole."""
 
@@ -106,7 +101,7 @@ def number(claim: Any) -> str:
     A share of seeds that was counted is "0 of 3".
     """
     if claim.value != claim.value:
-        return computed(str(claim.measured))
+        return str(claim.measured)
     if claim.unit == "seeds" and claim.ci_low != claim.ci_low:
         return f"{claim.value * int(claim.n):.0f} of {claim.n}"
     percent = "%" in claim.printed
@@ -114,13 +109,6 @@ def number(claim: Any) -> str:
         three_digits(100 * x if percent else x) + " %" * percent for x in (claim.value, claim.ci_low, claim.ci_high)
     )
     return f"{own} ({ends[0]} to {ends[1]})" if claim.ci_low < claim.ci_high else own  # a count is the same in all runs
-
-
-def computed(text: str) -> str:
-    """A measured text in words."""
-    for pattern, words in COMPUTED:
-        text = pattern.sub(words, text)
-    return text
 
 
 def with_unit(text: str, unit: str) -> str:

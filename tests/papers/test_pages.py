@@ -280,7 +280,8 @@ def test_formulas_and_units_are_shown_once() -> None:
 
 def test_a_measured_text_is_in_words_and_counted_seeds_are_a_count(source: Source) -> None:
     of = {claim.id: number(claim) for claim in source.claims.itertuples()}
-    assert of["krom-gradient-trap"] == "swap 0.3000" and of["krom-mhc-no-bottleneck"] == "0.000331 against 0.000335"
+    assert of["krom-gradient-trap"] == "swap 0.3000 (logits −3.576 and −4.424)"
+    assert of["krom-mhc-no-bottleneck"] == "0.000331 against 0.000335"
     assert of["krom-gradient-trap-sgd"] == "reaches .30 at rates 5, 50 (tried: 0.005, 0.05, 0.5, 5, 50)"
     assert of["krom-l0-ffn-robust"] == "0 of 3" and "(" in of["krom-jump-robust"]
 
