@@ -10,7 +10,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,31 @@ READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
 """Fields that must agree with others."""
 ROPE = "rope.scaling."
 """Beginning of the fields that are the rule of rotary positions."""
-ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
-"""Architectures that are read, and whether their rows of queries and keys are stored in pairs (RoPE's other layout)."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How files of an architecture differ from others."""
+
+    family: str
+    """The `model_type` of the library."""
+    paired: bool = False
+    """Whether rows of queries and keys are stored in pairs (RoPE's other layout)."""
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Further fields, and their names in config.json."""
+    largest: int = 0
+    """Gemma: layers of its largest model, whose scores are scaled by the width over the heads."""
+
+
+WINDOW = {"attention.sliding_window": "sliding_window"}
+CAPS = {f"{what}_logit_softcapping": f"{what}_logit_softcapping" for what in ("attn", "final")}
+ARCHITECTURES = {
+    "llama": Architecture("llama", paired=True), "qwen2": Architecture("qwen2"), "qwen3": Architecture("qwen3"),
+    "smollm3": Architecture("smollm3", paired=True), "olmo2": Architecture("olmo2"),
+    "phi3": Architecture("phi3", more=WINDOW), "gemma2": Architecture("gemma2", more=WINDOW | CAPS, largest=46),
+    "gemma3": Architecture("gemma3_text", more=WINDOW | CAPS, largest=62),
+}  # fmt: skip
+"""Architectures that are read."""
 SPLIT_DIGITS = (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False))
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -251,16 +274,19 @@ class Weights:
         self.names = {theirs: ours for theirs, ours in found.items() if ours in file.tensors}
         rest = file.tensors.keys() - self.names.values() - {"rope_freqs.weight"}
         self.names |= {name: name for name in sorted(rest)}
+        self.how = ARCHITECTURES[_architecture(file)]
 
     def keys(self) -> list[str]:
         """The names."""
         return list(self.names)
 
     def get_tensor(self, name: str) -> Tensor:
-        """A tensor as the library has it: rows of queries and keys by halves, not in pairs."""
+        """A tensor as the library has it: rows of queries and keys by halves, not in pairs; γ − 1 of Gemma's norms."""
         x = tensor(self.file, self.names[name])
+        if self.how.largest and "norm" in name:
+            return x - 1
         for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
-            if part in name and ARCHITECTURES[_architecture(self.file)]:
+            if part in name and self.how.paired:
                 x = x.unflatten(0, (self.config[heads], -1, 2)).transpose(1, 2).flatten(0, 2)
         return x
 
@@ -280,20 +306,30 @@ def their_config(file: Gguf) -> dict[str, Any]:
     kind = _architecture(file)
     own = {name.removeprefix(f"{kind}."): x for name, x in file.fields.items() if name.startswith(f"{kind}.")}
     scaling = {name.removeprefix(ROPE): own.pop(name) for name in list(own) if name.startswith(ROPE)}
-    if unknown := sorted(own.keys() - FIELDS.keys() - set(READ_TOO)):
+    how = ARCHITECTURES[kind]
+    fields = {**FIELDS, **how.more}
+    if unknown := sorted(own.keys() - fields.keys() - set(READ_TOO)):
         raise InputError(f"{file.path}: {kind}.{unknown[0]} is not supported; {HOW}")
     if "token_embd.weight" not in file.tensors:
         raise InputError(f"{file.path} has no token_embd.weight, so it is not a language model")
-    theirs = {FIELDS[name]: x for name, x in own.items() if name in FIELDS}
+    theirs = {fields[name]: x for name, x in own.items() if name in fields}
     theirs.setdefault("num_key_value_heads", own.get("attention.head_count"))
     for name, want in (("block_count", int), ("embedding_length", int), ("attention.head_count", int)):
         file.field(f"{kind}.{name}", want)
     width = theirs.get("head_dim") or theirs["hidden_size"] // max(1, theirs["num_attention_heads"])
-    for name in ("attention.value_length", "rope.dimension_count"):
+    rotated = () if kind == "phi3" else ("rope.dimension_count",)
+    for name in ("attention.value_length", *rotated):
         if own.get(name, width) != width:
             raise InputError(f"{file.path}: {kind}.{name} = {own[name]} is not supported, only the head width {width}")
+    if not rotated:
+        theirs["partial_rotary_factor"] = own.get("rope.dimension_count", width) / width
+    if kind in ("phi3", "gemma3"):
+        theirs["sliding_window"] = theirs.get("sliding_window") or None  # Phi-4 has 0, and Gemma 2 the class's default
+    if how.largest:
+        wide = theirs["hidden_size"] // theirs["num_attention_heads"]
+        theirs["query_pre_attn_scalar"] = wide if theirs["num_hidden_layers"] == how.largest else width
     theirs |= {
-        "model_type": kind, "vocab_size": file.tensors["token_embd.weight"].shape[0], "hidden_act": "silu",
+        "model_type": how.family, "vocab_size": file.tensors["token_embd.weight"].shape[0], "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
     }  # fmt: skip
