@@ -60,11 +60,15 @@ class MHC(Stochastic):
     kind: ClassVar[str] = "mhc"
     iterations: int = 20
     """Sinkhorn iterations, columns then rows."""
+    eps: float = 0.0
+    """ε added to H_pre, to the columns' first shares and to all later sums (DeepSeek-V4: 1e-6)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.iterations < 1:
             raise InputError(f"residual.iterations must be at least 1, got {self.iterations}")
+        if self.eps < 0:
+            raise InputError(f"residual.eps must not be negative, got {self.eps}")
 
 
 @dataclass(frozen=True, kw_only=True)

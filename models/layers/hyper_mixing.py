@@ -308,11 +308,16 @@ class SinkhornConnection(StochasticConnection):
         return torch.full((n, n), self.spec.b_res).fill_diagonal_(0.0)
 
     def mixing(self, logits: Tensor) -> Tensor:
-        M = (logits - logits.amax(-2, keepdim=True)).exp()
-        for _ in range(self.spec.iterations):
-            M = M / M.sum(-2, keepdim=True)
-            M = M / M.sum(-1, keepdim=True)
+        M, eps = (logits - logits.amax(-2, keepdim=True)).exp(), self.spec.eps
+        M = M / M.sum(-2, keepdim=True) + eps
+        M = M / (M.sum(-1, keepdim=True) + eps)
+        for _ in range(self.spec.iterations - 1):
+            M = M / (M.sum(-2, keepdim=True) + eps)
+            M = M / (M.sum(-1, keepdim=True) + eps)
         return M
+
+    def H_pre(self, y: Dynamic) -> Tensor:
+        return super().H_pre(y) + self.spec.eps
 
 
 class PermutationConnection(StochasticConnection):

@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -538,6 +539,30 @@ def test_a_layer_is_refused_by_name(kind: str) -> None:
         hyper_connection(w | {"stream_embed": torch.zeros(4, 6)}, KINDS[kind])
     with pytest.raises(InputError, match="unknown kind of hyper-connection 'krom'"):
         hyper_connection(w, "krom")
+
+
+@pytest.mark.parametrize(("n", "iterations"), [(4, 20), (3, 2)])
+@torch.no_grad()
+def test_connections_of_deepseek_v4_are_those_of_the_library(n: int, iterations: int) -> None:
+    """mHC around a branch, as in the library's layer."""
+    theirs = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+    sizes = dict(hc_mult=n, hc_sinkhorn_iters=iterations, hc_eps=1e-6, rms_norm_eps=1e-6, hidden_size=12)
+    module, generator = theirs.DeepseekV4HyperConnection(SimpleNamespace(**sizes)), torch.Generator().manual_seed(n)
+    for p in module.parameters():
+        p.copy_(torch.randn(p.shape, generator=generator))
+    X, W = torch.randn(2, 5, n, 12, generator=generator), torch.randn(12, 12, generator=generator)
+    post, comb, collapsed = module(X)
+    want = post[..., None] * torch.tanh(collapsed @ W)[..., None, :] + comb.mT @ X
+    tensors = {f"layers.3.attn_hc.{name}": x for name, x in module.state_dict().items()}
+    ours = hyper_connection(tensors, "deepseek-v4", "layers.3.attn_hc.", iterations=iterations)
+    got = ours(X, lambda h: torch.tanh(h @ W))
+    assert ((got - want).abs().max() / want.abs().max()).item() < 1e-6
+    torch.testing.assert_close(ours.H_res(ours.dynamic(X)), comb.mT, rtol=0, atol=1e-6)
+    with pytest.raises(InputError, match="scale is missing; is it a module of deepseek-v4"):
+        hyper_connection({name: x for name, x in tensors.items() if "scale" not in name}, "deepseek-v4",
+                         "layers.3.attn_hc.")  # fmt: skip
+    with pytest.raises(InputError, match="cannot become"):
+        hyper_connection({**tensors, "layers.3.attn_hc.base": torch.zeros(7)}, "deepseek-v4", "layers.3.attn_hc.")
 
 
 def test_constrained_connections_that_ours_do_not_equal_are_refused() -> None:

@@ -1,29 +1,38 @@
-"""Converts single hyper-connections of lucidrains/hyper-connections and wz1119/KromHC to our layers.
+"""Converts single hyper-connections of lucidrains/hyper-connections, wz1119/KromHC and DeepSeek-V4 to our layers.
 
     layer = hyper_connection(read(Path("model.pt")), "kromhc", prefix="blocks.3.hc.")
     layer(X, branch)    X [B, T, N, D]; in their code `decorate_branch(branch)` on [B · N, T, D]
 
 hyper-connections   `HyperConnections` (HC). The package's mHC computes its coefficients stream by stream.
 kromhc              `KromHC` and `MHCLite`. Its mHC ends with exact columns, the paper's and ours with exact rows.
+deepseek-v4         mHC of DeepSeek-V4 and GLM-5 in the transformers library (`attn_hc`, `ffn_hc`), with its defaults of
+                    hc_sinkhorn_iters and hc_eps (options iterations and eps). H_res is its `comb`, transposed.
 
-Both mHC are refused, because none of our layers equals them. Their norms divide by the length itself, so ε is 1e-24 in
-such a layer (`HyperConnection.eps`), and 1e-5 in a model.
+Both other mHC are refused, because none of our layers equals them. Norms of the first two kinds divide by the length
+itself, so ε is 1e-24 in such a layer (`HyperConnection.eps`), and 1e-5 in a model; DeepSeek-V4's is 1e-6.
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.models.config import HC, Hyper, KromHC, MHCLite
-from streamscope.models.interop.importers.tensors import Table, take, transposed, whole
+from streamscope.models.config import HC, MHC, Hyper, KromHC, MHCLite
+from streamscope.models.interop.importers.tensors import Row, Table, Take, take, transposed, whole
 from streamscope.models.layers.hyper_mixing import CONNECTIONS, HyperConnection
 
 EPS = 1e-24
 """ε for lengths up to 1e-12, by which their code does not divide either."""
-KINDS = ("hyper-connections", "kromhc")
+DEEPSEEK_EPS = 1e-6
+NAMES = {
+    "hyper-connections": ("static_beta", "norm.gamma", "static_alpha"),
+    "kromhc": ("static_beta", "norm.gamma", "static_alpha"), "deepseek-v4": ("base", "fn", "scale"),
+}  # fmt: skip
+"""Tensors of every module of a kind."""
 
 
 def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", **options: Any) -> HyperConnection:
@@ -32,20 +41,47 @@ def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", 
     `options` are fields that the tensors do not determine, such as dyn_act="none" for `HyperConnections(tanh=False)`.
     Raises `InputError` for an unsupported kind, and for missing, additional or differently shaped tensors.
     """
-    if kind not in KINDS:
-        raise unknown("kind of hyper-connection", kind, list(KINDS))
+    if kind not in NAMES:
+        raise unknown("kind of hyper-connection", kind, list(NAMES))
     own = {name.removeprefix(prefix): x for name, x in theirs.items() if name.startswith(prefix)}
-    for name in ("static_beta", "norm.gamma", "static_alpha"):
+    for name in NAMES[kind]:
         if name not in own:
             raise InputError(f"{prefix}{name} is missing; is it a module of {kind}?")
-    n, width = own["static_beta"].numel(), own["norm.gamma"].numel()
-    spec = _spec(own, kind, n, options)
+    deepseek = kind == "deepseek-v4"
+    if deepseek:
+        n, width = math.isqrt(own["base"].numel() + 1) - 1, own["fn"].shape[-1]  # (n + 2) n biases
+        spec: Hyper = MHC(n=n, **{"iterations": 20, "eps": DEEPSEEK_EPS, **options})
+    else:
+        n, width = own["static_beta"].numel(), own["norm.gamma"].numel()
+        spec = _spec(own, kind, n, options)
     d_model = width if isinstance(spec, HC) else width // n
     layer = CONNECTIONS[type(spec)](spec, d_model, 0)
     shapes = {name: x.shape for name, x in layer.state_dict().items()}
-    layer.load_state_dict(take(_table(spec), own, shapes), assign=True)
-    layer.eps = EPS
+    layer.load_state_dict(take(_deepseek(n) if deepseek else _table(spec), own, shapes), assign=True)
+    layer.eps = DEEPSEEK_EPS if deepseek else EPS
     return layer
+
+
+def _deepseek(n: int) -> Table:
+    """Rows of a module of DeepSeek-V4: pre, post and comb (transposed) one below the other, and no γ."""
+    starts = {"pre": 0, "post": n, "res": 2 * n}
+
+    def part(start: int) -> Take:
+        def taken(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+            if start < 2 * n:
+                return x[0][start : start + n]
+            return x[0][start:].unflatten(0, (n, n)).transpose(0, 1).reshape(shape)
+
+        return taken
+
+    def scale(i: int) -> Take:
+        return lambda x, shape: x[0][i]
+
+    rows: list[Row] = [("norm_weight", "fn", lambda x, shape: torch.ones(shape, dtype=x[0].dtype))]
+    for i, (name, start) in enumerate(starts.items()):
+        rows += [(f"W.{name}", "fn", part(start)), (f"b.{name}", "base", part(start)),
+                 (f"alpha.{name}", "scale", scale(i))]  # fmt: skip
+    return rows
 
 
 def _spec(own: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, Any]) -> Hyper:
