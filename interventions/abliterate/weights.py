@@ -4,6 +4,7 @@ In row vectors a matrix writes y = x W + b. With a unit direction d, W' = W (I �
 d·y' = 0 for every input (Arditi et al. 2024, arXiv 2406.11717, weight orthogonalization).
 """
 
+import copy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,8 +31,9 @@ def project_out(W: Tensor, d: Tensor) -> Tensor:
 
 @torch.no_grad()
 def abliterate_weights(
-    model: StreamTransformer, d: Tensor, *, side: Side = "write", embedding: bool = False, dense: bool = False
-) -> StreamTransformer:
+    model: StreamTransformer, d: Tensor, *, side: Side = "write", embedding: bool = False, dense: bool = False,
+    share: bool = False,
+) -> StreamTransformer:  # fmt: skip
     """A new model whose attention and FFN outputs (weights and biases) have no component along d [D].
 
     embedding: also change the token embedding and the position table, so that no stream has a component along d. A tied
@@ -40,6 +42,9 @@ def abliterate_weights(
     their structure; without it they raise `InputError`.
     side: "read" reproduces the wrong variant of SPEC §1.10 a. It removes d from what attention's output matrix READS,
     (I − d d^T) W, which lives in head space and not in the residual stream.
+
+    share: keep the unchanged weights in common with `model`, for a model that is only measured: on SmolLM2 a quarter of
+    the memory of a copy.
 
     Raises `InputError` for a direction of another width, and for projections that are not linear or normed afterwards.
     """
@@ -52,7 +57,7 @@ def abliterate_weights(
     chosen = WRITERS if side == "write" else WRITERS[:1]
     for _, name, part in chosen:
         config = _with_dense(config, part, name, dense)
-    weights = {name: x.clone() for name, x in model.state_dict().items()}
+    weights: dict[str, Tensor] = {}
     for layer, block in enumerate(model.blocks):
         for owner, name, _ in chosen:
             projection, where = getattr(getattr(block, owner), name), f"blocks.{layer}.{owner}.{name}"
@@ -63,10 +68,16 @@ def abliterate_weights(
                 weights[f"{where}.bias"] = project_out(projection.bias, d)
     if embedding:
         for name in ("embed.weight", "pos_embed.weight"):
-            if name in weights:
-                weights[name] = project_out(weights[name], d)
+            if name in (now := model.state_dict()):
+                weights[name] = project_out(now[name], d)
+    if share and config == model.config:
+        same = [x for name, x in model.named_parameters() if name not in weights]
+        new = copy.deepcopy(model, {id(one): one for one in (*same, model.tokenizer)})
+        for name, x in weights.items():
+            new.get_parameter(name).copy_(x)
+        return new.eval()
     new = StreamTransformer(config, model.tokenizer).to(model.cfg.device, model.cfg.dtype)
-    new.load_state_dict(weights)
+    new.load_state_dict({**model.state_dict(), **weights})
     return new.eval()
 
 

@@ -58,6 +58,21 @@ def test_nothing_is_written_along_the_direction(preset: str) -> None:
     assert not torch.equal(model.blocks[0].mlp.down.weight, new.blocks[0].mlp.down.weight)
 
 
+@pytest.mark.parametrize("preset", ["gpt2", "kromcanon", "llama"])
+@pytest.mark.parametrize("embedding", [False, True])
+def test_a_model_that_is_only_measured_holds_nothing_but_what_changed(preset: str, embedding: bool) -> None:
+    model = noisy(preset)
+    d, was = unit(model.config.d_model), {name: x.clone() for name, x in model.state_dict().items()}
+    whole = abliterate_weights(model, d, embedding=embedding).state_dict()
+    shared = abliterate_weights(model, d, embedding=embedding, share=True).state_dict()
+    assert whole.keys() == shared.keys()
+    for name, x in model.state_dict().items():
+        assert torch.equal(shared[name], whole[name]) and torch.equal(x, was[name]), name
+        if x.numel() and name in dict(model.named_parameters()):
+            assert (shared[name].data_ptr() == x.data_ptr()) == torch.equal(x, whole[name]), name
+            assert whole[name].data_ptr() != x.data_ptr(), name
+
+
 def test_one_matrix_by_hand() -> None:
     W, d = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64)
     expected = W @ (torch.eye(3, dtype=torch.float64) - torch.outer(d, d))
