@@ -21,7 +21,7 @@ class Options:
     run: str = "runs/smollm2"
     """Run folder; default: the model of `make smollm2`."""
     only: Names = ()
-    """Instruments to measure; default: all."""
+    """Instruments to measure; default: all. The rows of the others stay in the table of --out."""
     limit: Positive = 900.0
     """Seconds after which an instrument is stopped, and its row says so."""
     out: Path | None = None

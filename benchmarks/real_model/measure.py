@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -80,25 +81,21 @@ def measure(options: Options) -> None:
         raise InputError(f"{', '.join(left)}: give arguments in benchmarks.real_model.measure")
     if options.out is not None:
         check_writable(options.out)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if options.only and options.out is not None and options.out.is_file():
+        before = Result.load(options.out).table().frame
+        rows = before[~before["instrument"].isin(names)].to_dict("records")
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             arguments = ARGUMENTS[name].replace("FOLDER", folder).split()
-            rows.append(
-                {
-                    "instrument": name,
-                    "arguments": ARGUMENTS[name],
-                    **cost([name, options.run, *arguments], options.limit),
-                }
-            )
-            print(
-                f"{name}: {rows[-1]['memory']:,.0f} MiB, {rows[-1]['cpu']:.1f} s, {rows[-1]['outcome']}",
-                file=sys.stderr,
-            )
-    table = Table(pd.DataFrame(rows), COLUMNS, {}, f"What every instrument costs on {options.run}")
+            found = cost([name, options.run, *arguments], options.limit)
+            rows.append({"instrument": name, "arguments": ARGUMENTS[name], **found})
+            print(f"{name}: {found['memory']:,.0f} MiB, {found['cpu']:.1f} s, {found['outcome']}", file=sys.stderr)
+            frame = pd.DataFrame(rows).sort_values("instrument", ignore_index=True)
+            table = Table(frame, COLUMNS, {}, f"What every instrument costs on {options.run}")
+            if options.out is not None:  # what is measured is kept
+                Result({"costs": table}, about={**provenance("cpu"), "run": options.run}).save(options.out)
     print(table)
-    if options.out is not None:
-        Result({"costs": table}, about={**provenance("cpu"), "run": options.run}).save(options.out)
 
 
 def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamscope.benchmarks.real_model import measure
+from streamscope.benchmarks.real_model import Options, measure
+from streamscope.instruments.result import Result
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,17 @@ def test_the_outcome_says_why_an_instrument_did_not_complete(
     found = measure.cost(["sps"], 1.0)
     assert found["outcome"] == outcome and found["memory"] > 0 and 0 <= found["cpu"] < 1
     assert (found["silence"] > 0.9) == outcome.startswith("stopped")
+
+
+def test_measuring_some_instruments_keeps_the_rows_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cost(command: list[str], limit: float) -> dict[str, float | str]:
+        return {"memory": 1.0, "cpu": limit, "silence": 0.0, "outcome": "completed"}
+
+    monkeypatch.setattr(measure, "cost", cost)
+    out = tmp_path / "costs.parquet"
+    measure.measure(Options(only=("sps", "pds"), out=out, limit=1.0))
+    measure.measure(Options(only=("sps", "ablate"), out=out, limit=2.0))
+    found = Result.load(out).table().frame
+    assert found["instrument"].tolist() == ["ablate", "pds", "sps"] and found["cpu"].tolist() == [2.0, 1.0, 2.0]
