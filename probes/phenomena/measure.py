@@ -225,8 +225,8 @@ class Shared:
         return max(1, -(-tokens * logits // DEPTH_LOGITS))
 
 
-DEPTH_LOGITS = 2**31
-"""Largest number of logits for the settling depth, tokens · layers · vocabulary: a minute or two on two cores."""
+DEPTH_LOGITS = 2**30
+"""Largest number of logits for the settling depth, tokens · layers · vocabulary: half a minute on one core."""
 
 
 def over_documents(model: Any, opened: OpenDocuments, every: int = 1) -> Iterator[tuple[Any, Any, Any, Any]]:

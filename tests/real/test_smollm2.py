@@ -19,6 +19,7 @@ from streamscope.instruments.open_data import given_prompts, open_data
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.pairs import PatchPair, choose_pairs, make_pairs
 from streamscope.models import load
@@ -141,6 +142,23 @@ def test_ablation(ours: Any, theirs: Any) -> None:
     whole = loss_of(theirs, rows)
     with head_outputs(theirs, 18, without(6)):
         assert found["delta"] == pytest.approx(loss_of(theirs, rows) - whole, abs=2e-5)
+
+
+def test_amplification(ours: Any, theirs: Any) -> None:
+    """The library multiplies its scores by `scaling`, so α times that is attention sharpened by α."""
+    documents = Documents("stories:1:4", max_documents=2)
+    how = Amplify(alpha=(1.0, 4.0), text="", prompt="")
+    found = how.measure(ours, documents).table("amplify").frame.set_index("alpha")["loss"]
+    rows = [list(ids) for ids in open_data(documents, ours).rows()]
+    attention = [layer.self_attn for layer in theirs.model.layers]
+    assert found[1.0] == pytest.approx(loss_of(theirs, rows), abs=2e-5)
+    for one in attention:
+        one.scaling *= 4.0
+    try:
+        assert found[4.0] == pytest.approx(loss_of(theirs, rows), abs=1e-3) and found[4.0] > found[1.0] + 0.5
+    finally:
+        for one in attention:
+            one.scaling /= 4.0
 
 
 def test_patching_ioi(ours: Any, theirs: Any) -> None:
