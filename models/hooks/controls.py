@@ -31,6 +31,7 @@ from streamscope.models.config import Hyper, Kronecker, ModelConfig
 from streamscope.models.head_spec import parse_heads, parse_parts
 from streamscope.models.hooks.capture_and_edit import Edit, everywhere
 
+EXAMPLE = '{"heads": {"L2.H3": {"scale": 0}}}'
 KEYS = ("heads", "streams", "mixing", "h_res", "canon")
 HEAD_KEYS = ("scale", "alpha", "gate")
 GATES = {"open": 1.0, "shut": 0.0}
@@ -108,7 +109,7 @@ def read_edits(text: str, where: str = "the edits") -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{where}: this is no JSON ({error})") from None
     if not isinstance(data, dict):
-        raise InputError(f'{where} must be an object such as {{"heads": {{"L2.H3": {{"scale": 0}}}}}}')
+        raise InputError(f"{where} must be an object such as {EXAMPLE}")
     for key in data:
         if key not in KEYS:
             raise unknown(f"key of {where}", key, list(KEYS))

@@ -1,12 +1,13 @@
 """Edits from a user's own file, for `--edit` of every command that measures a model.
 
+    found.json                              what the live page copied: JSON without code (`hooks.controls`)
     halve.py:halve@blocks.3.attn.hook_z     halve(value, hook) -> value, at a hook or a pattern of hooks
     halve.py:edits                          edits(model) -> {hook or pattern: function(value, hook) -> value}
     halve.py:EDITS                          such a dict itself
 
 Every edit must fire, keep shape and dtype, leave its argument unchanged and return finite values
-(`capture_and_edit.edit`). These must also treat every row of a batch alike and be deterministic: instruments choose
-batches for speed, so otherwise results would depend on which texts share a batch.
+(`capture_and_edit.edit`). Those of Python must also treat every row of a batch alike and be deterministic: instruments
+choose batches for speed, so otherwise results would depend on which texts share a batch.
 """
 
 import inspect
@@ -18,8 +19,10 @@ import torch
 from torch import Tensor
 
 from streamscope.cli import user_code
+from streamscope.cli.disk import read_bytes
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks.capture_and_edit import Edit
+from streamscope.models.hooks.controls import EXAMPLE, edits_of, read_edits
 
 ROUNDING = 1e-3
 """Allowed difference between a row alone and in a batch, as a share of the largest value."""
@@ -32,9 +35,25 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     """
     edits: dict[str, Edit] = {}
     for spec in specs:
-        for hook, fn in _edits_of(model, spec).items():
-            before, checked = edits.get(hook), _checked(spec, fn)
+        data = _is_data(spec)
+        for hook, fn in (_edits_of_data if data else _edits_of)(model, spec).items():
+            before, checked = edits.get(hook), fn if data else _checked(spec, fn)
             edits[hook] = checked if before is None else _in_sequence(before, checked)
+    return edits
+
+
+def _is_data(spec: str) -> bool:
+    return spec.endswith(".json")
+
+
+def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
+    data = read_edits(read_bytes(Path(spec)).decode(errors="replace"), spec)
+    try:
+        edits = edits_of(data, model)
+    except InputError as error:
+        raise InputError(f"{spec}: {error}") from None
+    if not edits:
+        raise InputError(f"{spec} changes nothing: give at least one edit, such as {EXAMPLE}")
     return edits
 
 
@@ -116,5 +135,5 @@ def _same(alone: Any, row: Tensor) -> bool:
 
 def about_edits(specs: Sequence[str]) -> list[dict[str, str]]:
     """Spec and file sha256 of each edit, for the record of a measurement."""
-    files: list[Path] = [user_code.split(spec.partition("@")[0])[0] for spec in specs]
+    files = map(user_code.edit_file, specs)
     return [{"edit": spec, "sha256": user_code.digest(file)} for spec, file in zip(specs, files, strict=True)]

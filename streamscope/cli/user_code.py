@@ -28,6 +28,15 @@ def split(spec: str) -> tuple[Path, str]:
     return path, wanted
 
 
+def edit_file(spec: str) -> Path:
+    """The file of an edit: FILE.json, or that of FILE.py:NAME@HOOK. Raises `InputError` if it does not exist."""
+    if not spec.endswith(".json"):
+        return split(spec.partition("@")[0])[0]
+    if not Path(spec).is_file():
+        raise InputError(f"{spec!r}: the file does not exist; check the path")
+    return Path(spec)
+
+
 def is_own(word: str) -> bool:
     """Whether a word of a command line is FILE.py or FILE.py:NAME, even if the file does not exist."""
     return word.partition(":")[0].endswith(".py")

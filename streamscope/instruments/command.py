@@ -20,7 +20,7 @@ import tyro
 from streamscope.cli.errors import InputError
 from streamscope.cli.launch import is_worker, launch
 from streamscope.cli.terminal import visible
-from streamscope.cli.user_code import split
+from streamscope.cli.user_code import edit_file
 from streamscope.instruments.arguments import Arguments
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
-        split(spec.partition("@")[0])
+        edit_file(spec)
     work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,
                        options.dtype], default=str)  # fmt: skip
     out, keep = options.out, is_worker(options)
