@@ -9,17 +9,16 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-import torch
 
-from streamscope.models.hooks.controls import control_values
+from streamscope.cli.errors import InputError
 from streamscope.viewer import bundle
-from streamscope.viewer.describe import describe
-from streamscope.viewer.engine import Watched
+from streamscope.viewer.session import Session, Shown, page_data
 
 ADDRESS = "http://127.0.0.1:9/"  # nothing listens there: tests answer
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NOUNS = (
-    "Hana met a pet and its favorite thing, a {} and a {}. Built from metal, it beeped and blinked. Everyone looked at the"
+    "Hana met a pet and its favorite thing, a {} and a {}. Built from metal, it beeped and blinked. "
+    "Everyone looked at the"
 )
 CASES = [
     {"text": NOUNS.format(*nouns), "pair": "robot", "order": order, "answers": [" robot"], "foils": [" monkey"]}
@@ -42,52 +41,27 @@ def browser() -> Iterator[Any]:
 
 
 class Answers:
-    """Answers the questions of pages with torch, as the local server does, and without a network."""
+    """Answers the questions of pages as the local server does, without a network."""
 
-    def __init__(self, **models: Any) -> None:
-        self.models = {name: (model, Watched(model)) for name, model in models.items()}
-        self.asked: list[str] = []
-        listed = [described(name, model) for name, model in models.items()]
-        self.html = bundle.page({"host": "server", "models": listed, "state": {}, "report": None})
+    def __init__(self, *shown: Shown) -> None:
+        self.session = Session(shown)
+        data = page_data(shown, "server")
+        for model in data["models"]:
+            model["suites"] = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
+        self.html = bundle.page(data)
 
     def __call__(self, route: Any) -> None:
         path = route.request.url.removeprefix(ADDRESS).partition("?")[0]
         if not path:
             route.fulfill(body=self.html, content_type="text/html")
             return
-        self.asked.append(path)
-        arrays = self.answer(path, route.request.post_data_json)
-        route.fulfill(body=pack(arrays), headers={"Content-Type": "application/octet-stream"})
-
-    def answer(self, path: str, question: dict[str, Any]) -> dict[str, np.ndarray]:
-        model, watched = self.models[question["model"]]
-        length, names = len(question["tokens"]), watched.outputs
-        rows = torch.zeros(2, dtype=torch.long)
-        if path == "lens":
-            streams = len(described(question["model"], model)["streams"])
-            grid = torch.arange((model.config.n_layers + 1) * streams * length).view(-1, streams, length)
-            rows = grid[:, question["stream"]].flatten()
-        values = control_values(question["edits"], model.config)
-        with torch.no_grad():
-            found = watched(torch.tensor([question["tokens"]]), rows, *(values[name] for name in watched.controls))
-        kept = {name: x.numpy() for name, x in zip(names, found, strict=True)}
-        return {name: x for name, x in kept.items() if name.startswith("lens_") == (path == "lens")}
-
-
-def described(name: str, model: Any) -> dict[str, Any]:
-    """What the page knows of a model, with the two sentences of the tests."""
-    suites = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
-    return describe(model, f"stories/{name}", name) | {"suites": suites}
-
-
-def pack(arrays: dict[str, np.ndarray]) -> bytes:
-    listed, offset = [], 0
-    for name, x in arrays.items():
-        listed.append({"name": name, "dtype": str(x.dtype), "shape": x.shape, "offset": offset})
-        offset += x.nbytes
-    header = json.dumps({"arrays": listed}).encode()
-    header += b" " * (-(4 + len(header)) % 4)
-    return len(header).to_bytes(4, "little") + header + b"".join(x.tobytes() for x in arrays.values())
+        try:
+            answer = self.session.answer(path, route.request.post_data_json)
+        except InputError as error:
+            route.fulfill(status=400, json={"error": str(error)})
+            return
+        assert isinstance(answer, bytes)
+        route.fulfill(body=answer, headers={"Content-Type": "application/octet-stream"})
 
 
 class Page:

@@ -15,9 +15,11 @@ from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.viewer import bundle
+from streamscope.viewer.session import Shown
 from tests.viewer.pages import ADDRESS, CASES, TEXT, Answers, Page, browser
 
 HEAD = "L2.H1"
+STEPS = {"lfa": (1000, 22800), "gpt2": ()}
 OFF = {"heads": {HEAD: {"scale": 0}}}
 
 
@@ -34,7 +36,7 @@ def models() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(models: dict[str, Any]) -> Answers:
-    return Answers(**models)
+    return Answers(*(Shown(f"stories/{name}", name, model, STEPS[name]) for name, model in models.items()))
 
 
 @pytest.fixture
@@ -274,6 +276,20 @@ def test_two_models_side_by_side_take_the_same_changes(page: Page, models: dict[
     page.page.get_by_label("Compare with").select_option("")
     page.ready()
     assert page.page.locator(".stage").count() == 1
+
+
+def test_the_slider_shows_the_weights_of_a_training_step(page: Page) -> None:
+    page.open(text=TEXT)
+    slider = page.page.get_by_label("Training step").last
+    assert page.text(".steps output") == "22,800"
+    slider.fill("0")
+    page.ready()
+    assert page.text(".steps output") == "1,000" and page.state()["step"] == 1000
+    logits = in_torch(load("stories/lfa@1000"), TEXT)[1]
+    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
+    page.page.get_by_label("Compare with").select_option("gpt2")
+    page.ready()
+    assert page.state()["step"] is None, "other models have other steps"
 
 
 def test_both_orders_of_a_sentence_are_one_click_apart(page: Page) -> None:
