@@ -240,7 +240,9 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
 
 
 def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> None:
-    page.open(text=TEXT, head="<b>L9</b>", token="-3", edits={"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1})
+    page.open(
+        text=TEXT, head="<b>L9</b>", token="-3", edits={"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1}
+    )
     assert page.text(".notice") == "Not understood in the address: head, token."
     assert page.state()["head"] == "L5.H0" and page.state()["token"] is None
     assert page.do("streamscope.columns[0].edits") == {}
@@ -249,12 +251,16 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
 
 def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, Any]) -> None:
     page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
-    page.open(text='He said "hi"\n\\ and 😀 left. She', head="L5.H4", edits={"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}})
+    page.open(
+        text='He said "hi"\n\\ and 😀 left. She',
+        head="L5.H4",
+        edits={"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}},
+    )
     page.page.get_by_role("button", name="Copy as Python").click()
     assert page.text("dialog .hint") == "Press Ctrl+C to copy it.", "as where a browser forbids the clipboard"
     space: dict[str, Any] = {}
     with torch.no_grad():
-        exec(page.page.locator("dialog textarea").input_value(), space)  # noqa: S102
+        exec(page.page.locator("dialog textarea").input_value(), space)
     shown = page.do("Array.from(streamscope.columns[0].losses).slice(1)")
     np.testing.assert_allclose(space["loss"].numpy(), shown, atol=1e-4)
     length = len(shown) + 1
@@ -346,7 +352,10 @@ def test_nothing_typed_is_markup(page: Page) -> None:
 
 def test_no_module_parses_markup() -> None:
     text = bundle.script() + bundle.script("notebook.js")
-    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|\beval\(|new Function", text)
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|\beval\(|new Function",
+        text,
+    )
 
 
 def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, models: dict[str, Any]) -> None:
@@ -355,7 +364,9 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
     page.page.get_by_label("Text", exact=True).fill("one two " * 100)
     page.page.wait_for_selector(".notice:visible")
     said = page.text(".notice")
-    assert re.fullmatch(r"stories/lfa reads 128 tokens and the text has \d+: shorten it\. The last text that fitted is shown\.", said)
+    assert re.fullmatch(
+        r"stories/lfa reads 128 tokens and the text has \d+: shorten it\. The last text that fitted is shown\.", said
+    )
     np.testing.assert_array_equal(page.array("logits"), shown)
     page.page.get_by_label("Text", exact=True).fill("")
     page.page.wait_for_selector(".notice:has-text('Type at least one word.')")
@@ -384,9 +395,37 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")
     rng = np.random.default_rng(0)
-    words = ["Lily", " the", "  ", "\n", "it's", "'S", "we'll", "123", "4", "é", "日本", "😀", "\u0085", "\ufeff", "…", "<|endoftext|>", "\t", " ", "a\u0301", "!!", "_", "ﷺ", "\u200d", "Ω", "²"]
+    words = [
+        "Lily",
+        " the",
+        "  ",
+        "\n",
+        "it's",
+        "'S",
+        "we'll",
+        "123",
+        "4",
+        "é",
+        "日本",
+        "😀",
+        "\u0085",
+        "\ufeff",
+        "…",
+        "<|endoftext|>",
+        "\t",
+        " ",
+        "a\u0301",
+        "!!",
+        "_",
+        "ﷺ",
+        "\u200d",
+        "Ω",
+        "²",
+    ]
     texts = ["".join(rng.choice(words, size=rng.integers(0, 12))) for _ in range(1000)]
-    found = page.page.evaluate("texts => Promise.all(texts.map(text => streamscope.columns[0].engine.tokenize(text)))", texts)
+    found = page.page.evaluate(
+        "texts => Promise.all(texts.map(text => streamscope.columns[0].engine.tokenize(text)))", texts
+    )
     tokenizer = models["lfa"].tokenizer
     for text, ids in zip(texts, found, strict=True):
         assert ids == tokenizer.encode(text, bos=False), repr(text)
@@ -394,7 +433,9 @@ def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_runs_over_the_edge_and_words_can_be_read(chromium: Any, answers: Answers, width: int, scheme: str) -> None:
+def test_nothing_runs_over_the_edge_and_words_can_be_read(
+    chromium: Any, answers: Answers, width: int, scheme: str
+) -> None:
     context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     context.route("**/*", answers)
     page = Page(context.new_page()).open(text=TEXT, edits=OFF, head="L5.H4")
@@ -406,7 +447,11 @@ def test_nothing_runs_over_the_edge_and_words_can_be_read(chromium: Any, answers
       .map(e => { let b = e, back = 'rgba(0, 0, 0, 0)';
         while (b && /, 0\\)$/.test(back = getComputedStyle(b).backgroundColor)) b = b.parentElement;
         return [e.className + ' ' + e.textContent, getComputedStyle(e).color, back]; })"""
-    low = {(text.strip(), round(ratio, 1)) for text, ink, ground in page.do(script) if (ratio := contrast(ink, ground)) < 4.5}
+    low = {
+        (text.strip(), round(ratio, 1))
+        for text, ink, ground in page.do(script)
+        if (ratio := contrast(ink, ground)) < 4.5
+    }
     assert not low
     context.close()
 
@@ -417,7 +462,9 @@ def contrast(one: str, other: str) -> float:
     def light(colour: str) -> float:
         numbers = [float(x) for x in re.findall(r"[\d.]+", colour)][:3]
         scale = 1 if colour.startswith("color(") else 255
-        linear = [x / scale / 12.92 if x / scale <= 0.04045 else math.pow((x / scale + 0.055) / 1.055, 2.4) for x in numbers]
+        linear = [
+            x / scale / 12.92 if x / scale <= 0.04045 else math.pow((x / scale + 0.055) / 1.055, 2.4) for x in numbers
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     low, high = sorted((light(one), light(other)))
@@ -429,7 +476,9 @@ def test_modules_are_joined_in_the_order_of_their_imports(tmp_path: Path, monkey
     (tmp_path / "b.js").write_text("export const two = 2;\nfunction hidden() {}\n")
     monkeypatch.setattr(bundle, "STATIC", tmp_path)
     text = bundle.script.__wrapped__("a.js")
-    assert text.index("const two = 2") < text.index("const { two } = module_b;") and text.endswith("export default module_a.default;\n")
+    assert text.index("const two = 2") < text.index("const { two } = module_b;") and text.endswith(
+        "export default module_a.default;\n"
+    )
     (tmp_path / "b.js").write_text('import { x } from "./a.js";\n')
     with pytest.raises(ValueError, match="a → b → a"):
         bundle.script.__wrapped__("a.js")

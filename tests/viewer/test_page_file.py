@@ -1,5 +1,8 @@
 """The page as one file, opened from disk in a real Chromium with the network off: all presets, all controls."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,7 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.models.make import build
 from streamscope.viewer import runtime
 from streamscope.viewer.describe import describe
-from streamscope.viewer.page import html
-from streamscope.viewer.session import Shown, outputs
+from streamscope.viewer.session import outputs
 from tests.tiny import randomise
 from tests.viewer.pages import TEXT, Page, browser
 
@@ -29,11 +31,40 @@ def chromium() -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture(autouse=True)
-def _runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds ONNX Runtime."""
     if not FETCHED.is_dir():
         pytest.skip("ONNX Runtime was not fetched (python -m viewer.runtime): pages that run a model are left out")
-    monkeypatch.setattr(runtime, "folder", lambda: FETCHED)
+    folder = tmp_path_factory.mktemp("graphs")
+    (folder / "viewer").mkdir()
+    (folder / "viewer" / FETCHED.name).symlink_to(FETCHED)
+    return folder
+
+
+def write(path: Path, cache: Path, *shown: str) -> str:
+    """Writes the page in a process of its own, where types are not checked: graphs are traced. Returns its address."""
+    models = "".join(f"Shown({one}), " for one in shown)
+    lines = [
+        "from pathlib import Path",
+        "from streamscope.models import load",
+        "from streamscope.viewer.page import write_page",
+        "from streamscope.viewer.session import Shown",
+        "from tests.viewer.test_page_file import tiny",
+        f"write_page([{models}], Path({str(path)!r}), {SHORT!r})",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return path.as_uri()
+
+
+def tiny(preset: str) -> Any:
+    """A model of two layers with random weights, that reads text."""
+    tokenizer = load("stories/lfa").tokenizer
+    return randomise(build(preset, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab), std=0.1).eval()
 
 
 @pytest.fixture
@@ -79,22 +110,22 @@ def check(page: Page, model: Any, edits: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_control_of_a_preset_gives_the_numbers_of_torch(preset: str, page: Page, tmp_path: Path) -> None:
-    tokenizer = load("stories/lfa").tokenizer
-    model = randomise(build(preset, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab), std=0.1).eval()
-    path = tmp_path / "page.html"
-    path.write_text(html([Shown(preset, "model", model)], SHORT))
-    page.open(path.as_uri())
+def test_every_control_of_a_preset_gives_the_numbers_of_torch(
+    preset: str, page: Page, cache: Path, tmp_path: Path
+) -> None:
+    page.open(write(tmp_path / "page.html", cache, f"{preset!r}, 'model', tiny({preset!r})"))
+    model = tiny(preset)
     for edits in every_control(model):
         check(page, model, edits)
 
 
-def test_a_bundled_model_is_typed_to_ablated_and_compared_without_a_network(page: Page, tmp_path: Path) -> None:
+def test_a_bundled_model_is_typed_to_ablated_and_compared_without_a_network(
+    page: Page, cache: Path, tmp_path: Path
+) -> None:
     model = load("stories/lfa")
     path = tmp_path / "page.html"
-    path.write_text(html([Shown("stories/lfa", "lfa", model, (1000, 22800))], SHORT))
-    assert path.stat().st_size < 12e6, "bytes of a page with two models"
-    page.open(path.as_uri())
+    page.open(write(path, cache, "'stories/lfa', 'lfa', load('stories/lfa'), (1000, 22800)"))
+    assert path.stat().st_size < 10.5e6, "8 MB with one model, 2.5 MB for a snapshot"
     page.page.get_by_label("Text", exact=True).fill(TEXT)
     page.thumb("L2.H1").click()
     page.page.get_by_role("button", name="Turn off").click()
