@@ -1,13 +1,19 @@
-"""The frame of a story: its cast, beginning and end, and facts that return at the end."""
+"""The frame of a story: its cast, plot, beginning and end, and facts that return at the end.
+
+A plot is a list of stages, each a choice of templates (`stories.template`); labelled passages come between stages.
+`binds` draws a word once per story, so that it can return. Slots: h and f are the two children (hs, ho, hp and fs, fo,
+fp their pronouns), e the adult, toy a thing with its color ("red kite"), toy_noun and color its parts, place the
+location, pet and pet_name.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from streamscope.text.stories.cases import Passage, agent_patient, tool_container
 from streamscope.text.stories.lexicon import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, TEXT, THINGS
 from streamscope.text.stories.people import gender, number, possessor_possessed
-from streamscope.text.stories.plots import PLOTS, QUIET_DAY
 from streamscope.text.stories.template import Label, capital, expand, pick
 
 _TEXT = TEXT["world"]
@@ -21,6 +27,25 @@ _THINGS = tuple(THINGS)
 FACTS = _TEXT["facts"]
 EVENINGS = _TEXT["evenings"]
 NIGHTS = _TEXT["nights"]
+
+
+@dataclass(frozen=True)
+class Plot:
+    name: str
+    places: tuple[str, ...]
+    stages: tuple[tuple[str, ...], ...]
+    binds: tuple[tuple[str, str], ...] = ()
+    likes: tuple[str, ...] = ()
+
+
+def _plot(text: dict[str, Any]) -> Plot:
+    """A plot of text.toml, where a place may name a group of places."""
+    return Plot(**{**text, "places": tuple(p for name in text["places"] for p in TEXT["groups"].get(name, (name,)))})
+
+
+PLOTS = tuple(map(_plot, TEXT["plots"]))
+QUIET_DAY = next(plot for plot in PLOTS if plot.name == "a quiet day")
+"""The default plot: an outing."""
 EVENING = 0.6
 """Share of the stories that are an evening of short tales (four to six passages) without a plot."""
 QUIET = 0.12

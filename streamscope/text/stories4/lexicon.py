@@ -1,4 +1,4 @@
-"""The lexicon of stories4: `lexicon.toml`, the words of version 3, and names formed by rule.
+"""The lexicon of stories4: `lexicon.toml`, the words of version 3, and names formed by rule; sentences in `text.toml`.
 
 A rule name has a start and an end, which shows the gender: Belina is a girl, Belo a boy. `RESERVED` holds the words for
 evaluation (one rule name in six, by CRC-32, and the words of [reserved]), `TRAINING` all others.
@@ -9,8 +9,10 @@ from pathlib import Path
 from zlib import crc32
 
 from streamscope.cli.disk import read_toml
-from streamscope.text.stories.lexicon import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS
+from streamscope.text.stories.lexicon import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS, read_text
 
+TEXT = read_text(Path(__file__).with_name("text.toml"))
+"""The sentences."""
 KINDS = ("girls", "boys", "animals", "people", "things", "foods")
 """Kinds of words; two words of the same kind compete on equal terms."""
 RESERVED_NAMES = 6

@@ -25,8 +25,7 @@ from streamscope.text.stories.cases import (
 )
 from streamscope.text.stories.lexicon import CONTAINERS, STATES
 from streamscope.text.stories.template import Env, capital, expand, pick
-from streamscope.text.stories4.lexicon import ADJECTIVES, RESERVED, TRAINING, Words
-from streamscope.text.stories4.text import TEXT
+from streamscope.text.stories4.lexicon import ADJECTIVES, RESERVED, TEXT, TRAINING, Words
 
 _TEXT = TEXT["passages"]
 HELD_OUT = ("", "combinations", "words")

@@ -9,8 +9,7 @@ stages, the longest periods are 14 and 70 tokens on average (`datasets/stories/R
 from random import Random
 
 from streamscope.text.stories.template import Env, capital, expand, pick
-from streamscope.text.stories4.lexicon import ADJECTIVES, CHANTED, CHANTED_RESERVED, TRAINING
-from streamscope.text.stories4.text import TEXT
+from streamscope.text.stories4.lexicon import ADJECTIVES, CHANTED, CHANTED_RESERVED, TEXT, TRAINING
 
 _TEXT = TEXT["repeats"]
 FIRST = 256
