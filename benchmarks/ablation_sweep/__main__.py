@@ -1,5 +1,3 @@
-"""`python -m benchmarks.ablation_sweep`."""
-
 from streamscope.benchmarks.ablation_sweep import main
 from streamscope.cli.parse import command
 

@@ -1,5 +1,3 @@
-"""`python -m benchmarks.faults`."""
-
 from streamscope.benchmarks.faults import main
 from streamscope.cli.parse import command
 

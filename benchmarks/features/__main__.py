@@ -1,5 +1,3 @@
-"""`python -m benchmarks.features`."""
-
 from streamscope.benchmarks.features import main
 from streamscope.cli.parse import command
 

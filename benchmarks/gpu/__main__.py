@@ -1,5 +1,3 @@
-"""`python -m benchmarks.gpu`."""
-
 from streamscope.benchmarks.gpu import main
 from streamscope.cli.parse import command
 

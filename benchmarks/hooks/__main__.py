@@ -1,5 +1,3 @@
-"""`python -m benchmarks.hooks`."""
-
 from streamscope.benchmarks.hooks import main
 from streamscope.cli.parse import command
 

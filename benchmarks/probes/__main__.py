@@ -1,5 +1,3 @@
-"""`python -m benchmarks.probes`."""
-
 from streamscope.benchmarks.probes import main
 from streamscope.cli.parse import command
 

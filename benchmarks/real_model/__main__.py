@@ -1,5 +1,3 @@
-"""`python -m benchmarks.real_model`."""
-
 from streamscope.benchmarks.real_model import main
 from streamscope.cli.parse import command
 

@@ -1,5 +1,3 @@
-"""`python -m benchmarks.training`."""
-
 from streamscope.benchmarks.training import main
 from streamscope.cli.parse import command
 

@@ -1,5 +1,3 @@
-"""`python -m papers.claims`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.claims import main
 

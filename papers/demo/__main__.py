@@ -1,5 +1,3 @@
-"""`python -m papers.demo`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.demo import main
 

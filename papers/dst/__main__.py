@@ -1,5 +1,3 @@
-"""`python -m papers.dst`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.dst import main
 

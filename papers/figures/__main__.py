@@ -1,5 +1,3 @@
-"""`python -m papers.figures`: see the package."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.figures import main
 

@@ -1,5 +1,3 @@
-"""`python -m papers.hdpl`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.hdpl import main
 

@@ -1,5 +1,3 @@
-"""`python -m papers.krom`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.krom import main
 

@@ -1,5 +1,3 @@
-"""`python -m papers.lfa`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.lfa import main
 

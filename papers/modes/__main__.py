@@ -1,5 +1,3 @@
-"""`python -m papers.modes`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.modes import main
 

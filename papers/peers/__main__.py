@@ -1,5 +1,3 @@
-"""`python -m papers.peers`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.peers import main
 

@@ -1,5 +1,3 @@
-"""`python -m papers.pls`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.pls import main
 

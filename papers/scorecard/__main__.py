@@ -1,5 +1,3 @@
-"""`python -m papers.scorecard`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.scorecard import main
 

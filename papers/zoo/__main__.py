@@ -1,5 +1,3 @@
-"""`python -m papers.zoo`."""
-
 from streamscope.cli.parse import command
 from streamscope.papers.zoo import main
 

@@ -1,5 +1,3 @@
-"""`python -m models.interop.huggingface`."""
-
 from streamscope.cli.parse import command
 from streamscope.models.interop.huggingface import main
 

@@ -1,5 +1,3 @@
-"""`python -m models.interop.importers`."""
-
 from streamscope.cli.parse import command
 from streamscope.models.interop.importers import main
 
