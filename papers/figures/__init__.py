@@ -5,42 +5,13 @@
     python -m papers.dst --figure all --out figures             every figure of DST into a folder
     python -m papers.pls --table 2                              printed and measured, row by row, with verdicts
     python -m papers.lfa --figure 4 --tables results/mine       of tables of one's own comparison
-    python -m papers.figures                                    all figures of all papers on one page
+    python -m papers --out site                                 all figures of all papers, with their claims
 
 Nothing is trained or measured here. Axes and order are the paper's. Next to our values stand the numbers that the
 paper prints, but none that could only be read off its pictures.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """All figures of all papers on one page."""
-    from streamscope.cli.disk import check_writable
-    from streamscope.cli.errors import InputError
-    from streamscope.cli.parse import parse
-
-    options = parse(Sheet, argv, __doc__)
-    if options.out.suffix != ".html":
-        raise InputError(f"--out {options.out}: the page is HTML, name it {options.out.with_suffix('.html')}")
-    check_writable(options.out)
-
-    from streamscope.papers.figures.sheet import write_sheet
-
-    write_sheet(options.out, grey=options.grey)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """Arguments of `python -m papers.figures`."""
-
-    out: Path = Path("figures.html")
-    """The page; 5 MB of it are plotly."""
-    grey: bool = False
-    """Without colours."""
 
 
 def drawn(paper: str, options: Any) -> bool:

@@ -20,7 +20,7 @@ from streamscope.models.config import Hdpl, presets
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
-from streamscope.papers import dst, figures, hdpl, krom, lfa, pls
+from streamscope.papers import dst, hdpl, krom, lfa, pls
 from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.claims.ledger import read as ledger
@@ -549,11 +549,3 @@ def test_a_figure_without_a_case_is_named_among_all_and_refused_alone(
     assert "is not drawn: no run of these tables has heads over the threshold" in said and "written" in said
     with pytest.raises(InputError, match="heads over the threshold"):
         lfa.main([*argv, *(word for number in numbers for word in ("--figure", number))])
-
-
-def test_the_sheet_has_every_figure_once_and_the_script_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    figures.main(["--out", str(tmp_path / "sheet.html")])
-    html = (tmp_path / "sheet.html").read_text()
-    assert html.count("<figure>") == len(DRAWN) and html.count('class="plotly-graph-div"') == len(DRAWN)
-    assert len(html) < 8e6
-    assert f"{len(DRAWN)} figures" in capsys.readouterr().out

@@ -14,7 +14,6 @@ from streamscope.papers.claims import main as claims
 from streamscope.papers.claims.count import main as count
 from streamscope.papers.claims.single import main as single
 from streamscope.papers.dst import main as dst
-from streamscope.papers.figures import main as figures
 from streamscope.papers.krom.arithmetic import main as arithmetic
 from streamscope.papers.krom.contraction import main as contraction
 from streamscope.papers.modes import main as modes
@@ -49,7 +48,6 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str, str]] = {
     "a result table": (claims, f"--results {{}}/results --out {TABLE}", KROM),
     "a table of one's own": (claims, "--results {}/results --out {}/results/own.parquet", r"own\.parquet is an input"),
     "counts": (count, f"--out {TABLE}", KROM),
-    "a page that is no page": (figures, f"--out {TABLE}", "the page is HTML"),
     "the second table": (contraction, "--out {}/x.parquet", KROM),
     "arithmetic": (arithmetic, "--out {}/results/dst_tinystories/runs.parquet", r"holds a table of papers\.dst, "),
     "peers": (peers, f"--kromhc {{}} --out {TABLE}", KROM),
