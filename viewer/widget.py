@@ -1,0 +1,107 @@
+"""The live page in a notebook: the kernel answers, and what was set by hand can be read from Python.
+
+    view = View("stories/lfa", "Lily had a red ball. She")
+    view                          # shows the page
+    view.edits                    # {"heads": {"L2.H3": {"scale": 0}}}, as set by hand
+    view.save_edits("found.json") # for --edit found.json of every instrument
+    with edit(view.model, view.hooks()):
+        ...                       # or measured here
+
+Where no kernel answers, as in a document on the web, the output shows a file that runs the model itself: View(…,
+page="tour.html") writes it.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anywidget
+import traitlets
+
+from streamscope.cli.errors import InputError
+from streamscope.models.hooks import Edit
+from streamscope.models.hooks.controls import control_values, edits_of
+from streamscope.viewer import bundle
+from streamscope.viewer.page import write_page
+from streamscope.viewer.session import KINDS, Session, check_text, open_models, page_data
+
+
+class View(anywidget.AnyWidget):
+    """The live page of one model or two in a notebook.
+
+    `edits` (JSON without code) and `text` follow the page and can be set; wrong ones raise `InputError`.
+    """
+
+    _esm = bundle.script("notebook.js")
+    _css = bundle.style()
+    data = traitlets.Dict().tag(sync=True)
+    """What the page knows before it asks."""
+    edits = traitlets.Dict().tag(sync=True)
+    """The state of all controls, as `--edit FILE.json` of every instrument takes it."""
+    text = traitlets.Unicode().tag(sync=True)
+    """The text."""
+
+    def __init__(
+        self, runs: str | Sequence[str] = "stories/lfa", text: str = "", *, page: str | Path | None = None,
+        device: str = "cpu", dtype: str = "fp32",
+    ) -> None:  # fmt: skip
+        """Open one run or two, as commands do; `page` is written too, as `view --out` does.
+
+        Raises `InputError` like `session.open_models`, and for a text beyond the context.
+        """
+        self._shown = open_models([runs] if isinstance(runs, str) else list(runs), device, dtype)
+        self._session, self._page = Session(self._shown), page
+        data = page_data(self._shown, "notebook", text)
+        if page is not None:
+            write_page(self._shown, Path(page), text)
+        super().__init__(data=data, text=text)
+        self.on_msg(self._asked)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """The widget; for those who show none, a frame with the page."""
+        found = super()._repr_mimebundle_(**options)
+        if self._page is None or found is None:
+            return found
+        kinds, about = found
+        frame = f'<iframe src="{quote(str(self._page))}" width="100%" height="900" style="border: 0"></iframe>'
+        return {**kinds, "text/html": frame}, about
+
+    @property
+    def model(self) -> Any:
+        """The (first) model."""
+        return self._shown[0].model
+
+    def hooks(self) -> dict[str, Edit]:
+        """The edits as functions, for `streamscope.models.hooks.edit`."""
+        return edits_of(self.edits, self.model)
+
+    def save_edits(self, path: str | Path) -> None:
+        """Write the edits for `--edit FILE.json`."""
+        Path(path).write_text(json.dumps(self.edits), encoding="utf-8")
+
+    @traitlets.validate("edits")
+    def _fitting(self, proposal: Any) -> dict[str, Any]:
+        control_values(proposal["value"], self.model.config)
+        return proposal["value"]
+
+    @traitlets.validate("text")
+    def _within_context(self, proposal: Any) -> str:
+        for one in self._shown:
+            check_text(one.model, one.name, proposal["value"])
+        return proposal["value"]
+
+    def _asked(self, widget: Any, message: Any, buffers: Any) -> None:
+        """Answer a question of the page: {"id", "kind", …}."""
+        if not isinstance(message, dict) or message.get("kind") not in KINDS:
+            return
+        answer: bytes | dict[str, Any]
+        try:
+            answer = self._session.answer(message["kind"], message)
+        except InputError as error:
+            answer = {"error": str(error)}
+        if isinstance(answer, bytes):
+            self.send({"id": message.get("id")}, [answer])
+        else:
+            self.send({"id": message.get("id"), **answer})
