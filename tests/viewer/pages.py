@@ -1,7 +1,6 @@
 """The live page in a system Chromium, for the tests: pages that models answer, and what they show."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.viewer import bundle
+from streamscope.viewer.screenshot import ADDRESS, Answers, chromium
 from streamscope.viewer.session import Session, Shown, page_data
 
-ADDRESS = "http://127.0.0.1:9/"  # nothing listens there: tests answer
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NOUNS = (
     "Hana met a pet and its favorite thing, a {} and a {}. Built from metal, it beeped and blinked. "
     "Everyone looked at the"
@@ -30,38 +28,19 @@ TEXT = CASES[0]["text"]
 @contextmanager
 def browser() -> Iterator[Any]:
     """A Chromium of the system; skips in one line where there is none."""
-    api = pytest.importorskip("playwright.sync_api", reason="no Playwright: tests of the live page are left out")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("no Chromium: tests of the live page are left out")
-    with api.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--font-render-hinting=none"])
-        yield chromium
-        chromium.close()
+    try:
+        with chromium() as found:
+            yield found
+    except InputError as error:
+        pytest.skip(f"{error}; tests of the live page are left out")
 
 
-class Answers:
-    """Answers the questions of pages as the local server does, without a network."""
-
-    def __init__(self, *shown: Shown) -> None:
-        self.session = Session(shown)
-        data = page_data(shown, "server")
-        for model in data["models"]:
-            model["suites"] = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
-        self.html = bundle.page(data)
-
-    def __call__(self, route: Any) -> None:
-        path = route.request.url.removeprefix(ADDRESS).partition("?")[0]
-        if not path:
-            route.fulfill(body=self.html, content_type="text/html")
-            return
-        try:
-            answer = self.session.answer(path, route.request.post_data_json)
-        except InputError as error:
-            route.fulfill(status=400, json={"error": str(error)})
-            return
-        assert isinstance(answer, bytes)
-        route.fulfill(body=answer, headers={"Content-Type": "application/octet-stream"})
+def answered(*shown: Shown) -> Answers:
+    """A page of models with the two sentences of the tests, and this process's answers."""
+    data = page_data(shown, "server")
+    for model in data["models"]:
+        model["suites"] = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
+    return Answers(Session(shown), bundle.page(data))
 
 
 class Page:

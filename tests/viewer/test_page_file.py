@@ -53,10 +53,9 @@ def write(path: Path, cache: Path, *shown: str) -> str:
         "from tests.viewer.test_page_file import tiny",
         f"write_page([{models}], Path({str(path)!r}), {SHORT!r})",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True,
-        text=True,
-    )  # fmt: skip
+    command = [sys.executable, "-c", "\n".join(lines)]
+    environment = os.environ | {"STREAMSCOPE_CACHE": str(cache)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return path.as_uri()
 

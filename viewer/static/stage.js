@@ -97,7 +97,7 @@ export class Stage {
     setText(this.title, `${prefix}Layer ${at.layer}, head ${at.head}${inside ? "" : ": not in this model"}`);
     this.drawBadge();
     this.modes.draw(state.view);
-    setText(this.card.hint, HINTS[state.view]);
+    setText(this.card.hint, HINTS[state.view] + (column.edited && state.view === "lines" ? " Dashed: as trained." : ""));
     this.node.classList.toggle("matrix-view", state.view === "matrix");
     if (changes.has("result") || changes.has("view")) this.place();
     this.drawLines();
@@ -247,7 +247,8 @@ export class Stage {
   }
 
   height(from, to) {
-    return Math.min(this.gap - 14, 14 + Math.abs(from.x - to.x) * 0.2);
+    const share = Math.min(1, Math.abs(from.x - to.x) / this.strip.clientWidth);
+    return 12 + (this.gap - 30) * share ** 0.6;
   }
 
   /** An arc above a row, a curve between neighbouring rows, and a way round the rows between others. */

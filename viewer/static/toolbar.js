@@ -35,6 +35,7 @@ export class Toolbar {
     this.entry = element("div", { class: "entry" }, this.text, element("div", { class: "sentences" }, this.suites, this.swap));
     this.notice = element("p", { class: "notice", attributes: { role: "alert" } });
     this.changes = element("div", { class: "changes", attributes: { "aria-live": "polite" } });
+    new ResizeObserver(() => this.grow()).observe(this.entry);
     this.node = element("div", { class: "top" }, this.bar, this.entry, this.notice, this.changes);
   }
 
@@ -84,13 +85,18 @@ export class Toolbar {
       setText(this.stepText, snapshots[Number(this.step.value)].step.toLocaleString("en"));
     }
     if (this.text.value !== state.text) this.text.value = state.text;
-    this.text.style.height = "auto";
-    this.text.style.height = `${this.text.scrollHeight + 2}px`;
     const found = this.caseOf(state.text);
     const index = this.cases.findIndex((entry) => entry.text === state.text);
     this.suites.value = index < 0 ? "" : String(index);
     this.swap.hidden = !found?.other;
+    this.grow();
     this.drawChanges();
+  }
+
+  /** Makes the field as high as its text. */
+  grow() {
+    this.text.style.height = "auto";
+    this.text.style.height = `${this.text.scrollHeight + 2}px`;
   }
 
   drawChanges() {
