@@ -8,11 +8,8 @@ import plotly.graph_objects as go
 
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.dst.claims import FROZEN, PAPER_ALPHAS, PLACES, TABLE4, TABLE4_PRESET, TABLE5
-from streamscope.papers.figures.architecture import architecture
-from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.style import Style, dots, key_of_paper, note, panels
 
-HOME, BUNDLED = "dst_eighth", "bundled"
 GATE = "+gate"
 """What the name of an arm with head gates has."""
 Tables = Mapping[str, pd.DataFrame]
@@ -154,14 +151,3 @@ def streams(tables: Tables, style: Style) -> Any:
                                **style.points(i, paper=True))  # fmt: skip
     canvas.update_xaxes(type="log", title="α", tickvals=list(PAPER_ALPHAS), row=2)
     return canvas.update_layout(margin={"l": 150 if "streams" in tables else 42})
-
-
-RUNS = tuple(f"{HOME}/{name}" for name in ("streams", "factors", "amplification"))
-FIGURES = (
-    PaperFigure("1", "The architecture", architecture("dst-kron")),
-    PaperFigure("2", "Validation loss by attention amplification", amplified, (f"{HOME}/amplification",)),
-    PaperFigure("3", "Learned Kronecker routing matrices", routing, (f"{BUNDLED}/routing-cells",)),
-    PaperFigure("4", "Attention under amplification", sharpened, (f"{BUNDLED}/amplify-picture",)),
-    PaperFigure("5", "Coreference accuracy by head", coreference, (f"{BUNDLED}/coreference",)),
-    PaperFigure("streams", "Every run: streams taken away, attention sharpened", streams, RUNS, wide=True),
-)  # fmt: skip

@@ -9,11 +9,8 @@ import pandas as pd
 
 from streamscope.papers.comparison.curves import wide
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.figures.architecture import architecture
-from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.style import Style, note, panels
 
-HOME = "hdpl_eighth"
 NAMES = {"llama": "baseline (llama)", "hdpl": "hybrid (hdpl)", "gpt2": "GPT-2", "canon": "Canon",
          "kromhc": "KromHC", "kromcanon": "KromCanon"}  # fmt: skip
 LONG = 20
@@ -85,8 +82,4 @@ PRINTED = {
     "llama": {10_000: "hdpl-f2-step-10000-llama", 20_000: "hdpl-t1-loss-llama"},
     "hdpl": {10_000: "hdpl-f2-step-10000-hdpl", 20_000: "hdpl-t1-loss-hdpl"},
 }
-FIGURES = (
-    PaperFigure("1", "The architecture", architecture("hdpl")),
-    PaperFigure("2", "Validation loss over training, baseline and hybrid", losses(PRINTED), (f"{HOME}/curves",),
-                (f"{HOME}/bundled",)),
-)  # fmt: skip
+curves = losses(PRINTED)

@@ -8,12 +8,10 @@ import plotly.graph_objects as go
 
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.hdpl import losses
-from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, panels, single
 from streamscope.papers.krom.claims import BIASES, CONTROL
 from streamscope.papers.krom.mixing import ARM, label
 
-HOME = "krom_eighth"
 Tables = Mapping[str, pd.DataFrame]
 DRAWN = (-8.0, -2.0)
 """The initial biases whose factors the post draws."""
@@ -212,15 +210,4 @@ CAPTION = {
     "kromhc": {2000: "krom-loss-kromhc"}, "kromcanon": {2000: "krom-caption-loss-kromcanon"},
 }  # fmt: skip
 """What the caption of the curves prints, after its 2,000 steps."""
-FIGURES = (
-    PaperFigure("curves", "Training curves", losses(CAPTION, others=False), (f"{HOME}/curves",), (f"{HOME}/bundled",)),
-    PaperFigure("bars", "Architecture comparison", bars, (f"{HOME}/comparison",)),
-    PaperFigure("gradient", "Gradient of the softmax by initial bias", gradient, ("krom_arithmetic/arithmetic",)),
-    PaperFigure("swap", "Swap probability by module, static and with dynamics", swap, (f"{HOME}/factors",)),
-    PaperFigure("heat", "Swap weights by module and factor, initial bias and storage", heat, (f"{HOME}/factors",)),
-    PaperFigure("scatter", "Learned α against the best swap probability", effort, (f"{HOME}/factors",)),
-    PaperFigure("cosines", "Cosines of directions between streams by initial bias", cosines, (f"{HOME}/mixing",)),
-    PaperFigure("sweep", "Swap probability by initial bias", sweep, (f"{HOME}/arms",)),
-    PaperFigure("runs", "Every run: losses and mixing", runs,
-                tuple(f"{HOME}/{name}" for name in ("losses", "comparison", "factors", "mixing", "ways")), wide=True),
-)  # fmt: skip
+curves = losses(CAPTION, others=False)

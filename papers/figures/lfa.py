@@ -10,8 +10,6 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures.drawing import scale
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.figures.architecture import architecture
-from streamscope.papers.figures.options import PaperFigure
 from streamscope.papers.figures.style import RULE, Style, dots, key_of_paper, note, panels, single
 from streamscope.papers.lfa.runs import in_order
 from streamscope.probes.pds import FIXED
@@ -19,7 +17,6 @@ from streamscope.probes.pds import FIXED
 ORDER = ("lfa", "std-t", "d-cas", "cfm")
 """The order of the paper's legends."""
 NAMES = {"lfa": "LFA", "std-t": "Std-T", "d-cas": "D-Cas", "cfm": "CFM"}
-HOME = "lfa_eighth"
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -203,16 +200,3 @@ def arms(tables: Tables, style: Style) -> Any:
                 share = runs.loc[runs["quantity"] == f"coreference.keys.{rule}", "value"].mean()
                 canvas.add_vline(x=share, line=RULE, annotation_text=rule, annotation_font_size=8, **at)
     return canvas.update_layout(margin={"l": 90})
-
-
-FIGURES = (
-    PaperFigure("1", "Largest PDS by layer: where position is processed", by_layer, (f"{HOME}/architectures",)),
-    PaperFigure("2", "SPS with and without the recency heads (PDS > .075)", suppressed, (f"{HOME}/suppression",)),
-    PaperFigure("3", "The architecture", architecture("lfa")),
-    PaperFigure("4", "PDS of all heads", distribution, (f"{HOME}/heads",)),
-    PaperFigure("5", "SPS by the gate on the first recency head", gates("top1"), ("bundled/suppress",)),
-    PaperFigure("6", "SPS by the gate on three recency heads", gates("top3"), ("bundled/suppress",)),
-    PaperFigure("7", "PDS of every head, by layer", heat, (f"{HOME}/heads",)),
-    PaperFigure("arms", "Every arm and seed, with the printed values", arms, (f"{HOME}/runs", f"{HOME}/architectures"),
-                wide=True),
-)  # fmt: skip

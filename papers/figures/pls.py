@@ -13,11 +13,10 @@ from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.papers.comparison.printed import numbers, printed
 from streamscope.papers.comparison.printed import rows as ledger
 from streamscope.papers.figures.layouts import cells, layouts
-from streamscope.papers.figures.options import OwnTable, PaperFigure
+from streamscope.papers.figures.options import OwnTable
 from streamscope.papers.figures.style import RULE, Style, dots, note, panels, single
 from streamscope.papers.pls.competence import LEAST
 
-HOME, MODES = "pls_eighth", "pls_modes"
 NAMES = {"pls": "PLS", "c2": "C2"}
 GROUPS = ("entity", "anchor", "semantic")
 Tables = Mapping[str, pd.DataFrame]
@@ -340,25 +339,6 @@ def frequent(tokens: pd.Series) -> str:
 TABLES = {
     "3": OwnTable(
         "clusters here of the same depth, the largest first, of another model on another text: none is the counterpart "
-        "of its line", clusters, ("bundled/modes-labels", f"{MODES}/clusters"),
+        "of its line", clusters, ("bundled/modes-labels", "pls_modes/clusters"),
     ),
 }  # fmt: skip
-MAP = ("bundled/modes-labels",)
-FIGURES = (
-    PaperFigure("1", "Clusters of features are not those of raw activations", raw_clusters,
-                (f"{MODES}/agreement", f"{MODES}/presets")),
-    PaperFigure("2", "Depth of processing, PLS and C2", depth, (f"{HOME}/depth",)),
-    PaperFigure("3", "Capitalization by the scale of the entity heads", steering,
-                (f"{HOME}/curves", f"{HOME}/competence")),
-    PaperFigure("4", "Effects by task and group of heads, and on single cases of Winograd", modularity,
-                (f"{HOME}/effects", f"{HOME}/cases", f"{HOME}/competence")),
-    PaperFigure("5.4", "§5.4, without a figure in the paper: do features predict sensitivity to ablation?", predicted,
-                ("bundled/predicted-pls", "bundled/predicted-c2")),
-    PaperFigure("5", "Clusters on a UMAP of the features", islands, MAP),
-    PaperFigure("6", "Depth on the same UMAP", strata, MAP),
-    PaperFigure("runs", "Every run: unedited, edited, steered", runs,
-                tuple(f"{HOME}/{name}" for name in ("baselines", "competence", "claims", "cases", "curves")),
-                wide=True),
-    PaperFigure("modes", "Every run: depth, coverage and agreement of clusters", modes,
-                tuple(f"{MODES}/{name}" for name in ("depth", "clusters", "runs")), wide=True),
-)  # fmt: skip

@@ -1,5 +1,6 @@
 """Find, draw and write what --figure and --table ask for, or say why it cannot be drawn."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -16,21 +17,28 @@ from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.table import measured
 from streamscope.papers.claims.words import SMALL
 from streamscope.papers.demo.html import Page, Section, TableBlock, write_page
+from streamscope.papers.figures.architecture import architecture
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
 from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.markdown import table as markdown
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
+FIGURES = Path(__file__).with_name("figures.toml")
 ALL, LIST = "all", "list"
 NAMED = {"krom": {"Bias sweep": "sweep", "Architecture comparison": "architectures", "What replicates": "replicates"}}
 """Tables that bear no number: where they stand, and what --table calls them."""
 
 
 def figures_of(paper: str) -> dict[str, PaperFigure]:
-    """The figures of a paper by number."""
-    module = import_module(f"streamscope.papers.figures.{paper}")
-    return {one.number: one for one in module.FIGURES}
+    """The figures of a paper by number, as figures.toml declares them."""
+    module, found = import_module(f"streamscope.papers.figures.{paper}"), {}
+    for one in tomllib.loads(FIGURES.read_text(encoding="utf-8"))[paper]:
+        draw, given = one.pop("draw"), one.pop("with", None)
+        draw = architecture if draw == "architecture" else getattr(module, draw)
+        lists = {name: tuple(one.pop(name, ())) for name in ("tables", "otherwise")}
+        found[one["number"]] = PaperFigure(**one, draw=draw if given is None else draw(given), **lists)
+    return found
 
 
 def own_tables(paper: str) -> dict[str, OwnTable]:
