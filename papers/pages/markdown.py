@@ -14,7 +14,7 @@ LINE = 150
 """Characters of a line of text."""
 MATHS = ((r"\(", ""), (r"\)", ""), (r"\approx", "≈"), (r"\pm", "±"), (r"\times", "×"), (r"\alpha", "α"), ("$", ""))
 """Marks of LaTeX in quotations, and the signs that replace them."""
-UNITS = ("M parameters", "MiB in fp32", "nats/token", "nats per token", "nats", "tokens", "layers")
+UNITS = ("M parameters", "parameters", "MiB in fp32", "nats/token", "nats per token", "nats", "tokens", "layers")
 """Units that are written after their number."""
 QUOTE = 110
 """Characters of a quotation in a table; the interactive page has it whole."""

@@ -96,7 +96,7 @@ def paper_page(paper: str, source: Source) -> Page:
     seen = f"Models saw {' to '.join(dict.fromkeys((doses[0], doses[-1])))} training tokens. " if doses else ""
     return Page(
         title=given["title"],
-        lead=f"{given['about']}. {given['paper']}.",
+        lead=f"{given['about']}. {given['paper']}. Models: {given['models']}.",
         figure=replace(strip(given["figure"], source, where), path=f"figures/{paper}.svg"),
         sentences=sentences(given, source, where),
         sections=[
