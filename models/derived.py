@@ -28,8 +28,8 @@ def parent_of(folder: Path) -> dict[str, Any]:
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(data from config.json; preset, scale, seed, data, step, steps, bos from manifest.json), as far as the parent
-    has them.
+    """What a derived run copies from its parent: (from config.json: data; from manifest.json: preset, scale, seed,
+    data, step, steps, bos), without those that the parent lacks.
 
     `evaluation_shards` needs them to find the validation data of the original run.
     """

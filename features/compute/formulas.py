@@ -371,7 +371,7 @@ def _stable_and_final(values: Float[Tensor, "L n"], seen: ForwardRecord) -> Floa
 
 @family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final_layer)
 def attn_span(seen: ForwardRecord) -> Tensor:
-    """Mean distance of the layer's attention."""
+    """Mean distance in tokens from query to key, over the attention of a layer's heads."""
     return _stable_and_final(torch.stack([span(one) for one in seen.stats]), seen)
 
 

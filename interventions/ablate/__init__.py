@@ -52,7 +52,9 @@ class Ablate(Instrument):
     """
 
     heads: Names = ("all",)
-    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7, top3:pds. --heads without values means all."""
+    """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7), top3:pds (three of the largest PDS).
+
+    --heads without values means all."""
     scale: tuple[AnyNumber, ...] = (0.0,)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
     together: bool = False
@@ -64,7 +66,7 @@ class Ablate(Instrument):
     method: Literal["zero", "mean", "resample"] = "zero"
     """What the heads are scaled towards: 0, their mean over the data, or their output on another document."""
     measures: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
-    """Quantities to measure."""
+    """Quantities to measure: loss on documents; sps (attention to the right noun) and coherence on prompts."""
     draws: Whole = 39
     """How many random sets of other heads each result is compared with. If fewer exist, all are used. 0 turns the
     comparison off."""

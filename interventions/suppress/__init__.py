@@ -1,17 +1,17 @@
-"""Suppress the position heads of a model and measure whether meaning survives (LFA).
+"""Suppress position heads, and measure whether the model still prefers what makes sense (LFA).
 
     python -m interventions.suppress runs/lfa
     python -m interventions.suppress runs/lfa --select topk threshold --threshold own --measures sps coherence loss
     python -m interventions.suppress runs/lfa --k 1 3 --gates 1 0.5 0 --suite stories --n 200 --out suppress.parquet
     python -m interventions.suppress runs/lfa --control runs/std-t          each suppressed in its own position heads
 
-Heads are ranked by PDS; the top k (or those over the threshold) have their outputs z multiplied by a gate g. Each
-selection is compared with no intervention, with the k heads of the smallest PDS, and with random sets of k heads. Units
-are prompts; the two orders of a minimal pair are one case. The strongest gating is also broken down by layer, by the
-relation of the nouns and by whether the right noun stands first (LFA App. F). With three gates or more, a slope and a
-curvature are fitted (App. D). SPS, the attention to the right noun minus that to its competitor, is undefined in layers
-up to the first gated head, where it cannot change. p_rank is a p-value from the rank among the random sets; with 39
-sets it cannot be below 2/40 = 0.05.
+Position heads attend to places rather than words. Heads are ranked by PDS, their dependence on position; the top k (or
+those over the threshold) have their outputs z multiplied by a gate g. Each selection is compared with no intervention,
+with the k heads of the smallest PDS, and with random sets of k heads. Units are prompts; the two orders of a minimal
+pair are one case. The strongest gating is also broken down by layer, by the relation of the nouns and by whether the
+right noun stands first (LFA App. F). With three gates or more, a slope and a curvature are fitted (App. D). SPS, the
+attention to the right noun minus that to its competitor, is undefined in layers up to the first gated head, where it
+cannot change. p_rank is a p-value from the rank among the random sets; with 39 sets it cannot be below 2/40 = 0.05.
 """
 
 from collections.abc import Mapping
@@ -34,15 +34,16 @@ class Suppress(Instrument):
     """
 
     select: tuple[Literal["topk", "threshold"], ...] = ("topk",)
-    """topk: the k heads with the largest PDS, for every --k; threshold: all heads over --threshold."""
+    """topk: the k heads that depend most on position (largest PDS), for every --k; threshold: all heads over
+    --threshold."""
     k: Annotated[tuple[Count, ...], Only("select", "topk")] = (1, 2, 3, 5)
-    """Numbers of heads to gate (topk)."""
+    """Numbers of heads to suppress (with topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
     """PDS that heads must exceed (threshold); own is its mean plus one standard deviation over this model's heads."""
     gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
-    """Factors for the heads' outputs."""
+    """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
     measures: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
-    """Quantities to measure under each gate."""
+    """Quantities to measure under each factor: sps is the attention to the right noun minus that to its competitor."""
     draws: Count = 39
     """Number of random sets per selection under the smallest gate; all, if there are fewer."""
     seed: Seed = 0

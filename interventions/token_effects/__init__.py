@@ -33,7 +33,9 @@ class TokenEffects(Instrument):
     """
 
     heads: tuple[str, ...] | None = None
-    """Heads, one at a time: L5.H4, L4.*, all, random3:7, top3:pds. Default: all, unless --groups are given."""
+    """Heads, one at a time: L5.H4, L4.*, all, random3:7 (three, seed 7), top3:pds (three of the largest PDS).
+
+    Default: all, unless --groups are given."""
     groups: Names = ()
     """Groups of heads: entity, anchor, semantic (PLS), found, or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     scale: AnyNumber = 0.0

@@ -104,26 +104,26 @@ def cfm() -> ModelConfig:
 
 @register
 def dst_dense() -> ModelConfig:
-    """dns-dns/dns-dns, token-factor."""
+    """DST with dense projections everywhere (dns-dns/dns-dns), token-factor."""
     sizes: dict[str, Any] = dict(n_layers=6, n_heads=6, d_model=516, d_vocab=4096, n_ctx=512)
     return ModelConfig(**sizes, residual=TokenFactor(), norm=ChannelLayerNorm(), readout=Readout(tied=False))
 
 
 @register
 def dst_kron() -> ModelConfig:
-    """kron-kron/dns-dns: the recommended configuration."""
+    """DST's recommended configuration: heads of V and O mixed by Kronecker routing, dense FFN (kron-kron/dns-dns)."""
     return replace(dst_dense(), attention=Attention(v=Kronecker(), o=Kronecker()))
 
 
 @register
 def dst_ind() -> ModelConfig:
-    """ind-ind/dns-dns."""
+    """DST with independent heads in V and O, dense FFN (ind-ind/dns-dns)."""
     return replace(dst_dense(), attention=Attention(v=Independent(), o=Independent()))
 
 
 @register
 def dst_full_ind() -> ModelConfig:
-    """ind-ind/ind-ind."""
+    """DST with independent heads in V and O, and an FFN of such channels (ind-ind/ind-ind)."""
     return replace(dst_ind(), mlp=Mlp(up=Independent(), down=Independent()))
 
 

@@ -65,7 +65,7 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
 
 
 def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
-    """The streams after the chosen layers, at every position of rows of token ids.
+    """What to capture: the streams after the chosen layers, at every position of rows of token ids.
 
     Raises `InputError` for a layer that the model lacks, and for more predictions than its vocabulary.
     """

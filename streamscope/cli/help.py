@@ -10,6 +10,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
@@ -96,16 +97,20 @@ def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: s
 
 
 def parts_of(doc: str, prog: str, width: int) -> tuple[str, list[str], list[str]]:
-    """(summary, two examples, other indented blocks) of a module's documentation; examples of `prog` come first."""
+    """(summary, two examples, other indented blocks) of a module's documentation; examples of `prog` come first.
+
+    A block follows the sentence that introduces it, if one does.
+    """
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
     commands: list[str] = []
     blocks: list[str] = []
-    for one in paragraphs[1:]:
+    for before, one in pairwise(paragraphs):
         lines = _joined(one)
         if all(map(COMMAND.match, lines)):
             commands += [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for line in lines]
         elif all(line.startswith("    ") for line in one.splitlines()):
-            blocks.append(one.rstrip())
+            sentence = re.split(r"(?<=\.) ", " ".join(before.split()))[-1]
+            blocks.append((textwrap.fill(sentence, width) + "\n" if before.endswith(":") else "") + one.rstrip())
     name = re.split(r"[. ]", prog)[-1]
     commands.sort(key=lambda line: (not re.search(rf"[. ]{re.escape(name)}\b", line), len(line) + 4 > width))
     return " ".join(paragraphs[0].split()), commands[:2], blocks

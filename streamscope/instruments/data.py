@@ -178,7 +178,7 @@ class Sets(Data):
     b: str = "outdoor"
     """The set that they point away from."""
     template: str = "{text}"
-    """What each text stands in, for example "User: {text}\\nAssistant:"; \\n is a new line."""
+    """Text around each example, such as "User: {text}\\nAssistant:"; \\n is a new line."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
