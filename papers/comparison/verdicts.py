@@ -41,7 +41,7 @@ NOT_COMPARED = ("", "nats", "nats/token", "nats, log-odds", "parameters")
 
 
 def direction(low: float, high: float, p: float, seeds: str, least: float = 0.0) -> str:
-    """Verdict of the interval of what the paper says is positive, with its p corrected over the claims of the table.
+    """Verdict on a quantity that the paper says is positive: its interval, and p corrected over the table's claims.
 
     `least` is the smallest effect of interest, in the unit of the interval; `seeds` is for the text, as "3".
     Raises `ValueError` for an interval that is turned round or has no ends.

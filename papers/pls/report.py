@@ -58,7 +58,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
 
 
 def _of_measures(columns: Sequence[Column], unit: str, several: str) -> list[Column]:
-    """Columns of a table with rows of several measures: in place of the unit of one it says so."""
+    """Columns of a table with rows of several measures: it says so instead of naming one unit."""
     return [replace(one, unit=one.unit.replace(unit, several)) for one in columns]
 
 

@@ -25,7 +25,7 @@ def cells(paper: str, scale: str, seeds: int | None = None, given: Sequence[str]
     `seeds` are as many as grid.toml says where it is None. An arm that has `scales` is one of these alone, as where a
     width divides by no such number of heads, and an arm of fewer `seeds` has no more. Names begin with the paper's, so
     that papers can share a folder.
-    `given` are KEY=VALUE in place of what the recipe says (`models.grid.with_options`). Raises `InputError` for a scale
+    `given` are KEY=VALUE that replace the recipe's values (`models.grid.with_options`). Raises `InputError` for a scale
     that scales.toml does not have, and as `with_options` does.
     """
     shared, grid = read_grid(PAPERS / "scales" / "scales.toml"), read_grid(PAPERS / paper / "grid.toml")

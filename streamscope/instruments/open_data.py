@@ -59,7 +59,7 @@ class Splittable:
         raise NotImplementedError
 
     def half(self, side: int, by: str = "cluster") -> Any:
-        """`Data.half` of what is opened."""
+        """`Data.half`, of the opened data."""
         if side not in (0, 1):
             raise InputError(f"half {side}: there are 0 and 1")
         rows = np.flatnonzero(sides_of(self.cases(), by, type(self).__name__.removeprefix("Open")) == side)
@@ -256,7 +256,7 @@ class OpenTokens(Splittable):
                     yield i, Document(i, kept, len(ids))
 
     def units(self) -> pd.DataFrame:
-        """unit and cluster of what `documents` gives, as `OpenDocuments.units`."""
+        """unit and cluster of the `documents`, as `OpenDocuments.units`."""
         if isinstance(self.shards, WindowedShards):
             return window_names(self.shards, (i for i, _ in self._read()))
         return unit_names((one.document, one.ids) for one in self.documents())

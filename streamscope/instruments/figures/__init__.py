@@ -178,7 +178,7 @@ OVER = "over_steps"
 
 
 def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """The figures of an instrument for snapshots: with a curve over steps of what its first figure shows.
+    """The figures of an instrument for snapshots, with a curve of its first figure's values over steps.
 
     One that it declares itself comes first as well; where its figures show nothing of these tables, they are as they
     were.

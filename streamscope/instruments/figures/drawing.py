@@ -103,7 +103,7 @@ def _add_draws(drawn: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[st
 
 
 def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
-    """The table with the unit of what is drawn, where its column holds several measures and these rows are of one.
+    """The table with the drawn rows' own unit, if its column holds several measures and these rows are of one.
 
     `units`: measure -> unit; a column `unit` of the table says it as well.
     """

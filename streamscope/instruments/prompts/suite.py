@@ -27,7 +27,7 @@ class Prompt:
     cluster: str | None = None
     """Prompts that share it are one unit of inference, for other reasons than a pair's: one frame, one story."""
     words: dict[str, str] | None = None
-    """Kind -> label of what prompts share crosswise, as target -> crayon, competitor -> basket: two prompts that agree
+    """Kind -> label that prompts share crosswise, as target -> crayon, competitor -> basket: two prompts that agree
     in any of them may depend on each other, and an interval over them all holds for new words (`estimators.Shared`)."""
     order: Order | None = None
     """Whether the target or the first-named competitor stands first."""
