@@ -19,7 +19,7 @@ from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import best_head, halves
 from streamscope.instruments.table import Table, counts, described, key, number
-from streamscope.models.hooks import Query, run
+from streamscope.models.hooks import Captures, Query, match, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
@@ -216,6 +216,26 @@ class Shared:
         return opened.units().iloc[order], np.array(losses), np.array(tokens), np.array(layers)
 
     @cached_property
+    def repetition(self) -> tuple[Captures, np.ndarray]:
+        """The patterns on repeated words, for `induction`, and how much better the repetition is predicted, nats [N],
+        for `repeats`: one pass gives what is asked for."""
+        probe, query = self.repeated
+        names = match(self.model, query.hooks) if "induction" in self.how.only else []
+        found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+        n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
+        gains = [np.zeros(0)]
+        for first in range(0, len(query.tokens), n):
+            some = list(query.tokens[first : first + n])
+            wanted = [list(range(len(ids))) for ids in some] if "repeats" in self.how.only else None
+            at = None if query.positions is None else list(query.positions[first : first + n])
+            seen = run(self.model, Query(tokens=some, hooks=tuple(names), positions=at, logits=wanted))
+            for name in names:
+                found[name] += seen.hooks[name]
+            if wanted is not None:
+                gains.append(repetition_gain(seen.logits, some, probe.length))
+        return Captures(found, None), np.concatenate(gains)
+
+    @cached_property
     def every(self) -> int:
         """k if the settling depth is read at one token in k, spread over all documents; 0 if it is not asked for."""
         if "depth" not in self.how.only:
@@ -330,7 +350,7 @@ def _copying(of: Shared, name: str) -> PhenomenonObservations:
 
 def _induction(of: Shared, name: str) -> PhenomenonObservations:
     probe, query = of.repeated
-    table = probe.read(run(of.model, query), query)
+    table = probe.read(of.repetition[0], query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     chosen, head = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
@@ -338,14 +358,7 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _repeats(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query = of.repeated
-    n = max(1, REPEAT_LOGITS // (of.model.config.d_vocab * len(query.tokens[0])))
-    gains = []
-    for first in range(0, len(query.tokens), n):
-        some = list(query.tokens[first : first + n])
-        logits = run(of.model, Query(tokens=some, logits=[list(range(len(ids))) for ids in some])).logits
-        gains.append(repetition_gain(logits, some, probe.length))
-    return PhenomenonObservations(np.concatenate(gains))
+    return PhenomenonObservations(of.repetition[1])
 
 
 REPEAT_LOGITS = 2**24

@@ -245,6 +245,17 @@ def test_depth_of_a_large_model_is_read_at_few_tokens(one: object, monkeypatch: 
     assert found.set_index("phenomenon").loc["loss", "value"] == pytest.approx(look(one, "loss")["value"])
 
 
+def test_one_pass_of_repeated_words_serves_both_phenomena(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, passes = ("induction", "repeats"), []
+    monkeypatch.setattr(
+        measure_module, "run", lambda model, query: passes.append(query) or hooks.run(model, query)
+    )  # fmt: skip
+    found = Phenomena(only=names, sequences=8, length=6).measure(one).table().frame.set_index("phenomenon")
+    assert sum(len(query.tokens) for query in passes) == 8
+    again = [Phenomena(only=(name,), sequences=8, length=6).measure(one).table().frame["value"][0] for name in names]
+    assert found.loc[list(names), "value"].tolist() == pytest.approx(again, abs=1e-6)
+
+
 def test_repeats_hold_few_logits_at_once(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, held = look(one, "repeats"), []
     monkeypatch.setattr(measure_module, "REPEAT_LOGITS", 1)
