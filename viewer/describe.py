@@ -1,6 +1,7 @@
 """What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, sentences."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -139,6 +140,5 @@ def python_template(name: str, snapshots: bool = False) -> str:
 def filled_template(lines: str, text: str, edits: Any, layer: int, head: int, step: int | None = None) -> str:
     """The lines as the page writes them."""
     given = {"TEXT": repr(text), "EDITS": repr(edits), "LAYER": str(layer), "HEAD": str(head)}
-    for mark, value in {**given, "STEP": "" if step is None else f"@{step}"}.items():
-        lines = lines.replace(f"{{{mark}}}", value)
-    return lines
+    given["STEP"] = "" if step is None else f"@{step}"
+    return re.sub(rf"\{{({'|'.join(given)})\}}", lambda found: given[found[1]], lines)

@@ -43,7 +43,7 @@ export function makeTokenizer(file) {
   }
 
   function encode(text) {
-    const prefix = file.pre_tokenizer.add_prefix_space && !/^\p{White_Space}/u.test(text) ? " " : "";
+    const prefix = file.pre_tokenizer.add_prefix_space && text && !text.startsWith(" ") ? " " : "";
     return Array.from((prefix + text).matchAll(PIECES), ([piece]) => merge(piece)).flat();
   }
 

@@ -1,0 +1,113 @@
+"""What a page hands over: lines of Python that give its numbers, and a tokenizer that gives Python's ids."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.models.checkpoint import load
+from streamscope.viewer.describe import describe, filled_template, is_plain_bpe, python_template
+from streamscope.viewer.session import outputs
+
+STATIC = Path(__file__).resolve().parents[2] / "viewer" / "static"
+TEXTS = ('Lily had a "red" ball.\nShe said: it\'s {EDITS}', "Tim 🙂 saw a dog. It")
+EDITS = {
+    "stories/lfa": {
+        "heads": {"L2.H3": {"scale": 0, "alpha": 4}}, "streams": {"token": "unembedding"}, "mixing": ["L1.v"],
+    },
+    "stories/pls": {"heads": {"L0.H1": {"gate": "open"}, "L5.H0": {"scale": -1}}, "streams": {"context": "everywhere"}},
+    "stories/kromcanon": {"h_res": ["L3.mlp"], "canon": ["L0.a", "L2.d"], "streams": {"s1": "unembedding"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_the_lines_of_python_give_the_numbers_shown(name: str) -> None:
+    model = load(name)
+    for text in TEXTS:
+        lines = filled_template(python_template(name), text, EDITS[name], 2, 3)
+        made: dict = {}
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(lines, made)
+        tokens = torch.tensor([model.tokenizer.encode(text)])
+        shown = outputs(model, tokens, EDITS[name])
+        logp = torch.tensor(shown["logits"]).log_softmax(-1)
+        loss = -logp[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
+        np.testing.assert_allclose(made["logits"][0].detach(), shown["logits"], atol=1e-4)
+        np.testing.assert_allclose(made["pattern"].detach(), shown["patterns"][2, 3], atol=1e-4)
+        np.testing.assert_allclose(made["loss"].detach(), loss, atol=1e-4)
+        best = re.findall(r"^(\d\.\d{4}) ", printed.getvalue(), re.MULTILINE)
+        np.testing.assert_allclose([float(p) for p in best], logp[-1].exp().topk(10).values, atol=1e-4)
+
+
+def test_the_lines_open_a_snapshot() -> None:
+    lines = python_template("stories/lfa", snapshots=True)
+    assert "load_for_instruments('stories/lfa@1000')" in filled_template(lines, "a", {}, 0, 0, 1000)
+    assert "load_for_instruments('stories/lfa')" in filled_template(lines, "a", {}, 0, 0)
+    assert describe(load("stories/lfa"), "stories/lfa", "lfa", [1000, 22800])["python"] == lines
+
+
+# ---- tokenizer -------------------------------------------------------------------------------------
+
+ALPHABET = [
+    *"abcdefghij ABC  019 .,!?'\"-()\n\t_", "'s", "'ll", "'S", "\u0085", "\ufeff", "\u00a0", "\u2003", "é", "e\u0301",
+    "ß", "ﷺ", "日本", "😀", "👩\u200d👧", "\u202e", "<|endoftext|>", "<img onerror=x>", "²", "Ⅷ", "١", "Ω", "\u200b",
+]  # fmt: skip
+
+
+def texts() -> list[str]:
+    """A thousand: words and prose, and characters on which implementations differ."""
+    rng = random.Random(0)
+    words = ["Lily", "had", "a", "red", "ball.", "She", "said", "it's", "Tim's,", "don't!", "Once", "upon", "12"]
+    prose = [" ".join(rng.choices(words, k=rng.randint(1, 30))) for _ in range(400)]
+    return ["", " ", *prose, *("".join(rng.choices(ALPHABET, k=rng.randint(1, 40))) for _ in range(598))]
+
+
+NODE = """
+import { readFileSync } from "node:fs";
+const { makeTokenizer } = await import(process.argv[1]);
+const { files, texts } = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify(files.map((file) => texts.map(makeTokenizer(JSON.parse(file)).encode))));
+"""
+
+
+def test_the_pages_tokenizer_gives_the_ids_of_ours(tmp_path: Path) -> None:
+    """In Node, for the tokenizer of the bundled models and one that puts a space before a text."""
+    if (node := shutil.which("node")) is None:
+        pytest.skip("no Node: the page's tokenizer is not compared with ours")
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import pre_tokenizers
+
+    from streamscope.text.tokenizer import Tokenizer
+
+    ours = load("stories/lfa").tokenizer
+    assert ours is not None
+    backend = Backend.from_str(ours.to_json())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    spaced = Tokenizer.from_json(backend.to_str())
+    (tmp_path / "tokenizer.mjs").write_text((STATIC / "tokenizer.js").read_text())
+    asked = json.dumps({"files": [ours.to_json(), spaced.to_json()], "texts": texts()})
+    argv = [node, "--input-type=module", "-e", NODE, str(tmp_path / "tokenizer.mjs")]
+    done = subprocess.run(argv, input=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for tokenizer, found in zip((ours, spaced), json.loads(done.stdout), strict=True):
+        for text, ids in zip(texts(), found, strict=True):
+            assert ids == tokenizer.encode(text, bos=False), repr(text)
+
+
+def test_which_tokenizers_the_page_has() -> None:
+    ours = load("stories/lfa").tokenizer
+    assert ours is not None and is_plain_bpe(ours.to_json())
+    data = json.loads(ours.to_json())
+    for change in (
+        {"normalizer": {"type": "NFC"}}, {"pre_tokenizer": {"type": "Digits", "individual_digits": True}},
+        {"model": {**data["model"], "ignore_merges": True}}, {"model": {**data["model"], "type": "Unigram"}},
+    ):  # fmt: skip
+        assert not is_plain_bpe(json.dumps(data | change))
