@@ -34,10 +34,12 @@ from streamscope.models.hooks.capture_and_edit import Edit, everywhere
 EXAMPLE = '{"heads": {"L2.H3": {"scale": 0}}}'
 KEYS = ("heads", "streams", "mixing", "h_res", "canon")
 HEAD_KEYS = ("scale", "alpha", "gate")
+OTHERS = ("alpha", "gate_keep", "gate_force", "stream_unembed", "stream_all", "mixing", "h_res", "canon")
+"""The controls of our own models besides the scale of heads."""
 GATES = {"open": 1.0, "shut": 0.0}
 READERS = {"unembedding": "stream_unembed", "everywhere": "stream_all"}
 """Who reads the stream as 0, and the array that says it."""
-BRIDGED = "this model runs in a bridge, which has only attention and head scales"
+BRIDGED = "this model runs in a bridge, which only shows attention and scales heads"
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,17 @@ def controls(config: Any) -> dict[str, Control | str]:
     """The arrays that a model takes, or the reason why it lacks one; `config` is its configuration."""
     layers = tuple(f"L{layer}" for layer in range(config.n_layers))
     heads = layers, tuple(f"H{head}" for head in range(config.n_heads))
-    found: dict[str, Control | str] = {"head_scale": Control(heads), "alpha": Control(heads)}
-    if not isinstance(config, ModelConfig):
-        others = ("gate_keep", "gate_force", "stream_unembed", "stream_all", "mixing", "h_res", "canon")
-        return found | dict.fromkeys(others, BRIDGED)
+    if not isinstance(config, ModelConfig):  # some families read scores before the hook, and would discard an edit
+        return {"head_scale": Control(heads)} | dict.fromkeys(OTHERS, BRIDGED)
     gate, streams = config.attention.gate is not None, stream_names(config)
     projections, canon = tuple(identity_projections(config)), config.canon
     mixes = any(spec.mix is not None for _, spec, _, _ in config.projections())
     hyper = isinstance(config.residual, Hyper)
     no_mixing = "its mixing matrices are not square" if mixes else "this model has no mixing matrices"
     no_canon = "this model has no Canon layers" if canon is None else "its Canon layers replace their input"
-    return found | {
+    return {
+        "head_scale": Control(heads),
+        "alpha": Control(heads),
         "gate_keep": Control(heads) if gate else "this model has no gates",
         "gate_force": Control(heads, 0.0) if gate else "this model has no gates",
         "stream_unembed": Control((streams,)) if streams else "this model has one residual stream",
