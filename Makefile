@@ -23,7 +23,7 @@ MINUTES ?= 60
 $(BASE): pyproject.toml constraints.txt # what a demonstration needs
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch uv # pip's settings say which build of torch
-	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e .; code=$$?; wait; exit $$code # uv keeps the torch that it finds
+	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e '.[view]'; code=$$?; wait; exit $$code # uv keeps the torch that it finds
 	@touch $@
 
 $(STAMP): $(BASE) # and what the tests need
@@ -32,7 +32,8 @@ $(STAMP): $(BASE) # and what the tests need
 
 demo: $(BASE)
 	rm -rf runs/demo
-	@echo "The demonstration takes three to six minutes on two cores: one of training, the others of measuring."
+	@echo "The demonstration takes four to eight minutes on two cores: one of training, the others of measuring."
+	-$(BIN)/python -m viewer.runtime # of the live page at the end; the report needs none
 	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/d-cas --scale zoo --steps 120 --out runs/demo/lfa
 	$(BIN)/python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
@@ -13,14 +14,17 @@ LARGEST = 20_000_000
 """Parameters of a model that a page may hold; SmolLM2's 135 million would make a page of 400 MB."""
 
 
-def html(shown: Sequence[Shown], text: str = "", report: str | None = None) -> str:
-    """The page. Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache."""
+def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
+    """The page; the options are those of `page_data`.
+
+    Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache.
+    """
     for one in shown:
         size = sum(p.numel() for p in one.model.parameters())
         if size > LARGEST:
             raise InputError(f"{one.name} has {size:,} parameters, too many for a page: drop --out, for the server")
     script, wasm = runtime.read("script").decode(), runtime.read("wasm")
-    data, blobs = page_data(shown, "page", text, report), {"wasm": wasm}
+    data, blobs = page_data(shown, "page", text, **options), {"wasm": wasm}
     for one, description in zip(shown, data["models"], strict=True):
         if description["tokenizer"] is None or description["tokenizer"]["json"] is None:
             raise InputError(f"{one.name} has no byte-level BPE, which a page needs: drop --out, for the server")
@@ -31,6 +35,6 @@ def html(shown: Sequence[Shown], text: str = "", report: str | None = None) -> s
     return bundle.page(data, blobs, script)
 
 
-def write_page(shown: Sequence[Shown], out: Path, text: str = "", report: str | None = None) -> None:
+def write_page(shown: Sequence[Shown], out: Path, text: str = "", **options: Any) -> None:
     """Write the page to a file, as `html`."""
-    write_text(out, html(shown, text, report))
+    write_text(out, html(shown, text, **options))

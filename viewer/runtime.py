@@ -88,7 +88,10 @@ def fetched() -> bytes:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, fetch or read, check, keep."""
     options = parse(Options, argv, __doc__)
-    install(fetched() if options.file is None else read_bytes(options.file))
+    if options.file is not None:
+        install(read_bytes(options.file))
+    elif not all((folder() / name).is_file() for name in FILES.values()):
+        install(fetched())
     print(f"{PACKAGE} {VERSION} lies in {folder()}")
 
 

@@ -73,14 +73,19 @@ def open_models(names: Sequence[str], device: str = "cpu", dtype: str = "fp32") 
     return found
 
 
-def page_data(shown: Sequence[Shown], host: str, text: str = "", report: str | None = None) -> dict[str, Any]:
-    """The data of the page. Raises `InputError` for a text that exceeds a model's context."""
+def page_data(
+    shown: Sequence[Shown], host: str, text: str = "", report: str | None = None, state: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The data of the page: `report` is a page to link, `state` what it opens with besides the text (`state.js`).
+
+    Raises `InputError` for a text that exceeds a model's context.
+    """
     for one in shown:
         if text:
             check_text(one.model, one.name, text)
-    state = {"text": text} if text else {}
+    first = {**({"text": text} if text else {}), **(state or {})}
     models = [one.description() for one in shown]
-    return {"host": host, "version": version(), "models": models, "state": state, "report": report}
+    return {"host": host, "version": version(), "models": models, "state": first, "report": report}
 
 
 def check_text(model: Any, name: str, text: str) -> list[int]:

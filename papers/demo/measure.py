@@ -70,12 +70,20 @@ class Found:
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     sample: str = ""
+    leaning: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Attention to the two nouns per prompt and head: `probes.sps`."""
     rows: list[pd.DataFrame] = field(default_factory=list)
     """The attention picture: one table of `probes.picture` per order of the pair."""
     pair: tuple[str, ...] = ()
-    """The ids of its prompts."""
+    """The ids of its prompts: the median case of the half that did not choose the head."""
+    text: str = ""
+    """The first of its prompts."""
     head: str = ""
     """Of the attention picture: the best head of the half of the cases that the pair is not in."""
+    unseen: tuple[str, ...] = ()
+    """The ids of the prompts of the other half."""
+    right: dict[str, Any] = field(default_factory=dict)
+    """How often the head is right there: share, its interval, n."""
     chosen: dict[str, str] = field(default_factory=dict)
     """Prompt -> the head that was best on the half of the cases that the prompt is not in."""
 
@@ -114,8 +122,8 @@ def measure_run(subject: Subject, sizes: Sizes, bar: "Bar") -> Found:
         lambda: _about(subject, found),
         lambda: _pds(model, aligned, found),
         lambda: _coreference(model, aligned, found),
-        lambda: _picture(model, aligned, found),
         lambda: _meaning(model, aligned, found),
+        lambda: _picture(model, aligned, found),
         lambda: _following(model, aligned, found),
     ]
     for step in bar(f"{subject.name}: probes, {len(aligned.prompts)} prompts")(steps):
@@ -178,18 +186,33 @@ def _coreference(model: Any, aligned: "Aligned", found: Found) -> None:
     found.tables["coreference-top1"] = pd.DataFrame(rows).assign(
         n=len(scored), clusters=int(chosen["clusters"].iloc[-1])
     )
-    # the first pair of the half that did not choose the head: no picture is picked for its looks
-    unseen = table[(side == 1) & (table["head"] == first) & (table["pair"] != "")]
-    both = unseen.groupby("pair", sort=False)["id"].apply(tuple)
-    found.pair = next((ids for ids in both if len(ids) == 2), tuple(unseen["id"][:1]))
-    found.head = first
+    unseen = table[(side == 1) & (table["head"] == first)]
+    found.head, found.unseen = first, tuple(unseen["id"])
+    found.right = {**hits(unseen["hit"].to_numpy(), unseen["cluster"].to_numpy()), "n": len(unseen)}
     sides = dict(zip(table["id"], side, strict=True))
     found.chosen = {name: first if half == 1 else second for name, half in sides.items()}
 
 
-def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
-    """Attention from the pronoun of a pair that did not take part in choosing the head."""
+def median_pair(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The ids of the median pair, by the attention to the right noun minus that to the other, mean of its orders.
 
+    `rows` are those of `probes.sps` of one head. Of an even number of pairs it is the lower one in the middle; a single
+    prompt if no pair has both orders. So no picture is picked for its looks.
+    """
+    pairs = rows[rows["pair"] != ""].groupby("pair", sort=False)
+    means = pairs["sps"].mean()[pairs["id"].size() == 2]
+    if means.empty:
+        return tuple(rows["id"][:1])
+    middle = means.sort_values(kind="stable").index[(len(means) - 1) // 2]
+    return tuple(rows["id"][rows["pair"] == middle])
+
+
+def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
+    """Attention from the pronoun of the pair in the middle of those that did not take part in choosing the head."""
+
+    rows = found.leaning
+    found.pair = median_pair(rows[(rows["head"] == found.head) & rows["id"].isin(found.unseen)])
+    found.text = next(prompt.text for prompt in aligned.prompts if prompt.id == found.pair[0])
     heads = parse_heads(found.head.replace("H", ".H"), model.config.n_layers, model.config.n_heads)
     place = {prompt.id: i for i, prompt in enumerate(aligned.prompts)}
     both = [choose(aligned, [place[name]]) for name in found.pair]
@@ -199,7 +222,7 @@ def _picture(model: Any, aligned: "Aligned", found: Found) -> None:
 def _meaning(model: Any, aligned: "Aligned", found: Found) -> None:
     """SPS over all heads and per layer; coherence over all pairs and per relation."""
 
-    rows = measure(model, Sps(), aligned)
+    rows = found.leaning = measure(model, Sps(), aligned)
     sps = pd.concat([by_sps(rows, level) for level in ("all", "layers")], ignore_index=True)
     found.tables["sps"] = sps.drop(columns=["layer", "index"]).rename(columns={"head": "heads"})
     found.tables["coherence"] = coherence(log_odds(model, aligned, None, model.tokenizer), elsewhere=False)

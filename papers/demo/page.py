@@ -16,8 +16,8 @@ from streamscope.papers.demo.sections import Runs, each
 from streamscope.papers.demo.sentences import prose
 
 
-def build(runs: Runs, sizes: Sizes, footer: str) -> Page:
-    """The page of one run or several."""
+def build(runs: Runs, sizes: Sizes, footer: str, live: str = "") -> Page:
+    """The page of one run or several; `live` is the file of the live page, if there is one."""
     names = " and ".join(subject.name for subject, _ in runs)
     many = "these small language models look" if len(runs) > 1 else "this small language model looks"
     return Page(
@@ -27,7 +27,7 @@ def build(runs: Runs, sizes: Sizes, footer: str) -> Page:
             _overview(runs),
             _models(runs),
             show.pds(runs, sizes),
-            show.picture(runs),
+            show.picture(runs, live),
             show.coreference(runs, sizes),
             show.meaning(runs, sizes),
             show.following(runs, sizes),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.table import Table, write_table
@@ -17,6 +18,11 @@ from streamscope.papers.demo.options import Options
 from streamscope.papers.demo.page import build
 from streamscope.papers.demo.sections import COLUMNS
 from streamscope.papers.demo.sentences import summary
+from streamscope.viewer.describe import identities
+from streamscope.viewer.session import MOST, Shown
+from streamscope.viewer.view import check_extra
+
+LIVE = "live.html"
 
 
 def write_report(options: Options) -> None:
@@ -26,11 +32,34 @@ def write_report(options: Options) -> None:
     about = provenance(pick_device(options.device))
     _write_tables(options.out, found, about)
     page = options.out / "index.html"
-    write_page(build(found, options.sizes, _footer(about)), page)
+    live = _write_live(found, options.out)
+    write_page(build(found, options.sizes, _footer(about), live), page)
     overview = summary({subject.name: one.tables for subject, one in found})
     Table.plain(overview, "in short; in brackets 95 % intervals").print()
     print(f"{len(list(options.out.glob('*.parquet')))} tables in {options.out}")
     print(f"page {page}")
+
+
+def _write_live(found: Sequence[tuple[Subject, Found]], out: Path) -> str:
+    """The live page of the first two runs, opened on the passage of the attention picture; "" where it cannot be made.
+
+    It needs packages of the extra `view`, and ONNX Runtime in the cache.
+    """
+    try:
+        check_extra()
+        from streamscope.viewer.page import write_page as write_live
+
+        names = identities([subject.run for subject, _ in found[:MOST]])
+        shown = [Shown(subject.run, name, subject.model) for (subject, _), name in zip(found, names, strict=False)]
+        first = found[0][1]
+        state = {"head": first.head.replace("H", ".H"), "token": int(first.rows[0]["query"].iloc[0])}
+        state |= {"second": names[1]} if len(names) > 1 else {}
+        write_live(shown, out / LIVE, first.text, report="index.html", state=state)
+    except InputError as error:
+        print(f"without the live page: {error}")
+        return ""
+    print(f"live page {out / LIVE}")
+    return LIVE
 
 
 def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict[str, Any]) -> None:

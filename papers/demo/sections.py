@@ -59,8 +59,8 @@ def pds(runs: Runs, sizes: Sizes) -> Section:
     )
 
 
-def picture(runs: Runs) -> Section:
-    """The attention picture of a pair of prompts."""
+def picture(runs: Runs, live: str) -> Section:
+    """The attention picture of a pair of prompts; `live` is the file of the live page, if there is one."""
     names = {"query": "pronoun", "target": "right noun", "distractor": "other noun"}
     blocks: list[Any] = []
     commands = []
@@ -81,7 +81,8 @@ def picture(runs: Runs) -> Section:
     return Section(
         "One prompt, seen by one head",
         [
-            Text(prose("picture")),
+            Text(prose("picture", live=live)),
+            Verdict([sentences.picture(subject.name, found.head, found.right) for subject, found in runs]),
             *blocks,
             Command(commands),
         ],

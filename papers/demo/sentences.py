@@ -98,6 +98,11 @@ def coreference(name: str, tables: Tables) -> str:
     return _sentence("coreference", name, row=row, keys=held_out(tables, "coreference-keys-held-out", "top1"))
 
 
+def picture(name: str, head: str, right: dict[str, Any]) -> str:
+    """How often the head of the picture is right."""
+    return _sentence("picture", name, head=head, right=right)
+
+
 def sps(name: str, tables: Tables) -> str:
     """Whether attention, averaged over heads, leans to the right noun by more than the nouns' lengths explain."""
     return _sentence("sps", name, row=_rows(tables["sps"].query("heads == 'all'"))[0])

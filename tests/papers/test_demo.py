@@ -246,3 +246,39 @@ def test_what_a_head_carries_of_the_nouns_by_hand(runs: list[Path]) -> None:
     mean = sum(sum(r) / 3 for r in rest) / len(rest)
     assert table.loc["mean", "change"] == pytest.approx(mean, abs=1e-6)
     assert table.loc["above", "change"] == pytest.approx(sum(own) / len(own) - mean, abs=1e-6)
+
+
+# ---- the live page ------------------------------------------------------------------------------
+
+
+def test_the_passage_shown_is_the_median_one() -> None:
+    from streamscope.papers.demo.measure import median_pair
+
+    rows = [("a-1", "a", 0.9), ("a-2", "a", 0.5), ("b-1", "b", -0.4), ("b-2", "b", 0.0), ("c-1", "c", 0.3),
+            ("c-2", "c", -0.1), ("d-1", "d", 5.0), ("e-1", "", 0.1)]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["id", "pair", "sps"])
+    assert median_pair(frame) == ("c-1", "c-2")  # means .7, −.2 and .1; d has one order, e none
+    assert median_pair(frame[:4]) == ("b-1", "b-2") and median_pair(frame[-1:]) == ("e-1",)
+
+
+def test_the_report_and_the_live_page_link_each_other(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from streamscope.viewer import page, runtime
+
+    main([str(runs[2]), "--out", str(tmp_path / "without"), *SMALL])
+    assert "without the live page: a page needs ONNX Runtime" in capsys.readouterr().out
+    assert "live.html" not in (tmp_path / "without" / "index.html").read_text()
+    monkeypatch.setattr(runtime, "read", lambda name: b"let a=1;export{a as env};")
+    monkeypatch.setattr(page, "graph_of", lambda model: b"graph")
+    main([str(runs[2]), "--out", str(tmp_path / "with"), *SMALL])
+    assert f"live page {tmp_path / 'with' / 'live.html'}" in capsys.readouterr().out
+    report, live = ((tmp_path / "with" / name).read_text() for name in ("index.html", "live.html"))
+    assert '<a href="live.html">live page</a>' in report and "median one" in report
+    found = re.search(r'id="data">(.*?)</script>', live, re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
+    assert data["report"] == "index.html" and re.fullmatch(r"L[01]\.H[0-3]", data["state"]["head"])
+    said = re.search(r"(L\dH\d) attends more to the right noun in [\d.]+.% of (\d+)", report)
+    assert said is not None and said[1].replace("H", ".H") == data["state"]["head"]
+    assert data["state"]["text"] in live and data["models"][0]["id"] == "c"

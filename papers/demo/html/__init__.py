@@ -4,9 +4,9 @@
     write_page(page, Path("index.html"))
 
 A block of a section is data with a method `html(figures)`, which renders its macro of blocks.html.j2; a figure adds
-its plotly data to the list `figures`. Every text is escaped; `code` and **bold** are marked up. plotly.js is inlined
-once and draws every figure in the colours of the page (page.css, page.js): a figure names them as `var(--ink)`, and
-`--m0` … `--m3` are those of the models, the same in every figure.
+its plotly data to the list `figures`. Every text is escaped; `code`, **bold** and links in the folder are marked up.
+plotly.js is inlined once and draws every figure in the colours of the page (page.css, page.js): a figure names them as
+`var(--ink)`, and `--m0` … `--m3` are those of the models, the same in every figure.
 """
 
 import json
@@ -37,10 +37,11 @@ def accent(i: int) -> str:
 
 
 def marked(text: str) -> str:
-    """HTML of a text with `code` and **bold**."""
+    """HTML of a text with `code`, **bold** and [a page of this folder](page.html)."""
     safe = escape(text, quote=False).replace(" %", "\u00a0%")
     parts = re.split(r"`([^`]+)`", safe)
-    bold = [re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", part) for part in parts[::2]]
+    linked = (re.sub(r"\[([^\]]+)\]\((\w+\.html)\)", r'<a href="\2">\1</a>', part) for part in parts[::2])
+    bold = [re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", part) for part in linked]
     codes = [f"<code>{part}</code>" for part in parts[1::2]] + [""]
     return "".join(b + c for b, c in zip(bold, codes, strict=True))
 
