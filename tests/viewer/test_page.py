@@ -1,5 +1,6 @@
 """The front end of the live page in a real Chromium, answered by torch: what it shows, and every control by hand."""
 
+import base64
 import math
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from streamscope.interventions.edits import scale_heads
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
-from streamscope.viewer import bundle
+from streamscope.viewer import View, bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers
 from streamscope.viewer.session import Shown
 from tests.viewer.pages import CASES, TEXT, Page, answered, browser
@@ -245,7 +246,7 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
         text=TEXT, head="<b>L9</b>", token="-3", edits={"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1}
     )
     assert page.text(".notice") == "Not understood in the address: head, token."
-    assert page.state()["head"] == "L5.H0" and page.state()["token"] is None
+    assert page.state()["head"] == "L5.H4" and page.state()["token"] is None
     assert page.do("streamscope.columns[0].edits") == {}
     assert "L99.H0 scale: stories/lfa has no such head (and 2 more)" in page.text(".changes")
 
@@ -493,4 +494,90 @@ def test_the_server_is_named_when_it_does_not_answer(chromium: Any, answers: Ans
     context.route("**/*", lambda route: answers(route) if route.request.method == "GET" else route.abort())
     page = Page(context.new_page()).open(ADDRESS)
     assert page.text(".notice") == "The server does not answer: is `streamscope view` still running?"
+    context.close()
+
+
+def test_pointing_at_a_token_finds_the_heads_that_attend_to_it(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT)
+    patterns = in_torch(models["lfa"], TEXT)[2]
+    words = page.page.locator(".token .word").all_inner_texts()
+    noun, last = words.index("robot"), len(words) - 1
+    page.token(noun).hover()
+    order = np.argsort(-patterns[:, :, last, noun].ravel())[:3]
+    expected = [
+        f"L{at // 6}.H{at % 6} {patterns[at // 6, at % 6, last, noun]:.2f}".replace(" 0.", " .") for at in order
+    ]
+    assert page.page.locator(".finders button").all_inner_texts() == expected
+    assert page.text(".finders").startswith("From “the” to “robot” attend most:")
+    page.token(noun).click()
+    page.page.locator(".finders button").first.click()
+    assert page.state()["head"] == expected[0].split()[0] and page.state()["token"] == noun
+    page.token(last - 5).hover()
+    assert page.text(".finders").startswith(f"From “{words[last - 5]}” to “robot” attend most:"), (
+        "from the one to the locked"
+    )
+
+
+def test_a_page_begins_with_the_head_that_attends_most_to_the_answer(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT)
+    pattern = in_torch(models["lfa"], TEXT)[2]
+    noun = page.page.locator(".token .word").all_inner_texts().index("robot")
+    layer, head = divmod(int(pattern[:, :, -1, noun].argmax()), 6)
+    assert page.state()["head"] == f"L{layer}.H{head}" and page.text(".title") == f"Layer {layer}, head {head}"
+    page.token(3).click()
+    assert f"head=L{layer}.H{head}" in page.page.url, "a link shows the same head whatever is typed"
+
+
+def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[str, Any]) -> None:
+    view = View("stories/lfa", TEXT)
+    view.edits = OFF
+    context = chromium.new_context()
+    page = Page(context.new_page())
+
+    def ask(message: dict[str, Any]) -> list[Any]:
+        answer = view._session.answer(message["kind"], message)
+        packed = isinstance(answer, bytes)
+        return [
+            {"id": message["id"]} | ({} if packed else answer),
+            base64.b64encode(answer).decode() if packed else None,
+        ]
+
+    context.expose_function("ask", ask)
+    page.page.evaluate(
+        """async ([source, style, values]) => {
+      document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
+      const on = {};
+      const widget = { values, saved: 0, get: name => values[name], set: (name, x) => { values[name] = x; },
+        save_changes: () => { widget.saved++; }, on: (name, handler) => { on[name] = handler; },
+        send: async message => {
+          const [content, text] = await ask(message);
+          const bytes = Uint8Array.from(atob(text ?? ""), c => c.charCodeAt(0));
+          on["msg:custom"](content, text === null ? [] : [new DataView(bytes.buffer)]);
+        } };
+      const { default: module } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+      const el = document.createElement("div");
+      document.body.append(el);
+      module.render({ model: widget, el });
+      Object.assign(globalThis, { widget, on });
+    }""",
+        [bundle.script("notebook.js"), bundle.style(), {"data": view.data, "edits": view.edits, "text": view.text}],
+    )
+    ready = ".viewer[data-state=ready]"
+    page.page.wait_for_selector(ready)
+    assert page.text(".chip") == "L2.H1 off" and "instead of “robot”" in page.text(".changes .lead")
+    page.page.get_by_role("button", name="Reset all").click()
+    page.page.wait_for_selector(".changes:has-text('Nothing is changed')")
+    page.page.wait_for_selector(ready)
+    assert page.do("widget.values.edits") == {}
+    page.page.evaluate("edits => { widget.values.edits = edits; on['change:edits'](); }", OFF)
+    page.page.wait_for_selector(".chip")
+    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.page.wait_for_selector(".score:has-text('Mean loss')")
+    page.page.wait_for_timeout(300)
+    page.page.wait_for_selector(ready)
+    assert page.do("widget.values") | {"data": 0} == {"data": 0, "edits": OFF, "text": "Lily had a dog. She"}
+    page.page.get_by_label("Text", exact=True).fill("dog " * 200)
+    page.page.wait_for_selector(".notice:visible")
+    assert page.do("widget.values.text") == "Lily had a dog. She", "what is refused is not handed on"
+    assert page.console == []
     context.close()

@@ -22,7 +22,7 @@ const VALID = {
 
 /** The layer and index of "L2.H3", or null. */
 export function parseHead(name) {
-  const found = /^L(\d{1,4})\.H(\d{1,4})$/.exec(name);
+  const found = /^L(\d{1,4})\.H(\d{1,4})$/.exec(name ?? "");
   return found ? { layer: Number(found[1]), head: Number(found[2]) } : null;
 }
 

@@ -1,4 +1,7 @@
-/** All heads as thumbnails, layers downwards: the pattern, or its change; below each, how far it moved. */
+/**
+ * All heads as thumbnails, layers downwards: the pattern, or its change. The bar below is how far a change moved it, the
+ * bar above its attention between two tokens: the locked or last one, and the one pointed at.
+ */
 
 import { card, element, segments, setText } from "./dom.js";
 import { paintPattern } from "./colours.js";
@@ -31,14 +34,16 @@ export class Heads {
         const canvas = element("canvas");
         const mark = element("span", { class: "mark" });
         const moved = element("span", { class: "moved" });
+        const looks = element("span", { class: "looks" });
         const name = headName(layer, head);
-        const node = element("div", { class: "thumb", data: { head: name }, attributes: { role: "option" } }, canvas, mark, moved);
-        this.thumbs.push({ node, canvas, mark, moved, name });
+        const node = element("div", { class: "thumb", data: { head: name }, attributes: { role: "option" } }, canvas, mark, moved, looks);
+        this.thumbs.push({ node, canvas, mark, moved, looks, name });
         grid.append(node);
       }
     }
     this.legend = element("p", { class: "legend" });
-    this.card.body.append(grid, this.legend);
+    this.finders = element("p", { class: "finders", on: { click: (event) => this.chooseFinder(event) } });
+    this.card.body.append(grid, this.finders, this.legend);
     this.node = this.card.node;
   }
 
@@ -50,6 +55,47 @@ export class Heads {
   choose(event) {
     const thumb = event.target.closest(".thumb");
     if (thumb) this.view.set({ head: thumb.dataset.head });
+  }
+
+  chooseFinder(event) {
+    const button = event.target.closest("button");
+    if (button) this.view.set({ head: button.dataset.head });
+  }
+
+  /** The pair of tokens whose attention is compared: the later one looks at the earlier one. */
+  pair() {
+    const { hover, state } = this.view;
+    const last = this.column.tokens.length - 1;
+    if (hover?.key !== undefined && hover?.key !== null) return [hover.query, hover.key];
+    if (state.key !== null && !hover) return [state.token, state.key];
+    const at = hover?.query ?? state.token;
+    const other = state.token === null || state.token === at ? last : state.token;
+    return at !== null && at !== other && at <= last ? [Math.max(at, other), Math.min(at, other)] : null;
+  }
+
+  /** Which heads attend from one token of the pair to the other: a blue bar on each, and the three that do most. */
+  drawPair() {
+    const { column } = this;
+    const pair = this.pair();
+    const key = pair && `${pair} ${column.tokens.length}`;
+    if (key === this.drawnPair && column.result === this.drawnResult) return;
+    this.drawnPair = key;
+    this.drawnResult = column.result;
+    const length = column.tokens.length;
+    const weights = this.thumbs.map((_, at) => (pair ? column.result.patterns[(at * length + pair[0]) * length + pair[1]] : 0));
+    this.thumbs.forEach(({ looks }, at) => looks.style.setProperty("--share", weights[at].toFixed(3)));
+    if (!pair) {
+      this.finders.replaceChildren("Point at a token to find the heads that attend to it.");
+      return;
+    }
+    const best = weights.map((weight, at) => ({ weight, name: this.thumbs[at].name })).sort((a, b) => b.weight - a.weight);
+    const [from, to] = pair.map((at) => column.texts[at].quoted);
+    this.finders.replaceChildren(
+      `From ${from} to ${to} attend most: `,
+      ...best.slice(0, 3).map(({ weight, name }) =>
+        element("button", { text: `${name} ${plain(weight)}`, data: { head: name }, attributes: { type: "button" } }),
+      ),
+    );
   }
 
   draw(changes) {
@@ -75,8 +121,8 @@ export class Heads {
       setText(
         this.card.hint,
         changing
-          ? "Change of each pattern: orange is more attention than as trained, blue is less."
-          : "A square per head: each row is a token, darker cells are the tokens it attends to.",
+          ? "Orange: more attention than as trained; blue: less."
+          : "A square per head. A row is a token; stronger cells are the tokens it attends to.",
       );
       const top = column.edited ? column.shift.indexOf(Math.max(...column.shift)) : -1;
       setText(
@@ -85,10 +131,12 @@ export class Heads {
           ? `Orange bars: how far your change moved each pattern. Most: ${this.thumbs[top].name}, ${plain(column.shift[top], 3)} of its attention.`
           : column.edited
             ? "Your change moved no pattern."
-            : "Hover to preview a head, click to keep it.",
+            : "Point at a head to preview it, click to keep it.",
       );
     }
+    this.drawPair();
     this.modes.draw(state.grid);
+    if (!changes.has("result") && !changes.has("head")) return;
     for (const { node, name } of this.thumbs) {
       node.classList.toggle("chosen", name === state.head);
       node.setAttribute("aria-selected", String(name === state.head));

@@ -32,15 +32,20 @@ function render({ model: widget, el }) {
   const root = element("div");
   el.append(root);
   const ask = kernel(widget);
+  const data = widget.get("data");
+  const state = { ...data.state, edits: widget.get("edits") };
+  if (widget.get("text")) state.text = widget.get("text");
+  let told = JSON.stringify(state.edits);
   const tell = ({ edits, text }) => {
+    told = JSON.stringify(edits);
     widget.set("edits", edits);
     widget.set("text", text);
     widget.save_changes();
   };
-  const view = new View(root, widget.get("data"), (model) => remoteEngine(model, ask), { onEdits: tell });
+  const view = new View(root, { ...data, state }, (model) => remoteEngine(model, ask), { onAnswer: tell });
   widget.on("change:edits", () => {
     const edits = widget.get("edits");
-    if (JSON.stringify(edits) !== JSON.stringify(view.state.edits)) view.setEdits(edits);
+    if (JSON.stringify(edits) !== told) view.setEdits(edits);
   });
   widget.on("change:text", () => {
     if (widget.get("text") !== view.state.text) view.set({ text: widget.get("text"), token: null, key: null });

@@ -2,7 +2,7 @@
 
 import { card, element, segments, setText, svgElement, visible } from "./dom.js";
 import { colourAt, paintPattern } from "./colours.js";
-import { parseHead } from "./edits.js";
+import { hasHead, parseHead } from "./edits.js";
 import { meanLoss, plain, probability, signed, topTokens } from "./numbers.js";
 
 const FULL_LOSS = 8; // nats at which the tint is full
@@ -11,7 +11,8 @@ const NOTED = 0.05; // nats: smaller changes of a token's loss are not written b
 const SMALLEST = 0.7; // the sentence is shrunk to one row if that leaves at least this share of its size
 const HINTS = {
   lines: "Lines run from a token to the earlier tokens that this head attends to. Thicker is more attention.",
-  matrix: "A row is the token that looks, a column the token it looks at. Darker is more attention.",
+  matrix: "A row is the token that looks, a column the token it looks at. A stronger colour is more attention.",
+  change: "A row is the token that looks. Orange: more attention than as trained; blue: less.",
 };
 
 export class Stage {
@@ -92,12 +93,14 @@ export class Stage {
     if (!column.result) return;
     if (changes.has("result")) this.drawTokens();
     const at = parseHead(view.shownHead());
-    const inside = at.layer < column.model.layers && at.head < column.model.heads;
+    const inside = hasHead(column.model, view.shownHead());
     const prefix = view.columns.length > 1 ? `${column.model.name} · ` : "";
     setText(this.title, `${prefix}Layer ${at.layer}, head ${at.head}${inside ? "" : ": not in this model"}`);
     this.drawBadge();
     this.modes.draw(state.view);
-    setText(this.card.hint, HINTS[state.view] + (column.edited && state.view === "lines" ? " Dashed: as trained." : ""));
+    const changing = column.edited && state.view === "matrix" && state.grid === "change";
+    const dashed = column.edited && state.view === "lines" ? " Dashed: as trained." : "";
+    setText(this.card.hint, HINTS[changing ? "change" : state.view] + dashed);
     this.node.classList.toggle("matrix-view", state.view === "matrix");
     if (changes.has("result") || changes.has("view")) this.place();
     this.drawLines();
@@ -189,8 +192,8 @@ export class Stage {
   /** The pattern of the head shown, after the edits: weight(query, key). */
   weights(answer = this.column.result) {
     const { column, view } = this;
+    if (!hasHead(column.model, view.shownHead())) return null;
     const at = parseHead(view.shownHead());
-    if (at.layer >= column.model.layers || at.head >= column.model.heads) return null;
     const length = column.tokens.length;
     const start = (at.layer * column.model.heads + at.head) * length * length;
     return (query, key) => answer.patterns[start + query * length + key];
@@ -357,10 +360,9 @@ class Matrix {
 
   draw() {
     const { view, column } = this;
-    const at = parseHead(view.shownHead());
-    const inside = at.layer < column.model.layers && at.head < column.model.heads;
-    this.node.hidden = view.state.view !== "matrix" || !inside || !column.result;
+    this.node.hidden = view.state.view !== "matrix" || !column.result || !hasHead(column.model, view.shownHead());
     if (this.node.hidden) return;
+    const at = parseHead(view.shownHead());
     const length = column.tokens.length;
     const start = (at.layer * column.model.heads + at.head) * length * length;
     const changing = view.state.grid === "change" && column.edited;

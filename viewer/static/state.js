@@ -19,11 +19,11 @@ import { parseHead } from "./edits.js";
 
 const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change"] };
 
-/** The address's hash for a state; what is as in `defaults` is left out, except the text. */
+/** The address's hash for a state; what is as in `defaults` is left out, except text and head. */
 export function toHash(state, defaults) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    if (value === null || (name !== "text" && JSON.stringify(value) === JSON.stringify(defaults[name]))) continue;
+    if (value === null || (!["text", "head"].includes(name) && JSON.stringify(value) === JSON.stringify(defaults[name]))) continue;
     words.set(name, typeof value === "object" ? JSON.stringify(value) : String(value));
   }
   return `#${words}`;

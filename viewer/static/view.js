@@ -38,7 +38,8 @@ export class View {
    * @param {HTMLElement} root
    * @param {Object} data  models, suites and the first state, as the host packed them
    * @param {function(Object): Object} makeEngine  a model's description to its engine
-   * @param {{address?: boolean, onEdits?: function(Object): void}} [host]
+   * @param {{address?: boolean, onAnswer?: function({text: string, edits: Object}): void}} [host]  whether the address
+   *   holds the state, and who is told what the first model answered
    */
   constructor(root, data, makeEngine, host = {}) {
     this.root = root;
@@ -55,7 +56,8 @@ export class View {
     root.classList.add("viewer");
     this.toolbar = new Toolbar(this);
     this.panels = element("div", { class: "panels" });
-    root.append(this.toolbar.node, this.panels);
+    const keys = "Keys: ← → token, ↑ ↓ head, Shift ↑ ↓ layer, space turns the head off or on, Esc unlocks.";
+    root.append(this.toolbar.node, this.panels, element("p", { class: "hint keys", text: keys }));
     this.panels.hidden = true;
     this.toolbar.say("Starting the model.");
     this.tip = new Tip(root);
@@ -75,8 +77,7 @@ export class View {
     const { data } = this;
     const model = data.models[0];
     const text = model.suites[0]?.cases[0]?.text ?? "Lily had a red ball. She";
-    const head = headName(model.layers - 1, 0);
-    const state = { text, model: model.id, second: null, step: null, head, token: null, key: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
+    const state = { text, model: model.id, second: null, step: null, head: null, token: null, key: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
     return { ...state, ...data.state };
   }
 
@@ -110,7 +111,6 @@ export class View {
     if (differs("token", "key")) drawn.push("lock", "focus");
     if (drawn.length) this.draw(drawn);
     this.writeAddress();
-    if (differs("edits")) this.host.onEdits?.(this.state);
   }
 
   writeAddress() {
@@ -200,6 +200,7 @@ export class View {
   }
 
   moveHead(by) {
+    if (this.state.head === null) return;
     const { layers, heads } = this.columns[0].model;
     const { layer, head } = parseHead(this.state.head);
     const at = Math.max(0, Math.min(layers * heads - 1, layer * heads + head + by));
@@ -216,7 +217,7 @@ export class View {
       if (!this.engines.has(model.id)) this.engines.set(model.id, this.makeEngine(model));
       return new Column(model, this.engines.get(model.id));
     });
-    if (!hasHead(models[0], this.state.head)) this.state = { ...this.state, head: headName(models[0].layers - 1, 0) };
+    if (!hasHead(models[0], this.state.head)) this.state = { ...this.state, head: null };
     for (const panel of this.drawn ?? []) panel.resize?.disconnect();
     const each = (Panel) => this.columns.map((column) => new Panel(this, column));
     const groups = { stages: each(Stage), middle: [each(Heads), [new Controls(this)], each(Next)].flat(), lenses: each(Lens) };
@@ -270,6 +271,8 @@ export class View {
     } while (this.again);
     this.running = false;
     this.root.dataset.state = "ready";
+    const { text, edits } = this.columns[0];
+    if (text !== undefined) this.host.onAnswer?.({ text, edits });
   }
 
   /** Brings a column up to the state; returns one line where the text is refused. */
@@ -291,10 +294,12 @@ export class View {
       column.basis = basis;
       column.base = base;
       column.tokens = tokens;
+      column.text = text;
       column.texts = describeTokens(tokens, model.tokenizer);
       column.answers = await this.answersOf(engine, text);
       column.baseLosses = tokenLosses(base.logits, tokens, model.vocab);
     }
+    if (this.state.head === null) this.state = { ...this.state, head: strongestHead(column) };
     column.edits = fitted.edits;
     column.problems = fitted.problems;
     column.edited = Object.keys(fitted.edits).length > 0;
@@ -330,7 +335,8 @@ export class View {
     const changes = new Set(names);
     const started = performance.now();
     this.toolbar.draw(changes);
-    this.panels.hidden = !this.columns.some((column) => column.result);
+    this.panels.hidden = !this.columns[0].result;
+    if (this.panels.hidden) return;
     for (const panel of this.drawn) panel.draw(changes);
     this.drawMilliseconds = performance.now() - started;
   }
@@ -355,7 +361,7 @@ export class View {
   }
 
   async copyPython() {
-    await this.copy("Python", this.python());
+    if (this.columns[0].result) await this.copy("Python", this.python());
   }
 
   /** The lines of Python that compute what the first model shows. */
@@ -386,6 +392,21 @@ export class View {
     const copied = await writing.then(() => true, () => false);
     note.textContent = copied ? "Copied." : "Press Ctrl+C to copy it.";
   }
+}
+
+/** The head to begin with: the one that attends most from the last token to a case's answer, else to any word before. */
+function strongestHead({ model, base, tokens, answers }) {
+  const length = tokens.length;
+  const words = [...tokens.keys()].slice(1, -1);
+  const nouns = words.filter((t) => answers.some(({ id, role }) => role === "right" && id === tokens[t]));
+  const keys = nouns.length ? nouns : words;
+  let best = { weight: -1, at: (model.layers - 1) * model.heads };
+  for (let at = 0; at < model.layers * model.heads; at++)
+    for (const key of keys) {
+      const weight = base.patterns[(at * length + length - 1) * length + key];
+      if (weight > best.weight) best = { weight, at };
+    }
+  return headName(Math.floor(best.at / model.heads), best.at % model.heads);
 }
 
 /** What the page writes for each token: its label, its full text, and whether a space stands before it. */
