@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.interventions.ablation_effects import AblationEffects as AblationEffects
     from streamscope.interventions.abliterate import Abliterate as Abliterate
     from streamscope.interventions.amplify import Amplify as Amplify
+    from streamscope.interventions.circuits import Circuits as Circuits
     from streamscope.interventions.hydra import Hydra as Hydra
     from streamscope.interventions.latents import Latents as Latents
     from streamscope.interventions.mixing import Mixing as Mixing

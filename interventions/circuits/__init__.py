@@ -1,1 +1,70 @@
-"""Circuits: a model as a graph of senders and readers of its residual state, and what every edge is worth to a task."""
+"""Find the circuit of a task: what every edge between heads, FFNs and streams is worth, and what the best carry.
+
+    python -m interventions.circuits stories/gpt2 --task induction
+    python -m interventions.circuits runs/lfa --task competing --method exact --out lfa.parquet --figure lfa.html
+    python -m interventions.circuits runs/smollm2 --task ioi --method eap-ig --out circuit.json
+    python -m interventions.circuits stories/lfa stories/std-t --task mine.jsonl --metric log-odds
+
+A model is a graph. Heads, FFNs and the embedding write to the residual stream; queries, keys, values, FFNs and the
+unembedding read it. The score of an edge is what the task's metric loses when this one edge carries the output of the
+corrupted run. Edges are chosen on half of the pairs. The other half judges the circuit: all other edges are patched,
+and f(k) says how much of the effect the best share k of the edges keeps, compared with random circuits.
+
+Tasks are the suites with corrupted prompts (ioi, ioi-abc, greater-than, induction, agreement, capitals, pronouns),
+competing, stories, and a JSONL file with clean, corrupt, answers and foils. --out circuit.json and circuit.pt are the
+formats of the MIB benchmark. `interventions.circuits.graph` says what the edges are in models with several streams.
+"""
+
+from typing import Annotated, ClassVar
+
+from streamscope.cli.bounds import Count, NotNegative, Only, Seed, Share
+from streamscope.instruments.command import main_of
+from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.figures import Circuit, Curve, Intervals
+from streamscope.interventions.circuits.names import Contrast, Method, Metric
+
+
+@instrument("circuits")
+class Circuits(Instrument):
+    """Score every edge of a model for a task, and measure how much of the task the best edges carry.
+
+    score = m(clean) − m(clean with the edge patched); f(k) = (m(C_k) − m(∅)) / (m(M) − m(∅)) of the best share k of the
+    edges; CPR = ∫ f dk, CMD = ∫ |1 − f| dk (Mueller et al. 2025).
+    """
+
+    task: str = "competing"
+    """A suite, or a JSONL file with clean, corrupt, answers and foils."""
+    contrast: Contrast = "auto"
+    """How pairs are made of a suite without corrupted prompts: clue (same nouns, another clue), noun (another noun),
+    order (the nouns change places). auto: corrupt, or clue."""
+    pairs: Count = 64
+    """Approximate number of pairs. Half of them choose the circuit, the other half judge it."""
+    method: Method = "eap-ig"
+    """exact runs every edge. eap and eap-ig (along inputs, or -activations) approximate it by gradients. acdc prunes
+    edge after edge. random is the baseline."""
+    metric: Metric = "logit-difference"
+    """logit-difference: ln p(answers) − ln p(foils). log-odds: ln p(answers) − ln p(all others). kl: minus the
+    divergence from the clean run. loss: minus the loss of the answer's tokens."""
+    steps: Annotated[Count, Only("method", "eap-ig", "eap-ig-activations")] = 10
+    """Steps of the integrated gradient."""
+    threshold: Annotated[NotNegative, Only("method", "acdc")] = 0.01
+    """Change of the mean metric in nats below which acdc prunes an edge."""
+    keep: Share = 0.02
+    """Share of the edges that the circuit in the table, the figure and the file holds."""
+    draws: Count = 5
+    """Random circuits per share of edges."""
+    seed: Seed = 0
+    """Seed of random circuits and bootstraps."""
+
+    figures: ClassVar = (
+        Circuit("score", title="The best edges"),
+        Curve("f", "faithfulness", x="share", by="ranking", log=True, title="Share of the effect that a circuit keeps"),
+        Intervals("score", label="edge", title="Scores of the best edges, with 95 % intervals"),
+    )
+    exports: ClassVar = (".json", ".pt")
+    quick: ClassVar = {"task": "induction", "pairs": 24, "draws": 2, "steps": 2}
+    runs: ClassVar = ("stories/gpt2",)
+    planted: ClassVar = "tests/interventions/test_circuits.py::test_planted_circuits_are_found"
+
+
+main = main_of(Circuits, __doc__)

@@ -10,18 +10,15 @@ m is large where the model does the task.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.hooks import batches, pad
-
-Metric = Literal["logit-difference", "log-odds", "kl", "loss"]
-METRICS = get_args(Metric)
 
 
 @dataclass(frozen=True)

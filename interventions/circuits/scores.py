@@ -17,7 +17,7 @@ Scores are [edges, pairs]; beside them memory holds one batch.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +26,11 @@ from torch import Tensor
 
 from streamscope.interventions.circuits import metrics
 from streamscope.interventions.circuits.graph import Graph
-from streamscope.interventions.circuits.metrics import Batch, Metric, batches_of
+from streamscope.interventions.circuits.metrics import Batch, batches_of
+from streamscope.interventions.circuits.names import Method, Metric
 from streamscope.interventions.circuits.run import Run, run, start
 from streamscope.interventions.patch.pairs import PatchPair
 
-Method = Literal["exact", "eap", "eap-ig", "eap-ig-activations", "acdc", "random"]
-METHODS = get_args(Method)
 MEMORY = 2**29
 """Bytes of one batch's activations by part: the outputs of all senders, or with gradients the inputs of all readers."""
 
@@ -227,7 +226,7 @@ def _prune(
         senders = graph.edges[edges, 0]
         for one, m in zip(passes, base, strict=True):
             found[np.ix_(edges, one.batch.rows)] = np.concatenate([
-                (m - _with_patched(graph, one, v, [[u] for u in some], patched, metric)).cpu().numpy()
+                (m - _with_patched(graph, one, v, [[u] for u in some.tolist()], patched, metric)).cpu().numpy()
                 for some in np.array_split(senders, -(-len(senders) // _rows(one)))
             ])  # fmt: skip
         small = np.abs(found[edges].mean(1)) < threshold

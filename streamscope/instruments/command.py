@@ -275,7 +275,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.instruments.result import check_out
 
     if options.out is not None:
-        check_out(options.out, how.name, _inputs(how, data, options))
+        check_out(options.out, how.name, _inputs(how, data, options), how.exports)
     if options.figure is not None:
         check_figure(options.figure)
         if options.figure.resolve() in [one.resolve() for one in _inputs(how, data, options)]:

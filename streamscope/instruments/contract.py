@@ -93,8 +93,8 @@ class Instrument(ValidatedOptions):
     (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
     and `tables` (its columns). Class attributes: `figures`, those of `instruments.figures` with the names of columns;
     `runs`, what is measured where no run is given; `planted`, FILE::TEST, a test that measures a case whose answer is
-    known; `quick`, options that make it quick, for the tests of the contract and the reference; `shared`, whether
-    several processes can share the work on one run.
+    known; `quick`, options that make it quick, for the tests of the contract and the reference; `exports`,
+    suffixes of files in another form; `shared`, whether several processes can share the work on one run.
     """
 
     name: ClassVar[str] = ""
@@ -108,6 +108,8 @@ class Instrument(ValidatedOptions):
     """The test that measures it on a case whose answer is known: FILE::TEST."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Options that make it quick, for the tests of the contract and the reference."""
+    exports: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of further files that `export(result, path)` of the package's module formats writes."""
     shared: ClassVar[bool] = False
     """Whether several processes can share the work on one run (`share`), and a killed command goes on inside it."""
 

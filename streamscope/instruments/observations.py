@@ -493,11 +493,27 @@ def bootstrap(
         )
     if within.count < BOOTSTRAP_CLUSTERS:
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
+    if within.shared is not None:  # its derivatives are by each number of a cluster
+        statistic, sums = _by_cell(statistic, sums)
     low, high = statistic_interval(
         statistic, *sums, within=within, confidence=confidence, resamples=resamples, seed=seed
     )
     row |= {"low": float(low), "high": float(high)}
     return row, {} if np.isfinite(row["low"]) else dict.fromkeys(("low", "high"), SAME)
+
+
+def _by_cell(
+    statistic: Callable[..., np.ndarray], columns: Sequence[np.ndarray]
+) -> tuple[Callable[..., np.ndarray], list[np.ndarray]]:
+    """The statistic and its columns, where every cell of a column is a column of its own."""
+    cells = [len(one) if one.ndim > 1 else 0 for one in columns]
+
+    def of_rows(*rows: np.ndarray, axis: int) -> np.ndarray:
+        left = iter(rows)
+        own = [np.stack([next(left) for _ in range(n)]) if n else next(left) for n in cells]
+        return np.asarray(statistic(*own, axis=axis))
+
+    return of_rows, [row for one in columns for row in (one if one.ndim > 1 else [one])]
 
 
 def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:

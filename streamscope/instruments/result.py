@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,11 @@ class Result:
         as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be loaded again. Raises
         `InputError` for another suffix, for files of another instrument, and for what cannot be written.
         """
-        maker, path = str(self.about.get("instrument", "")), check_out(Path(path))
+        maker = str(self.about.get("instrument", ""))
+        path = check_out(Path(path), exports=exports_of(maker))
+        if path.suffix in exports_of(maker):
+            done: list[Path] = import_module(f"{discover()[maker].__module__}.formats").export(self, path)
+            return done
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
@@ -225,14 +230,23 @@ class Result:
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
 
 
-def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = ()) -> Path:
+def exports_of(maker: str) -> tuple[str, ...]:
+    """The suffixes of further forms that an instrument writes; none for one that is not of the house."""
+    made = discover().get(maker)
+    return () if made is None else made.exports
+
+
+def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exports: Sequence[str] = ()) -> Path:
     """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
     it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
-    table of another instrument, tensors that are none of its arrays."""
+    table of another instrument, tensors that are none of its arrays. `exports` are further suffixes."""
     if path.name == ".." or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
-    if path.suffix not in (".parquet", ".csv"):
-        raise InputError(f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv")
+    if path.suffix not in (".parquet", ".csv", *exports):
+        other = "".join(f" or {one}" for one in exports)
+        raise InputError(
+            f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv{other}"
+        )
     whole, arrays = path.resolve(), path.with_suffix(".safetensors")
     for one in (given.resolve() for given in inputs):
         if one == whole or (one.is_dir() and os.path.exists(path) and one in whole.parents and not maker_of(path)):

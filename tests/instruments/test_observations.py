@@ -332,6 +332,16 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     assert ratio["low"] < ratio["value"] < ratio["high"]
 
 
+def test_a_statistic_of_several_cells_has_an_interval_where_cases_share_words() -> None:
+    """Cells as rows of one column are what they are as columns of their own."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(2.0, 1.0, (2, 40))
+    crossed = block(x, clusters=[(f"a{i % 10}", f"b{i // 4}") for i in range(40)])
+    rows, why = bootstrap(crossed, [0, 1], lambda y, n, axis: y.sum(axis)[0] / y.sum(axis)[1])
+    own, _ = bootstrap(crossed, [0, 1], lambda a, b, axis: a.sum(axis) / b.sum(axis), lambda y, n: [y[0], y[1]])
+    assert rows == pytest.approx(own) and rows["low"] < rows["value"] < rows["high"] and not why
+
+
 def test_a_bootstrap_says_why_there_is_no_interval() -> None:
     x = np.arange(1.0, 13.0)[None].repeat(2, 0)
 

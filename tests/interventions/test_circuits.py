@@ -1,5 +1,6 @@
 """Circuits: the decomposition, patched runs and scores against plain loops, on every preset and Hugging Face family."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.circuits import Circuits, planted
+from streamscope.interventions.circuits.formats import read_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
+from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import score_edges
+from streamscope.interventions.circuits.worth import auroc, auroc_as_mib
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build, load
 from streamscope.models.config import Hyper
@@ -349,3 +354,69 @@ def test_attribution_on_gpt2_is_that_of_the_formula(method: str, alphas: list[fl
             G = [a + b for a, b in zip(G, found, strict=True)] if G else list(found)
         want = [float((change[senders.index(u)] * G[v]).sum()) / len(alphas) for u, v in graph.edges]
         close(torch.tensor(scores[:, p]), torch.tensor(want))
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
+    result = Circuits(task="ioi", pairs=16, method="eap", draws=1).measure(load("stories/gpt2"))
+    frame = result.table("edges").frame
+    read = {}
+    for suffix in (".json", ".pt"):
+        path = tmp_path / f"circuit{suffix}"
+        assert result.save(path) == [path]
+        read[suffix] = read_circuit(path).set_index("edge").loc[frame["edge"]]
+        assert read[suffix]["score"].to_numpy() == pytest.approx(frame["chosen_by"].to_numpy(), abs=1e-6)
+        assert read[suffix]["in_graph"].tolist() == frame["in_circuit"].tolist()
+        assert len(read_circuit(path)) == 2188 and read[suffix]["in_graph"].sum() == 43
+    data = json.loads((tmp_path / "circuit.json").read_text())
+    assert data["cfg"] == {"n_layers": 6, "n_heads": 6, "parallel_attn_mlp": False, "d_model": 96}
+    assert list(data["nodes"])[:3] == ["input", "a0.h0", "a0.h1"] and list(data["nodes"])[-1] == "logits"
+    tensors = torch.load(tmp_path / "circuit.pt", weights_only=True)
+    assert tensors["edges_scores"].shape == (43, 115) and tensors["dst_nodes"][6] == "a0.h0<k>"
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(InputError, match="is no circuit of MIB's form"):
+        read_circuit(tmp_path / "bad.json")
+
+
+# ---- planted circuits --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", some(list(specification()["circuits"]), ("induction", "hyper-connections")))
+def test_planted_circuits_are_found(name: str) -> None:
+    one = plant(name)
+    assert one.accuracy() >= 0.9
+    true = {edge for edge, there in zip(one.graph.names, one.true, strict=True) if there}
+    heads = [f"a{h['layer']}.h{h['head']}" for h in specification()["circuits"][name]["heads"]]
+    for sender, reader in zip(heads, [*heads[1:], "logits"], strict=True):
+        assert any(e.startswith(f"{sender}->{reader}") for e in true)
+    assert {e.partition("->")[2].partition("<")[0] for e in true} == {*heads, "logits"}
+    for method, least in (("exact", 0.99), ("eap-ig", 0.95)):
+        scores = np.abs(score_edges(one.model, one.graph, one.pairs, method).mean(1))
+        assert auroc(scores, one.true) >= least
+    random = score_edges(one.model, one.graph, one.pairs, "random").mean(1)
+    assert 0.1 < auroc(random, one.true) < 0.9
+
+
+def test_pruning_keeps_what_was_planted() -> None:
+    one = plant("induction")
+    scores = np.abs(score_edges(one.model, one.graph, one.pairs, "acdc", threshold=0.05).mean(1))
+    assert scores[one.true].min() > 0.05 and (scores > 0.05).sum() < 4 * one.true.sum()
+
+
+def test_auroc_by_hand() -> None:
+    true = np.array([True, False, True, False])
+    assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
+    assert auroc(np.array([1.0, 1.0, 1.0, 1.0]), true) == 0.5
+    assert auroc_as_mib(np.array([4.0, 1.0, 3.0, 2.0]), true) == pytest.approx(1.0)
+
+
+def test_the_command_writes_planted_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planted.main(["--out", str(tmp_path)])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(specification()["circuits"])
+    model = load(str(tmp_path / "two-hop"))
+    for p, q in zip(model.parameters(), build_planted("two-hop", 0.1).parameters(), strict=True):
+        assert torch.equal(p, q)
+    with pytest.raises(InputError, match="give --out FOLDER"):
+        planted.main([])

@@ -173,6 +173,29 @@ class Points(Figure):
         return f"{super().name}-by-{self.color}"
 
 
+@dataclass(frozen=True)
+class Circuit(Figure):
+    """The edges with the largest |y| as lines from `sender` to `reader`, layers upwards; a slider chooses how many.
+
+    Lines are as wide as |y|, dotted where y is negative, and coloured by the column `color`. Of more than `most` edges
+    those with the largest |y| are drawn.
+    """
+
+    sender: str = "sender"
+    reader: str = "reader"
+    color: str = "part"
+    most: int = 200
+    step: str = "enters"
+    """The column with the share of edges at which an edge enters: the steps of the slider."""
+    value: str = "f"
+    """The column with the share of the effect that this many edges keep."""
+
+    @property
+    def name(self) -> str:
+        """What `Result.figure` calls it."""
+        return f"{super().name}-circuit"
+
+
 OVER = "over_steps"
 """In `Result.about`: whether the tables are of snapshots, with the columns run and step."""
 

@@ -18,7 +18,19 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale, unlabel_rgb
 from plotly.subplots import make_subplots
 
-from streamscope.instruments.figures import OVER, Curve, Figure, HeadMap, Histogram, Intervals, Matrix, Points, Scatter
+from streamscope.instruments.figures import (
+    OVER,
+    Circuit,
+    Curve,
+    Figure,
+    HeadMap,
+    Histogram,
+    Intervals,
+    Matrix,
+    Points,
+    Scatter,
+)
+from streamscope.instruments.figures.circuit import draw_circuit
 from streamscope.instruments.table import Column, Table
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -356,6 +368,11 @@ def _names(column: Column, values: Any) -> list[str]:
     plain = {"position", "cluster"} & {column.name, column.unit.split()[0]}
     letter = "L" if column.name == "layer" else "" if plain else "H"
     return [value if isinstance(value, str) else f"{letter}{value}" for value in values]
+
+
+@_draw.register
+def _(figure: Circuit, table: Table) -> go.Figure | None:
+    return draw_circuit(figure, table, PALETTE)
 
 
 @_draw.register

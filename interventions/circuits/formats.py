@@ -1,0 +1,117 @@
+"""Reads and writes circuits as the MIB benchmark has them: JSON, and .pt of tensors.
+
+    r = Circuits(task="ioi").measure(model)
+    r.save("circuit.json")                   {"cfg": …, "nodes": {"a0.h1": {"in_graph": …}}, "edges": {"a0.h1->m2": …}}
+    r.save("circuit.pt")                     edges_scores and edges_in_graph [senders, readers], src_nodes, dst_nodes
+    read_circuit("circuit.json")             a frame of edges: edge, score, in_graph
+
+Scores have MIB's sign: of the change of minus the metric when the edge is patched, which is that of our scores. Models
+with other edges than GPT-2 have further names (`x3.mlp`, `a3.kv1<k>`, `a3`), which MIB's own code does not know.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from streamscope.cli.disk import write_atomically, write_text
+from streamscope.cli.errors import InputError
+from streamscope.instruments.result import Result
+
+CFG = ("n_layers", "n_heads", "parallel_attn_mlp", "d_model")
+COLUMNS = ["edge", "score", "in_graph"]
+
+
+def export(result: Result, path: Path) -> list[Path]:
+    """Write the circuit of a result. Raises `InputError` for another suffix than .json or .pt, and for several runs."""
+    frame = result.tables.get("edges", result.table()).frame
+    if "run" in frame or "mib" not in result.about:
+        raise InputError(f"{path} holds the circuit of one run: give one run, or write .parquet")
+    edges = frame.rename(columns={"in_circuit": "in_graph"})
+    edges = edges.assign(score=edges["chosen_by"])
+    write_circuit(edges, {name: result.about["mib"][name] for name in CFG}, path)
+    return [path]
+
+
+def write_circuit(edges: pd.DataFrame, cfg: Mapping[str, Any], path: Path) -> None:
+    """Write a frame of edges (edge, score, in_graph) in the form of the suffix."""
+    sender, reader = (edges["edge"].str.split("->").str[i] for i in (0, 1))
+    kept = edges["in_graph"].to_numpy(bool)
+    inside = {*sender[kept], *reader[kept].str.partition("<")[0]}
+    senders, readers = _nodes(cfg, sender), _readers(cfg, reader)
+    if path.suffix == ".json":
+        nodes = {name: {"in_graph": name in inside} for name in dict.fromkeys([*senders, "logits"])}
+        rows = zip(edges["edge"], edges["score"], kept, strict=True)
+        made = {name: {"score": float(score), "in_graph": bool(there)} for name, score, there in rows}
+        write_text(path, json.dumps({"cfg": dict(cfg), "nodes": nodes, "edges": made}))
+        return
+    if path.suffix != ".pt":
+        raise InputError(f"{path}: a circuit is .json or .pt")
+    at = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
+    scores, there = torch.zeros(len(senders), len(readers)), torch.zeros(len(senders), len(readers), dtype=torch.bool)
+    scores[at], there[at] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(kept)
+    made = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
+            "edges_in_graph": there, "nodes_in_graph": torch.tensor([name in inside for name in senders])}  # fmt: skip
+    write_atomically(path, lambda part: torch.save(made, part))
+
+
+def read_circuit(path: str | Path) -> pd.DataFrame:
+    """The edges of a file: edge, score, in_graph. Raises `InputError` for a file that is none of the two."""
+    path = Path(path)
+    try:
+        if path.suffix == ".pt":
+            d = torch.load(path, weights_only=True)
+            real = {e: None for e in _real(d["cfg"])} if set(d["src_nodes"]) <= set(_nodes(d["cfg"], ())) else {}
+            rows = [
+                (f"{u}->{v}", float(d["edges_scores"][i, j]), bool(d["edges_in_graph"][i, j]))
+                for j, v in enumerate(d["dst_nodes"])
+                for i, u in enumerate(d["src_nodes"])
+                if f"{u}->{v}" in real or (not real and (d["edges_scores"][i, j] != 0 or d["edges_in_graph"][i, j]))
+            ]
+        else:
+            rows = [
+                (name, float(one["score"]), bool(one["in_graph"]))
+                for name, one in json.loads(path.read_text(encoding="utf-8"))["edges"].items()
+            ]
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError) as error:
+        raise InputError(f"{path} is no circuit of MIB's form ({' '.join(str(error).split())[:100]})") from None
+    except Exception as error:  # torch's unpickler raises errors of its own
+        raise InputError(f"{path} is no circuit of MIB's form ({type(error).__name__})") from None
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _nodes(cfg: Mapping[str, Any], more: Any) -> list[str]:
+    """Senders in MIB's order, then others."""
+    known = ["input"]
+    for layer in range(cfg["n_layers"]):
+        known += [*(f"a{layer}.h{h}" for h in range(cfg["n_heads"])), f"m{layer}"]
+    strange = [name for name in dict.fromkeys(more) if name not in set(known)]
+    return known if not strange else list(dict.fromkeys(more))
+
+
+def _readers(cfg: Mapping[str, Any], more: Any) -> list[str]:
+    """Readers in MIB's order; all of the edges' in their order where some are none of MIB's."""
+    known = []
+    for layer in range(cfg["n_layers"]):
+        known += [*(f"a{layer}.h{h}<{part}>" for part in "qkv" for h in range(cfg["n_heads"])), f"m{layer}"]
+    known.append("logits")
+    strange = [name for name in dict.fromkeys(more) if name not in set(known)]
+    return known if not strange else list(dict.fromkeys(more))
+
+
+def _real(cfg: Mapping[str, Any]) -> list[str]:
+    """The edges of a GPT-2 of these sizes."""
+    senders = _nodes(cfg, ())
+
+    def stage(name: str) -> int:
+        if name in ("input", "logits"):
+            return -1 if name == "input" else 2 * cfg["n_layers"]
+        layer = int(name[1:].partition(".")[0].partition("<")[0])
+        return 2 * layer + (name[0] == "m")
+
+    behind = {v: stage(v) - (cfg["parallel_attn_mlp"] and v[0] == "m") for v in _readers(cfg, ())}
+    return [f"{u}->{v}" for v, before in behind.items() for u in senders if stage(u) < before]

@@ -1,0 +1,328 @@
+"""Circuits as an instrument: scores of edges × pairs, and the metric of circuits × pairs that did not choose them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.instruments.about_model import title_of
+from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, bootstrap, each
+from streamscope.instruments.open_data import open_data, sides_of
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.interventions.circuits import Circuits, worth
+from streamscope.interventions.circuits.graph import Graph, check_model, graph_of
+from streamscope.interventions.circuits.metrics import batches_of
+from streamscope.interventions.circuits.scores import MEMORY, score_edges
+from streamscope.interventions.circuits.worth import SHARES, Ranking
+from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs
+from streamscope.models.config import DualStream, Hyper
+
+RESOLUTION = 1e-5
+"""Metrics closer than this count as equal (float32 rounding), in nats."""
+RANKINGS: tuple[Ranking, ...] = ("score", "size")
+FLAT = "the clean and the corrupted run do not differ significantly"
+
+
+def check(how: Circuits, model: Any) -> None:
+    """Raise `InputError` for a model that cannot be taken apart."""
+    check_model(model)
+
+
+def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+    """Blocks: the score of every edge on every pair; the metric of runs and circuits on the judging pairs."""
+    graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
+    pairs, units = found.pairs, units_of(found.pairs)
+    side = sides_of(units, "cluster", "pairs of prompts")
+    choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
+    scored = choosing if how.method == "acdc" else np.arange(len(pairs))
+    scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
+    scores[:, scored] = score_edges(
+        model, graph, [pairs[i] for i in scored], how.method, how.metric, steps=how.steps, threshold=how.threshold,
+        seed=how.seed, spans=[spans[i] for i in scored] if spans else (), progress=progress,
+    )  # fmt: skip
+    chosen = scores[:, choosing].mean(1)
+    cells = edge_cells(model, graph)
+    measure = Measure(name="edge score", unit="nats", resolution=RESOLUTION)
+    total = Observations(measure=measure, cells=cells, units=units, total=scores, size=~np.isnan(scores))
+    judged = units.iloc[judging].reset_index(drop=True)
+    values = _circuits(how, model, graph, chosen, [pairs[i] for i in judging],
+                       [spans[i] for i in judging] if spans else (), judged, progress)  # fmt: skip
+    about = {
+        "title": f"{title_of(model)}, {words}", "edges": len(graph.edges), "judging": len(judging),
+        "mib": {"n_layers": model.config.n_layers, "n_heads": model.config.n_heads, "d_model": model.config.d_model,
+                "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
+    }  # fmt: skip
+    blocks = {"scores": total, "circuits": values}
+    made = {"scores": each("score", cells), "circuits": _contrasts(how, values)}
+    return InstrumentData(blocks, made, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing]))
+
+
+def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
+    """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description."""
+    opened = open_data(Prompts(suite=how.task), model)
+    contrast = how.contrast
+    if contrast == "auto":
+        contrast = "corrupt" if any(p.corrupt is not None for p in opened.aligned.prompts) else "clue"
+    found = choose_pairs(make_pairs(opened.aligned, opened.tokenizer, contrast), how.pairs)
+    answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
+    full = [answers.get(p.id) for p in found.pairs]
+    spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
+    words = f"{len(found.pairs)} pairs of {opened.suite.name} by {contrast}{found.left_out}"
+    return found, spans, f"{words}, {how.method}, metric {how.metric}"
+
+
+def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
+    """unit (the pair's id and a hash of its tokens) and cluster of every pair."""
+    names = [f"{p.id}:{hashlib.sha1(repr((p.clean, p.corrupt)).encode()).hexdigest()[:10]}" for p in pairs]
+    return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
+
+
+def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
+    """A row per edge: name, sender and reader, layers, the part that reads, the stream that the sender writes to."""
+    residual = model.config.residual
+    rows = []
+    for (i, j), name in zip(graph.edges, graph.names, strict=True):
+        u, v = graph.senders[i], graph.readers[j]
+        if isinstance(residual, Hyper):
+            stream = "all streams"
+        elif isinstance(residual, DualStream):
+            token = u.kind == "input" or (u.kind != "mlp" and residual.kind == "token_factor")
+            stream = "token" if token else "context"
+        else:
+            stream = "residual"
+        rows.append({"edge": name, "sender": u.name, "reader": v.name, "sender_layer": u.layer, "reader_layer": v.layer,
+                     "part": v.part, "stream": stream})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _circuits(
+    how: Circuits, model: Any, graph: Graph, chosen: np.ndarray, pairs: Sequence[PatchPair],
+    spans: Sequence[Sequence[int]], units: pd.DataFrame, progress: Progress,
+) -> Observations:  # fmt: skip
+    """m of the clean run, the corrupted run, the best edges by both rankings, and random edges."""
+    n, rng = len(graph.edges), np.random.default_rng(how.seed)
+    orders: list[tuple[str, int, np.ndarray, Ranking]] = [(ranking, 0, chosen, ranking) for ranking in RANKINGS]
+    orders += [("random", draw, rng.random(n), "score") for draw in range(how.draws)]
+    cells = [{"run": "clean"}, {"run": "corrupted"}] + [
+        {"run": "circuit", "ranking": ranking, "draw": draw, "share": k} for ranking, draw, *_ in orders for k in SHARES
+    ]
+    kept = [worth.top(scores, worth.size_of(k, n), by) for *_, scores, by in orders for k in SHARES]
+    tokens = max(256, MEMORY // (12 * model.config.d_model * len(graph.senders)))
+    made = list(batches_of(pairs, how.metric, tokens, spans, model.cfg.device))
+    values = worth.circuit_values(model, graph, made, how.metric, kept, progress)
+    blank = {"ranking": "", "draw": 0, "share": 1.0}
+    measure = Measure(name=how.metric, unit="nats", resolution=RESOLUTION)
+    frame = pd.DataFrame([{**blank, **cell} for cell in cells])
+    return Observations(measure=measure, cells=frame, units=units, total=values, size=1.0)
+
+
+def _contrasts(how: Circuits, values: Observations) -> list[Contrast]:
+    cells, made = values.cells, []
+    for ranking in RANKINGS:
+        for k in SHARES:
+            own = values.cell(run="circuit", ranking=ranking, share=k)
+            drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
+            labels = {"ranking": ranking, "share": k}
+            made.append(Contrast(quantity="m", weights={own: 1.0}, labels=labels, null=None))
+            fixed = "a circuit of all edges is the model" if k == 1 else ""
+            weights = {own: 1.0} | dict.fromkeys(drawn.tolist(), -1.0 / len(drawn))
+            made.append(Contrast(quantity="above", weights=weights, labels=labels, fixed=fixed))
+    whole = {"ranking": "whole model", "share": 1.0}
+    made.append(Contrast(quantity="m", weights={0: 1.0}, labels=whole, null=None))
+    made.append(Contrast(quantity="effect", weights={0: 1.0, 1: -1.0}, labels=whole))
+    return made
+
+
+def tables(how: Circuits, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """edges: one row each; faithfulness: one row per ranking and share of edges; summary: CPR, CMD, edges for .9."""
+    values, title = seen.blocks["circuits"], seen.about["title"]
+    whole = estimates["circuits"].where(ranking="whole model").frame.set_index("quantity")
+    effect = whole.loc["effect"]
+    flat = "" if effect["low"] > 0 or effect["high"] < 0 else FLAT
+    m = whole.loc["m"]
+    able = f"clean {m['value']:+.2f} ({m['low']:.2f} … {m['high']:.2f}) nats" if m["low"] == m["low"] else ""
+    title = f"{title}; {able}" if able else title
+    curve = _faithfulness(seen, values, estimates["circuits"], flat, title)
+    return {
+        "edges": _edges(how, seen, estimates["scores"], curve.frame, title),
+        "faithfulness": curve,
+        "summary": _summary(values, effect, estimates["circuits"], flat, title),
+    }
+
+
+def _edges(how: Circuits, seen: InstrumentData, found: Estimates, curve: pd.DataFrame, title: str) -> Table:
+    frame, missing = found.wide(list(seen.blocks["scores"].cells))
+    chosen, n = seen.extra[0].astype(float), len(frame)
+    frame["chosen_by"] = chosen
+    frame["in_circuit"] = worth.top(chosen, worth.size_of(how.keep, n), "size")
+    entering = [worth.top(chosen, worth.size_of(k, n), "size") for k in SHARES]
+    frame["enters"] = np.array(SHARES)[np.argmax(entering, 0)]
+    kept = curve[curve["ranking"] == "size"].set_index("share")["f"]
+    frame["f"] = frame["enters"].map(kept)
+    missing |= {(i, "f"): FLAT for i in np.flatnonzero(frame["f"].isna())}
+    return Table(frame, EDGES, missing, title, by="score", most=20)
+
+
+def _faithfulness(
+    seen: InstrumentData, values: Observations, found: Estimates, flat: str, title: str
+) -> Table:  # fmt: skip
+    frame, missing = found.where(ranking=set(RANKINGS)).wide(["ranking", "share"], describe=("low", "high"))
+    chosen, scores, clusters = seen.extra
+    within, n = read_clusters(clusters.to_list(), len(clusters)), len(chosen)
+    cells = values.cells
+    rows: list[dict[str, float]] = []
+    for i, (ranking, k) in enumerate(zip(frame["ranking"], frame["share"], strict=True)):
+        size = worth.size_of(k, n)
+        same, low, high = worth.stability(scores, within, size, ranking)
+        row = {"edges": size, "stability": same, "stability_low": low, "stability_high": high,
+               "chance": worth.chance(size, n)}  # fmt: skip
+        own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
+        drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
+        for name, at in (("f", own), ("random", drawn)):
+            numbers, why = _interval(values, at, worth.first, flat)
+            row |= {f"{name}{end}": numbers[of] for end, of in ENDS.items()}
+            missing |= {(i, f"{name}{end}"): why[of] for end, of in ENDS.items() if of in why}
+        rows.append(row)
+    frame = pd.concat([frame, pd.DataFrame(rows)], axis=1)
+    title = f"{title}: edges chosen on one half of the pairs, judged on the other {len(values.units)}"
+    return Table(frame[[c.name for c in FAITHFULNESS]], FAITHFULNESS, missing, title)
+
+
+ENDS = {"": "value", "_low": "low", "_high": "high"}
+
+
+def _interval(
+    values: Observations, cells: np.ndarray, statistic: Any, flat: str
+) -> tuple[dict[str, float], dict[str, str]]:
+    if flat:
+        return dict.fromkeys(ENDS.values(), np.nan), dict.fromkeys(ENDS.values(), flat)
+    return bootstrap(values, [0, 1, *map(int, cells)], statistic)
+
+
+def _summary(values: Observations, effect: pd.Series, found: Estimates, flat: str, title: str) -> Table:
+    m = found.where(ranking="whole model", quantity="m").frame.iloc[0]
+    rows: list[dict[str, Any]] = []
+    missing: Reasons = {}
+    cells = values.cells
+    for name, one, unit in (("metric of the clean run", m, "nats"), ("effect: clean − corrupted", effect, "nats")):
+        numbers = {f"value{end}": one[of] for end, of in ENDS.items()}
+        missing |= {(len(rows), c): "one number" for c in numbers if np.isnan(numbers[c])}
+        others = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
+        missing |= {(len(rows), c): "not of a circuit" for c in others}
+        rows.append({"measure": name, "unit": unit, **numbers, **dict.fromkeys(others, np.nan)})
+    drawn = np.flatnonzero(cells["ranking"] == "random")
+    for name, ranking, statistic, unit in SUMMARY:
+        own = np.flatnonzero(cells["ranking"] == ranking)
+        row: dict[str, Any] = {"measure": name, "unit": unit}
+        for column, at, g in (("value", own, statistic), ("random", drawn, statistic),
+                              ("difference", np.r_[own, drawn], _over_random(statistic))):  # fmt: skip
+            numbers, why = _interval(values, at, g, flat)
+            if name == SHARE_FOR_WHOLE and column == "difference":
+                numbers, why = (dict.fromkeys(ENDS.values(), one) for one in (np.nan, "compare the intervals"))
+            elif name == SHARE_FOR_WHOLE:
+                numbers = {of: 10**x for of, x in numbers.items() if of in ENDS.values()}
+            row |= {f"{column}{end}": numbers[of] for end, of in ENDS.items()}
+            missing |= {(len(rows), f"{column}{end}"): why[of] for end, of in ENDS.items() if of in why}
+        rows.append(row)
+    return Table(pd.DataFrame(rows), SUMMARY_COLUMNS, missing, title)
+
+
+def _over_random(statistic: Any) -> Any:
+    """The statistic of the first sequence of circuits minus that of the others."""
+    n = len(SHARES)
+
+    def g(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+        own, others = (statistic(np.concatenate([total[:2], total[2:][at]]), np.concatenate([size[:2], size[2:][at]]),
+                                 axis) for at in (slice(0, n), slice(n, None)))  # fmt: skip
+        return np.asarray(own - others)
+
+    return g
+
+
+SHARE_FOR_WHOLE = f"smallest circuit with f = {worth.WHOLE:g}"
+SUMMARY = (
+    ("CPR: area under f", "score", worth.cpr, "share of the effect"),
+    ("CMD: area of |1 − f|", "size", worth.cmd, "share of the effect"),
+    (SHARE_FOR_WHOLE, "size", worth.whole_at, "share of edges"),
+)
+
+
+def relate(whole: Result) -> dict[str, Table]:
+    """agreement: the Jaccard index of the best edges of every two runs, for each share of edges."""
+    table = whole.tables.get("edges") or whole.table()
+    frame = table.frame
+    runs = ["run", "step"] if "step" in frame else ["run"]
+    scores = {
+        " @ ".join(map(str, label if isinstance(label, tuple) else (label,))): one.set_index("edge")["chosen_by"]
+        for label, one in frame.groupby(runs, sort=False)
+    }
+    rows = []
+    for i, a in enumerate(scores):
+        for b in list(scores)[i + 1 :]:
+            shared = scores[a].index.intersection(scores[b].index)
+            x, y = (scores[name].loc[shared].to_numpy() for name in (a, b))
+            for k in SHARES[:-1]:
+                n = worth.size_of(k, len(shared))
+                same = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
+                rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": same,
+                             "chance": worth.chance(n, len(shared))})  # fmt: skip
+    if not rows:
+        return {}
+    return {"agreement": Table(pd.DataFrame(rows), AGREEMENT, {}, "Best edges that two runs share")}
+
+
+SHARE = key("share", "share k", "share of the edges that the circuit keeps", "share of edges", "g")
+RANKED = key("ranking", "ranked by", "score, for CPR; size of the score, for CMD")
+
+
+def _text(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=False)
+
+
+EDGES = (
+    key("edge", "edge", "sender -> reader; a2.h1: head 1 of layer 2, m3: FFN of layer 3, x3.mlp: mixing before it"),
+    _text("sender", "sender", "what writes"), _text("reader", "reader", "what reads"),
+    _text("sender_layer", "layer of the sender", "counted from 0; −1 for the input", "layer", "d"),
+    _text("reader_layer", "layer of the reader", "counted from 0; L for the logits", "layer", "d"),
+    key("part", "read as", "q, k, v: query, key, value; g: gate; mlp: FFN; mix: mixing of streams; logits"),
+    key("stream", "stream", "the stream that the sender writes to"),
+    *quantity("score", "score", "nats", "m(clean) − m(edge patched), or its approximation", sd="pairs"),
+    number("chosen_by", "score, choosing half", "nats", "mean score over the half that chooses the circuit",
+           "+.4f", False),
+    Column(name="in_circuit", title="in circuit", unit="yes or no",
+           doc="whether it is among the best --keep of edges"),
+    number("enters", "enters at k", "share of edges", "smallest circuit that holds the edge, by size", "g", False),
+    number("f", "f at k", "share of the effect", "what that circuit keeps of the effect", ".3f", False),
+    *counts("pairs of prompts", "independent pairs, or the fewest words of a kind"),
+)  # fmt: skip
+FAITHFULNESS = (
+    RANKED, SHARE, number("edges", "edges", "edges", "number of edges kept, rounded down", "d"),
+    *described("f", "f", "share of the effect", "(m(circuit) − m(corrupted)) / (m(clean) − m(corrupted))",
+               format=".3f"),
+    *described("random", "f of random circuits", "share of the effect", "mean f of random circuits of as many edges",
+               format=".3f"),
+    *described("m", "metric", "nats", "m of the circuit", format="+.3f", shown=False),
+    *quantity("above", "m − random", "nats", "m(circuit) − mean m of random circuits", format="+.3f", sd="pairs"),
+    *described("stability", "stability", "Jaccard index", "overlap of the best edges of two bootstraps of the pairs",
+               format=".2f"),
+    number("chance", "chance overlap", "Jaccard index", "overlap of two random sets of as many edges", ".3f", False),
+    *counts("pairs of prompts", "independent pairs, or the fewest words of a kind"),
+)  # fmt: skip
+SUMMARY_COLUMNS = (
+    key("measure", "measure", "what is summarised"), key("unit", "unit", "unit of the row"),
+    *described("value", "value", "units of the measure", "of the model, or of the best edges", format=".3f"),
+    *described("random", "random circuits", "units of the measure", "mean over random circuits", format=".3f"),
+    *described("difference", "difference", "units of the measure", "best edges − random circuits", format="+.3f"),
+)  # fmt: skip
+AGREEMENT = (
+    key("run", "run", "one run"), key("other", "other run", "another run"), SHARE,
+    number("edges", "edges", "edges", "number of edges of each", "d"),
+    number("jaccard", "Jaccard", "Jaccard index", "shared edges / edges of either, the largest by size", ".3f"),
+    number("chance", "chance", "Jaccard index", "of two random sets", ".3f"),
+)  # fmt: skip

@@ -1,0 +1,143 @@
+"""What a circuit is worth: how much of a model's ability its edges carry, when all others are patched.
+
+    f(k) = (m(C_k) − m(∅)) / (m(M) − m(∅))       CPR = ∫ f dk        CMD = ∫ |1 − f| dk        from k = .001 to 1
+
+C_k are the best share k of the edges, M is the clean run, ∅ the corrupted one. f is a ratio of means over pairs, and
+integrals are trapezoids between the shares `SHARES` (MIB, Mueller et al. 2025). CPR ranks edges by score, CMD by its
+size. Edges are chosen on one half of the pairs. The other half judges them, next to random circuits of as many edges.
+Edges that lie on no path from the input to the logits count, but are patched.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+
+from streamscope.instruments.stats.estimators import Clusters
+from streamscope.interventions.circuits import metrics
+from streamscope.interventions.circuits.graph import Graph
+from streamscope.interventions.circuits.metrics import Batch
+from streamscope.interventions.circuits.names import Metric
+from streamscope.interventions.circuits.run import run
+
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Shares k of the edges, those of MIB."""
+Ranking = Literal["score", "size", "random"]
+WHOLE = 0.9
+"""Share of the effect for which edges are counted."""
+
+
+def size_of(k: float, edges: int) -> int:
+    """Number of edges of a share, rounded down as in MIB."""
+    return int(k * edges)
+
+
+def top(scores: np.ndarray, n: int, ranking: Ranking = "score") -> np.ndarray:
+    """Which of the scores [edges] are the n largest; earlier edges first among equals."""
+    order = np.argsort(-(np.abs(scores) if ranking == "size" else scores), kind="stable")
+    kept = np.zeros(len(scores), bool)
+    kept[order[:n]] = True
+    return kept
+
+
+@torch.no_grad()
+def circuit_values(
+    model: Any, graph: Graph, made: Sequence[Batch], metric: Metric, circuits: Sequence[np.ndarray],
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> np.ndarray:  # fmt: skip
+    """m of the clean run, the corrupted run and every circuit [2 + circuits, pairs]; a circuit says which edges it
+    keeps."""
+    found = np.zeros((2 + len(circuits), sum(len(b.rows) for b in made)))
+    masks = [torch.tensor(graph.matrix(~graph.pruned(kept), fill=False)) for kept in circuits]
+    for batch in progress(made):
+        corrupt = run(model, graph, batch.corrupt)
+        clean = run(model, graph, batch.clean).logits(batch.at)
+        found[0, batch.rows] = metrics.value(metric, clean, batch, clean).cpu()
+        found[1, batch.rows] = metrics.value(metric, corrupt.logits(batch.at), batch, clean).cpu()
+        for i, (kept, mask) in enumerate(zip(circuits, masks, strict=True)):
+            if kept.all():
+                found[2 + i, batch.rows] = found[0, batch.rows]
+                continue
+            logits = run(model, graph, batch.clean, patched=mask.to(clean.device), other=corrupt.out).logits(batch.at)
+            found[2 + i, batch.rows] = metrics.value(metric, logits, batch, clean).cpu()
+    return found
+
+
+def faithfulness(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+    """f of cells [clean, corrupted, circuits …] from totals and sizes: [circuits …]."""
+    m = total.sum(axis) / size.sum(axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((m[2:] - m[1]) / (m[0] - m[1]))
+
+
+def first(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+    """f of the only circuit, or the mean of several."""
+    return np.asarray(faithfulness(total, size, axis).mean(0))
+
+
+def cpr(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+    """∫ f dk of circuits in the order of `SHARES`, for several sequences of them their mean."""
+    return np.asarray(np.trapezoid(_by_share(total, size, axis), SHARES, axis=1).mean(0))
+
+
+def cmd(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+    """∫ |1 − f| dk, as `cpr`."""
+    return np.asarray(np.trapezoid(np.abs(1 - _by_share(total, size, axis)), SHARES, axis=1).mean(0))
+
+
+def whole_at(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+    """log10 of the smallest k at which f reaches `WHOLE`, interpolated in log k; of several sequences the mean."""
+    f, x = _by_share(total, size, axis), np.log10(SHARES)
+    reached = f >= WHOLE
+    at = reached.argmax(1)
+    before = np.maximum(at - 1, 0)
+    low, high = (np.take_along_axis(f, i[:, None], 1)[:, 0] for i in (before, at))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(at > before, (WHOLE - low) / (high - low), 0.0)
+    return np.asarray((x[before] + part * (x[at] - x[before])).mean(0))
+
+
+def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:
+    f = faithfulness(total, size, axis)
+    return f.reshape(-1, len(SHARES), *f.shape[1:])
+
+
+def stability(
+    scores: np.ndarray, within: Clusters, n: int, ranking: Ranking, *, draws: int = 40, seed: int = 0
+) -> tuple[float, float, float]:
+    """Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean, 2.5 % and 97.5 % point."""
+    rng, sums = np.random.default_rng(seed), within.totals(scores.astype(float))[0]
+    weights = rng.multinomial(sums.shape[1], np.full(sums.shape[1], 1 / sums.shape[1]), size=2 * draws)
+    sets = [top(sums @ w, n, ranking) for w in weights]
+    found = [jaccard(a, b) for a, b in zip(sets[::2], sets[1::2], strict=True)]
+    return float(np.mean(found)), *(float(q) for q in np.quantile(found, (0.025, 0.975)))
+
+
+def jaccard(a: np.ndarray, b: np.ndarray) -> float:
+    """|A ∩ B| / |A ∪ B| of two sets; 1 for two empty ones."""
+    union = (a | b).sum()
+    return float((a & b).sum() / union) if union else 1.0
+
+
+def chance(n: int, edges: int) -> float:
+    """The Jaccard index of two random sets of n edges, from the mean size of their intersection."""
+    shared = n * n / edges
+    return shared / (2 * n - shared) if n else 1.0
+
+
+def auroc(scores: np.ndarray, true: np.ndarray) -> float:
+    """Share of pairs of a true and another edge in which the true one has the larger score; ties count half."""
+    n = int(true.sum())
+    return float((rankdata(scores)[true].sum() - n * (n + 1) / 2) / (n * (len(true) - n)))
+
+
+def auroc_as_mib(scores: np.ndarray, true: np.ndarray) -> float:
+    """Area under the ROC curve by MIB's ten sizes, false positive rates divided by the last one's."""
+    rates = []
+    for k in SHARES:
+        kept = top(scores, size_of(k, len(scores)), "size")
+        rates.append(((kept & ~true).sum() / (~true).sum(), (kept & true).sum() / true.sum()))
+    fpr, tpr = np.array([(0.0, 0.0), *rates]).T
+    return float(np.trapezoid(tpr, fpr / fpr[-1]))

@@ -1,0 +1,83 @@
+"""Draws a circuit: parts of a model by layer, and edges between them as wide as their scores."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from streamscope.instruments.figures import Circuit
+from streamscope.instruments.table import Table
+
+WIDEST_EDGE = 7.0
+NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp)(?P<head>\d*))?")
+
+
+def place_of(name: str, heads: int, last: int) -> tuple[float, float]:
+    """(x, y) of a part by its name: layers upwards, attention below its FFN, heads from left to right."""
+    name = name.partition("<")[0]
+    found = NODE.fullmatch(name)
+    if found is None:
+        return 0.0, -1.0 if name == "input" else 2.0 * last + 2
+    layer, head = int(found["layer"]), found["head"]
+    if found["kind"] == "x":
+        return -0.5 * heads - 0.5, 2.0 * layer + (0.6 if found["part"] == "mlp" else -0.4)
+    if found["kind"] == "m" or not head:
+        return 0.0, 2.0 * layer + (found["kind"] == "m")
+    return int(head) - (heads - 1) / 2, 2.0 * layer
+
+
+def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.Figure | None:
+    """The figure with its slider, or None for a table without edges."""
+    frame = table.frame[table.frame[figure.y].notna()]
+    frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]]
+    if not len(frame) or frame[[figure.sender, figure.reader]].duplicated().any():
+        return None
+    names = pd.concat([table.frame[figure.sender], table.frame[figure.reader].str.partition("<")[0]]).unique()
+    found = [m for m in map(NODE.fullmatch, names) if m is not None]
+    heads = 1 + max((int(m["head"]) for m in found if m["head"]), default=0)
+    last = max((int(m["layer"]) for m in found), default=0)
+    at = {name: place_of(name, heads, last) for name in names}
+    colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame[figure.color].unique()))}
+    column, largest = table.column(figure.y), float(frame[figure.y].abs().max()) or 1.0
+    drawn, seen = go.Figure(), set[str]()
+    for row in frame.to_dict("records"):
+        (x0, y0), (x1, y1) = at[row[figure.sender]], at[row[figure.reader].partition("<")[0]]
+        color, size = str(row[figure.color]), abs(row[figure.y]) / largest
+        # a bend, so that edges along one column do not hide each other
+        bend = 0.35 * np.sign(x1 - x0 or 1) * np.log1p(abs(y1 - y0) - 1 if abs(y1 - y0) > 1 else 0)
+        t = np.linspace(0, 1, 9)
+        x, y = x0 + (x1 - x0) * t + 4 * bend * t * (1 - t), y0 + (y1 - y0) * t
+        text = f"{row[figure.sender]} → {row[figure.reader]}: {column.text(row[figure.y])}"
+        drawn.add_scatter(
+            x=x, y=y, mode="lines", name=color, legendgroup=color, showlegend=color not in seen, text=[text] * len(t),
+            opacity=0.35 + 0.6 * size, hovertemplate="%{text}<extra></extra>",
+            line={"color": colors[color], "width": 0.6 + (WIDEST_EDGE - 0.6) * size,
+                  "dash": "solid" if row[figure.y] >= 0 else "dot"},
+        )  # fmt: skip
+        seen.add(color)
+    shown = [name for name in names if "kv" not in name]
+    drawn.add_scatter(
+        x=[at[n][0] for n in shown], y=[at[n][1] for n in shown], mode="markers+text", text=shown, showlegend=False,
+        textposition="middle right", textfont={"size": 8}, hoverinfo="skip",
+        marker={"size": 9, "color": "#999999", "symbol": ["circle" if n[0] == "a" else "square" for n in shown]},
+    )  # fmt: skip
+    axis = {"visible": False}
+    drawn.update_layout(
+        xaxis=axis, yaxis=axis, height=max(480, 60 * (last + 2)), legend={"title": table.column(figure.color).title},
+        sliders=_slider(figure, frame),
+    )  # fmt: skip
+    return drawn
+
+
+def _slider(figure: Circuit, frame: pd.DataFrame) -> list[dict]:
+    """A step for each share of edges: the edges that are in then, and f."""
+    if figure.step not in frame:
+        return []
+    steps = []
+    for k, some in frame.groupby(figure.step):
+        f = some[figure.value].iloc[0]
+        visible = [*(frame[figure.step] <= k), True]
+        label = f"{100 * float(k):g} %" + ("" if pd.isna(f) else f", f {f:.2f}")
+        steps.append({"method": "restyle", "args": [{"visible": visible}], "label": label})
+    return [{"active": len(steps) - 1, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}]
