@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -37,13 +38,10 @@ LONGEST = 48
 CLAIMS = ("claim", "quantity", "difference", "p_holm", "direction")
 
 
-class Shown(NamedTuple):
-    """A table that is printed: its title, its columns (by default all), and which of its rows or what is made of it."""
-
-    table: str
-    title: str
-    columns: tuple[str, ...] = ()
-    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
+@cache
+def printed_tables() -> dict[str, Any]:
+    """Module -> the tables that its command prints, as shown.toml declares them; its named lists under `lists`."""
+    return tomllib.loads(Path(__file__).with_name("shown.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,10 @@ class Comparison:
     """Runs, what was measured of them and the facts -> all tables."""
     settings: type | None = None
     """The options that say what is measured and how; refused with --tables."""
-    shown: Sequence[Shown] = ()
+    shown: Sequence[Mapping[str, Any]] = ()
+    """The tables that are printed, where shown.toml does not declare them."""
+    as_shown: Callable[[Tables], Tables] = lambda tables: tables
+    """What is printed of all tables in place of the tables themselves."""
     columns: Mapping[str, Sequence[Column]] = field(default_factory=dict)
     """Columns that an instrument describes, by the table that they stand in; all others are in columns.csv."""
     arms: Callable[[Sequence[Run]], Sequence[Run]] = lambda runs: runs
@@ -81,7 +82,7 @@ def of_quantities(
         quantities = tables["runs"]
         return {"runs": quantities, "arms": over_seeds(quantities), "claims": claims(quantities)}
 
-    shown = (Shown("arms", title), Shown("claims", "claims", CLAIMS))
+    shown = ({"table": "arms", "title": title}, {"table": "claims", "title": "claims", "columns": CLAIMS})
     return Comparison(module=module, measure=measured, judge=judged, shown=shown, arms=arms)
 
 
@@ -117,12 +118,16 @@ def name_of(paper: Comparison, table: str) -> str:
 def show(paper: Comparison, runs: Sequence[Run], tables: Tables) -> None:
     """How many runs, the tables that are shown, the counts of verdicts, and why runs have no value."""
     print(f"{len(runs)} runs, {dose(runs)}" if runs else "no runs")
-    for one in paper.shown:
-        if len(frame := tables.get(one.table, pd.DataFrame())) and len(frame := one.rows(frame)):
+    lists, made = printed_tables()["lists"], paper.as_shown(tables)
+    for one in paper.shown or printed_tables()[paper.module]:
+        frame = made.get(name := one["table"], pd.DataFrame())
+        if len(frame) and "where" in one:
+            frame = frame.query(one["where"], local_dict=lists)
+        if len(frame):
             if "direction" in frame:
                 frame = frame.assign(direction=frame["direction"].map(plain).str.slice(0, LONGEST))
-            names = [name for name in one.columns if name in frame]
-            table_of(frame, name_of(paper, one.table), one.title, names, paper.columns.get(one.table, ())).print()
+            names = [column for column in one.get("columns", ()) if column in frame]
+            table_of(frame, name_of(paper, name), one["title"], names, paper.columns.get(name, ())).print()
     if len(claims := tables.get("claims", pd.DataFrame())):
         print(summary(claims))
     if len(lost := tables.get("runs", pd.DataFrame())) and len(lost := lost[lost["value"].isna()]):

@@ -12,11 +12,11 @@ from streamscope.interventions.streams.measure import COLUMNS as STREAMS
 from streamscope.models.config.presets import PRESETS
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.options import settings_of
-from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, stack
+from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import SHAPE, Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.comparison.seeds import means
 from streamscope.papers.dst import verdicts
-from streamscope.papers.dst.claims import CONTROL, FROZEN, PLACES, TABLE1, TABLE8
+from streamscope.papers.dst.claims import CONTROL, FROZEN, TABLE1, TABLE8
 from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells, with_doses
 from streamscope.papers.dst.measure import (
     INITIAL,
@@ -100,18 +100,6 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
 COMPARISON = Comparison(
     module="papers.dst", settings=Settings, measure=measure, judge=judged, arms=in_arms,
     draw=lambda runs, tables: streams(tables, Style("page")),
-    shown=(
-        Shown(
-            "streams", "loss without a stream (Table 4), 95 % over documents",
-            ("preset", "seed", "definition", "where", "baseline", "loss", "percent"),
-            lambda rows: rows[rows["where"].isin(PLACES)],
-        ),
-        Shown(
-            "amplification", "loss by α (Table 5), 95 % over documents",
-            ("preset", "seed", "alpha", "loss", "percent", "entropy", "unchanged"),
-        ),
-        Shown("claims", "claims of the paper", ("claim", "quantity", "difference", "runs", "direction")),
-    ),
     columns={
         "streams": short_columns(STREAMS, "delta"), "amplification": short_columns(CURVE, "delta"), "heads": HEADS,
         "areas": short_columns(AREAS, "area"),

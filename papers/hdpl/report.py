@@ -15,7 +15,7 @@ from streamscope.papers.comparison.curves import curves, gaps
 from streamscope.papers.comparison.curves import judged as judged_curves
 from streamscope.papers.comparison.losses import Below, Printed, against, bundled, losses, order
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.comparison.report import Comparison, Shown, Tables
+from streamscope.papers.comparison.report import Comparison, Tables
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
 
@@ -96,20 +96,4 @@ def as_theirs(runs: Sequence[Run]) -> bool:
     return all(from_dict(ModelConfig, run.config["model"]).init == preset(run.preset).init for run in runs)
 
 
-COMPARISON = Comparison(
-    module="papers.hdpl", measure=measure, judge=judged, arms=in_arms,
-    shown=(
-        Shown(
-            "comparison", "validation loss, difference to llama by seed",
-            ("preset", "parameters", "n", "loss", "difference", "all_seeds", "printed_difference"),
-        ),
-        Shown(
-            "order", "the paper's order: higher − lower loss", ("claim", "by_seed", "difference", "direction")
-        ),
-        Shown(
-            "curve-claims", "the paper's words on curves, positive as claimed",
-            ("claim", "quantity", "at", "difference", "p_holm", "direction"),
-        ),
-        Shown("kl", "the penalty at the end of training"),
-    ),
-)  # fmt: skip
+COMPARISON = Comparison(module="papers.hdpl", measure=measure, judge=judged, arms=in_arms)

@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
 from streamscope.models.training.config import Training
 from streamscope.papers.comparison.losses import against, bundled, losses, order
-from streamscope.papers.comparison.report import Comparison, Shown, Tables
+from streamscope.papers.comparison.report import Comparison, Tables
 from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
 from streamscope.papers.comparison.seeds import over_seeds
 from streamscope.papers.figures.krom import runs as all_runs
@@ -150,23 +150,5 @@ def arms(mixing: pd.DataFrame) -> pd.DataFrame:
 
 
 COMPARISON = Comparison(
-    module="papers.krom", measure=measure, judge=judged, draw=lambda runs, tables: all_runs(tables, Style("page")),
-    shown=(
-        Shown(
-            "comparison", f"validation loss, difference to {CONTROL} by seed",
-            ("preset", "n", "loss", "difference", "all_seeds", "printed", "printed_difference"),
-        ),
-        Shown(
-            "order", "the blog's order: higher − lower loss as claimed",
-            ("claim", "by_seed", "difference", "p_holm", "direction"),
-        ),
-        Shown(
-            "arms", "mixing at the end, means over seeds and factors that can act",
-            (*ARM[:-1], "n", "start", "swap_without_gradient", "swap", "by_loss", "n_mix", "n_decay", "n_still"),
-        ),
-        Shown(
-            "signs", "modules whose α_res has one sign in all seeds, and how many chance gives",
-            (*ARM[:-1], "n", "modules", "positive", "consistent", "share", "coins", "dealt", "p"),
-        ),
-    ),
-)  # fmt: skip
+    module="papers.krom", measure=measure, judge=judged, draw=lambda runs, tables: all_runs(tables, Style("page"))
+)

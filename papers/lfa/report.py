@@ -3,15 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import (
-    CLAIMS,
     Comparison,
-    Shown,
     Tables,
     each_model,
     measured_once,
@@ -30,17 +26,6 @@ from streamscope.papers.lfa.runs import CONTROL, Arms, in_arms, open_runs, sourc
 TABLES = ("runs", "heads", "rules", "suppression", "controls", "suppress")
 LATER = ("suppress",)
 """Those of them that comparisons of before have not."""
-MAIN = (
-    "parameters", "loss", "pds.max", "pds.max.L5", "pds.mean", "pds.over", "pds.over.late", "pds.over.reference", "sps",
-    "coreference.keys.top1", "coreference.keys.minus_recency", "coreference.keys.best", "coreference.keys.over30",
-    "coreference.keys.best_layer", "attention.best", "attention.tenth",
-    "stability.keys.jaccard.coreference", "stability.keys.over_total.coreference", "stability.keys.jaccard.competing",
-    "coreference.candidates.top1", "coreference.candidates.minus_recency", "coreference.candidates.best",
-    "coreference.candidates.over30", "stability.candidates.jaccard.coreference",
-    "stability.candidates.over_total.coreference", "stability.candidates.jaccard.competing",
-    "induction.max",
-)  # fmt: skip
-"""Quantities of the first table and of the comparison; the parquet files have all."""
 
 
 def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
@@ -88,18 +73,4 @@ def draw(runs: Sequence[Run], tables: Tables) -> Any:
     return canvas
 
 
-def _main(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["quantity"].isin(MAIN) & (rows.get("n", 1) > 0)]
-
-
-COMPARISON = Comparison(
-    module="papers.lfa", settings=Settings, measure=measure, judge=judged, arms=in_arms, draw=draw,
-    shown=(
-        Shown("architectures", "mean over seeds", ("quantity", "preset", "mean", "sd", "printed", "n"), _main),
-        Shown(
-            "comparisons", "against std-t over seeds", ("quantity", "preset", "control", "difference", "p", "p_holm"),
-            _main,
-        ),
-        Shown("claims", "claims of the paper, intervals over seeds", (*CLAIMS, "size")),
-    ),
-)  # fmt: skip
+COMPARISON = Comparison(module="papers.lfa", settings=Settings, measure=measure, judge=judged, arms=in_arms, draw=draw)

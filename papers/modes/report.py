@@ -6,7 +6,7 @@ from typing import Any
 from streamscope.cli.provenance import pick_device
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.printed import Bound, Order, Ratio, claims_to_judge
-from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, stack
+from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.pls import modes
 from streamscope.papers.figures.style import Style
@@ -52,13 +52,9 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
 
 
 COMPARISON = Comparison(
-    module="papers.modes", settings=Settings, measure=measure, judge=judged,
+    module="papers.modes",
+    settings=Settings,
+    measure=measure,
+    judge=judged,
     draw=lambda runs, tables: modes(tables, Style("page")),
-    shown=(
-        Shown("presets", "modes, means over seeds", ("quantity", "preset", "mean", "printed", "n")),
-        Shown(
-            "claims", "claims of the paper, intervals over seeds",
-            ("claim", "quantity", "printed", "difference", "direction"),
-        ),
-    ),
-)  # fmt: skip
+)

@@ -14,7 +14,7 @@ from streamscope.interventions.steer_heads.measure import LEVERAGE, MIXED
 from streamscope.interventions.steer_heads.measure import columns_of as levels_of
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.options import settings_of
-from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, stack
+from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.pls import runs as all_runs
 from streamscope.papers.figures.style import Style
@@ -22,7 +22,7 @@ from streamscope.papers.pls.competence import competence, of_effects, unable, un
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.measure import measure_run
 from streamscope.papers.pls.options import Options, Settings
-from streamscope.papers.pls.runs import CONTROL, RUN, open_runs
+from streamscope.papers.pls.runs import CONTROL, open_runs
 from streamscope.papers.pls.verdicts import claims, comparisons, pairs, presets, with_derived
 from streamscope.probes.head_groups.measure import COLUMNS as ROLES
 
@@ -65,17 +65,6 @@ def _of_measures(columns: Sequence[Column], unit: str, several: str) -> list[Col
 COMPARISON = Comparison(
     module="papers.pls", settings=Settings, measure=measure, judge=judged,
     draw=lambda runs, tables: all_runs(tables, Style("page")),
-    shown=(
-        Shown(
-            "comparisons", f"{RUN} over {CONTROL}, pairs of training seeds",
-            ("quantity", "kind", "value", "p", "p_holm", "n", "paper"),
-            lambda rows: rows[rows["family"].isin(["effect", "spread"]) & ~rows["quantity"].str.contains("_odds")],
-        ),
-        Shown(
-            "claims", "claims of the paper, intervals over pairs of seeds",
-            ("heads", "claim", "quantity", "printed", "unit", "difference", "direction"),
-        ),
-    ),
     columns={
         "roles": short_columns(ROLES, "held_out"), "leverage": LEVERAGE, "ratios": RATIOS, "diagonality": MATRIX,
         "effects": _of_measures(

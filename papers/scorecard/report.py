@@ -14,7 +14,7 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.options import settings_of
-from streamscope.papers.comparison.report import Comparison, Shown, Tables, each_model, measured_once, stack
+from streamscope.papers.comparison.report import Comparison, Tables, each_model, measured_once, stack
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides
 from streamscope.papers.comparison.seeds import NAN, NUMBERS, Rows, means, paired
 from streamscope.papers.figures.scorecard import runs as all_runs
@@ -164,21 +164,16 @@ def in_arms(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, variant=variant(run)) for run in runs]
 
 
-def wide(arms: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, an arm per column."""
-    rows = arms.pivot_table(index="quantity", columns="arm", values="mean", sort=False, dropna=False)
-    return rows.map(lambda x: f"{x:.4g}" if x == x else "–").reset_index()
+def wide(tables: Tables) -> Tables:
+    """What is printed: means over seeds, an arm per column; the spread between arms where it has a p."""
+    rows = tables["arms"].pivot_table(index="quantity", columns="arm", values="mean", sort=False, dropna=False)
+    means = rows.map(lambda x: f"{x:.4g}" if x == x else "–").reset_index()
+    between = tables["between"]
+    return {"arms": means, "between": between if between["p"].notna().any() else between[:0]}
 
 
 COMPARISON = Comparison(
     module="papers.scorecard", settings=Settings, measure=measure, arms=in_arms,
     judge=lambda runs, tables, facts: judged(tables["runs"], facts["control"], facts["settings"]["seed"]),
-    draw=lambda runs, tables: all_runs(tables, Style("page")),
-    shown=(
-        Shown("arms", "scorecard, means over seeds", rows=wide),
-        Shown(
-            "between", "between arms", ("quantity", "runs", "arms", "eta2", "p", "p_holm"),
-            lambda rows: rows if rows["p"].notna().any() else rows[:0],
-        ),
-    ),
+    draw=lambda runs, tables: all_runs(tables, Style("page")), as_shown=wide,
 )  # fmt: skip
