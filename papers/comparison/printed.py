@@ -7,41 +7,18 @@ such as 0 are ours; what a paper prints stands in its ledger alone.
 
 import csv
 import re
+import tomllib
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from streamscope.papers.claims.ledger import HERE, Row, keys, read
 
-SMALLEST = {
-    "nats/token": 0.01,
-    "nats": 0.05,
-    "nats, log-odds": 0.05,
-    "attention": 0.01,
-    "share of cases": 0.05,
-    "share of heads": 0.05,
-    "share of tokens": 0.01,
-    "share of variance": 0.01,
-    "share of clusters": 0.05,
-    "share": 0.01,
-    "probability": 0.005,
-    "heads": 0.5,
-    "layer": 0.5,
-    "layers": 0.5,
-    "pooled sd": 0.2,
-    "sd of differences": 0.2,
-    "share of the loss": 0.01,
-    "share of the direct effect": 0.1,
-    "Spearman's ρ": 0.1,
-    "|Spearman's ρ|": 0.1,
-    "cosine": 0.01,
-    "ARI": 0.02,
-    "AMI": 0.02,
-}
-"""Unit -> the smallest effect of interest in it, ours: a difference within ± it is called negligible, however sure its
-sign. A claim with another has its own."""
+SMALLEST: dict[str, float] = tomllib.loads(Path(__file__).with_name("smallest.toml").read_text(encoding="utf-8"))
+"""Unit -> the smallest effect of interest in it. A claim with another has its own."""
 
 
 class Printed(NamedTuple):
@@ -164,7 +141,7 @@ def claims_to_judge(paper: str) -> tuple[Order | Bound | Ratio, ...]:
             found.append(Ratio(quantity, numbers(paper)[claim, quantity].text, where))
         elif " > " in claim:
             more, less = claim.split(" > ")
-            found.append(Order(quantity, more, less, where, least))
+            found.append(Order(quantity, more, less, where, least, line["quote"], line["task"]))
         else:
             preset, side, text = claim.rsplit(" ", 2)
             found.append(Bound(quantity, preset, side, text, where, least))

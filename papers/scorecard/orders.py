@@ -7,50 +7,12 @@ over their seeds.
 
 import pandas as pd
 
-from streamscope.papers.comparison.printed import Order
+from streamscope.papers.comparison.printed import Order, claims_to_judge
 from streamscope.papers.comparison.seeds import estimate, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, order_row, with_verdicts
 
-GATED = "attention.gate=gate"
-
-
-COMPENSATE, SPECIALIZED, LOSS, CASES = 0.1, 0.05, 0.001, 0.05
-"""LOSS is of one head, which is worth some hundredths of a nat at most: .01, as of whole models, would be all of it."""
-ORDERS = (
-    Order(
-        "specialization", "dst-ind", "dst-dense", "DST §5.4", SPECIALIZED,
-        "modest architectural constraints can encourage specialized computational patterns",
-    ),
-    Order(
-        "top1.keys", "dst-ind", "dst-dense", "DST §4.5, Fig. 5", CASES,
-        "Independent-Dense shows stronger differentiation between heads", "copying",
-    ),
-    Order(
-        "hydra", "dst-dense", "dst-ind", "DST §4.5, §6.2", COMPENSATE,
-        "distributed computation provides robustness through redundancy", "capitalization",
-    ),
-    Order(
-        "hydra", "dst-kron", "dst-ind", "DST §4.3, §5.1", COMPENSATE,
-        "The learned routing weights allow complementary heads to compensate", "capitalization",
-    ),
-    Order(
-        "specialization", "pls", "c2", "PLS §6.1", SPECIALIZED,
-        "creates conditions where specialization emerges naturally",
-    ),
-    Order(
-        "specialization", f"dst-kron+{GATED}", "dst-kron", "PLS §3.4", SPECIALIZED,
-        "regularizes attention toward discrete, interpretable patterns",
-    ),
-    Order(
-        "heads.mean", "pls", "c2", "PLS §6.2", LOSS,
-        "the control model's entangled routing may provide robustness through redundancy",
-    ),
-    Order(
-        "hydra", "c2", "pls", "PLS §4.2", COMPENSATE,
-        "This deferred computation pattern enables the Hydra effect",
-        "capitalization",
-    ),
-)  # fmt: skip
+ORDERS = tuple(claim for claim in claims_to_judge("scorecard") if isinstance(claim, Order))
+"""One head is worth some hundredths of a nat at most, so its smallest effect of interest is that of no whole model."""
 
 
 def judged(quantities: pd.DataFrame) -> pd.DataFrame:

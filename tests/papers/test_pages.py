@@ -248,7 +248,7 @@ def test_three_digits() -> None:
 
 
 def test_verdicts_have_one_word_each() -> None:
-    assert {word for _, word in CODES} == set(MEANINGS) and all(word_of(word) == word for word in MEANINGS)
+    assert set(CODES.values()) == set(MEANINGS) and all(word_of(word) == word for word in MEANINGS)
     assert plain("holds: the same at n=3 seeds") == "reproduced: the same at n=3 seeds"
     assert plain("not resolved at n=3 seeds, corrected") == "inconclusive: at n=3 seeds, corrected"
     assert plain("opposite") == "contradicted" and word_of("perhaps") is None
