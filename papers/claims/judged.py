@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -251,7 +252,15 @@ class Tables:
             raise InputError(f"--results {results} is not there; the result tables are in the clone, under results/")
         self.results = results
         self._frames: dict[str, pd.DataFrame] = {}
+        self._cells = cache(lambda file, column: self._frames[file][column].tolist())
+        self._about = cache(lambda file: read_about(results / file).get("about", {}))
+        self._runs = cache(self._trained_runs)
         self._made: dict[tuple[str, str], dict[str, str]] = {}
+
+    def _trained_runs(self, file: str) -> list[TrainedRun]:
+        """The runs behind a table, by the file in its folder; none without that file."""
+        path = (self.results / file).with_name(TRAINED)
+        return read_json(path, TrainedRuns)["runs"] if path.is_file() else []
 
     def frame(self, file: str, where: str) -> pd.DataFrame:
         """A table by its path in the folder."""
@@ -269,9 +278,11 @@ class Tables:
         for name in (*(column for column, _ in found.pairs), found.value):
             if name not in frame:
                 raise InputError(f"{where}: result: {found.file} has no column {name!r}; it has {', '.join(frame)}")
+        kept = list(range(len(frame)))
         for column, text in found.pairs:
-            frame = frame[[_is(cell, text) for cell in frame[column]]]
-        return frame
+            cells = self._cells(found.file, column)
+            kept = [i for i in kept if _is(cells[i], text)]
+        return frame.iloc[kept]
 
     def row(self, found: Key, where: str) -> dict[str, Any]:
         """The one row that a key selects."""
@@ -289,10 +300,8 @@ class Tables:
         they are among them.
         """
         if (file, run) not in self._made:
-            path = self.results / file
-            about = read_about(path).get("about", {})
-            trained = path.parent / TRAINED
-            runs = read_json(trained, TrainedRuns)["runs"] if trained.is_file() else []
+            about = self._about(file)
+            runs = self._runs(file)
             own = [run] if run else list(about.get("run", []))
             runs = [one for one in runs if {one.get("folder"), one.get("preset")} & set(own)] or runs
             seen = sorted({_tokens(one) for one in runs})
@@ -306,8 +315,7 @@ class Tables:
 
     def trained(self, file: str) -> bool:
         """Whether a table is of trained models; else its numbers are counted or computed."""
-        path = self.results / file
-        return (path.parent / TRAINED).is_file() or read_about(path).get("about", {}).get("run", "none") != "none"
+        return bool(self._runs(file)) or self._about(file).get("run", "none") != "none"
 
     def cannot(self, file: str, one: Mapping[str, Any], instrument: str) -> str:
         """Why the models of a row lack what its number is about; "" where they have it, and where nothing is needed.
@@ -328,10 +336,8 @@ class Tables:
 
     def _model(self, file: str, one: Mapping[str, Any]) -> str:
         """The one model of a row: the run that it names, that of its preset, or the only one of its table."""
-        path = self.results / file
-        own = {one["run"]} if "run" in one else set(read_about(path).get("about", {}).get("run", []))
-        if "preset" in one and (path.parent / TRAINED).is_file():
-            runs = read_json(path.parent / TRAINED, TrainedRuns)["runs"]
+        own = {one["run"]} if "run" in one else set(self._about(file).get("run", []))
+        if "preset" in one and (runs := self._runs(file)):
             own = {run.get("folder", "") for run in runs if run.get("preset") == one["preset"]}
         return str(own.pop()) if len(own) == 1 else ""
 
