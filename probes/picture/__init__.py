@@ -7,7 +7,9 @@
 
 Weights are A_h[q, k] of `hook_pattern`, shares of attention: the row of a query sums to 1 over the keys k ≤ q. Without
 --heads, or with --query, each row of the picture is a head, and all attend from one token: --query, else the prompt's
-own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. One prompt is one
+own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. Attention to BOS,
+which takes most of it in many heads, does not set the scale of colours: it is as dark as the largest other weight, or
+"≥" on the bar. One prompt is one
 observation without an interval; `probes.heads` and `probes.coreference` give intervals.
 """
 
@@ -42,9 +44,9 @@ class Picture(Instrument):
     """The token that attends: a word of the text, or a position (0 is BOS)."""
 
     figures: ClassVar = (
-        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label",
+        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label", apart=0,
                 title="Attention of every head from one token"),
-        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key",
+        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key", apart=0,
                 names="label", row_names="query_label", title="Attention of each token (row) to the tokens before it"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_picture.py::test_every_head_from_the_last_token"

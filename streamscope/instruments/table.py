@@ -82,8 +82,8 @@ class Column:
         if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
             value = int(value)  # pandas makes floats of counts where one is missing
         if low is None or np.isnan(low):
-            return value if isinstance(value, str) else format(value, self.format)
-        spec = finer(self.format, float(high) - float(low))
+            return value if isinstance(value, str) else format(value, unsigned_zero(self.format))
+        spec = unsigned_zero(finer(self.format, float(high) - float(low)))
         return f"{value:{spec}} ({low:{spec}} … {high:{spec}})"
 
 
@@ -109,6 +109,17 @@ def finer(spec: str, width: float) -> str:
         return spec
     needed = 1 - math.floor(math.log10(width))
     return spec if needed > FINEST else f"{sign}.{needed}f"
+
+
+def unsigned_zero(spec: str) -> str:
+    """The format of a number whose rounded zero has no minus: "+.4f" gives "+z.4f"."""
+    return (
+        f"{spec[:1]}z{spec[1:]}"
+        if spec[:1] == "+" and spec.endswith("f")
+        else f"z{spec}"
+        if spec.endswith("f")
+        else spec
+    )
 
 
 def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:

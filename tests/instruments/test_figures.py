@@ -101,6 +101,18 @@ def test_one_strong_head_does_not_wash_out_the_others() -> None:
     assert bar.ticktext[0].startswith("≤ -0.12") and not bar.ticktext[-1].startswith("≥")
 
 
+def test_attention_to_bos_does_not_wash_out_the_rest() -> None:
+    """The column that stands apart does not set the scale; its cells are at its end, which says so."""
+    values = np.random.default_rng(0).uniform(0.0, 0.05, (9, 5))
+    values[:, 0] = 1 - values[:, 1:].sum(1)
+    drawn = draw(HeadMap("v", apart=0), maps(values, "")).data[0]
+    assert drawn.zmax == values[:, 1:].max() and drawn.colorbar.ticktext[-1].startswith("≥ 0.0")
+    assert draw(HeadMap("v"), maps(values, "")).data[0].zmax == values.max()
+    assert draw(HeadMap("v", apart=0), maps(values[:, :1], "")).data[0].zmax == values[:, 0].max(), "BOS alone"
+    two = draw(HeadMap("v", each=("kind",), apart=0), maps(values, "", kind=np.full((9, 5), "a", object)))
+    assert two.data[0].zmax == values[:, 1:].max()
+
+
 def test_panels_stand_side_by_side_on_one_scale() -> None:
     """One map with both signs beside one of positive values alone: their colours mean the same."""
     values, kinds = np.array([[-0.5, 1.0], [0.2, 0.8]]), [["a", "a"], ["b", "b"]]

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -162,5 +163,7 @@ def test_a_narrow_interval_has_two_digits_of_its_width() -> None:
     assert value.text(-0.0123, -0.01236, -0.01224) == "-0.01230 (-0.01236 … -0.01224)"
     assert value.text(0.1, 0.05, 0.2) == "+0.1000 (+0.0500 … +0.2000)"
     assert value.text(0.0, 0.0, 0.0) == "+0.0000 (+0.0000 … +0.0000)"
-    assert value.text(1e-9, -1e-9, 1e-9) == "+0.0000 (-0.0000 … +0.0000)", "rounding"
+    assert value.text(1e-9, -1e-9, 1e-9) == "+0.0000 (+0.0000 … +0.0000)", "rounding"
+    assert value.text(-3e-5, -3e-5, -3e-5) == "+0.0000 (+0.0000 … +0.0000)" and value.text(-3e-5) == "+0.0000"
+    assert replace(value, format=",.2f").text(-0.001) == "0.00" and replace(value, format="d").text(-3) == "-3"
     assert value.text(np.float32(-0.00003), np.float32(-0.00006), np.float32(-0.00001)).startswith("-0.000030")

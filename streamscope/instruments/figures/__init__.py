@@ -52,6 +52,8 @@ class HeadMap(Figure):
     """Several runs are one map, and no panels of their own."""
     levels: tuple[tuple[float, str], ...] = ()
     """What the values stand for where they are levels, from the lowest: the bar of colours is a legend of them."""
+    apart: int | None = None
+    """The column of the map that does not set the scale of colours: 0 for BOS, which takes most attention."""
 
     @property
     def name(self) -> str:

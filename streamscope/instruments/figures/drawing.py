@@ -170,7 +170,9 @@ def _color(drawn: go.Figure, column: Column, levels: Sequence[tuple[float, str]]
         return
     values = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps])
     signed = column.format.startswith("+") and not levels
-    colors, low, high, beyond = scale(values, signed=signed, unit=column.unit)
+    rest = np.concatenate([np.delete(np.asarray(one.z, float), one.meta or [], 1).ravel() for one in maps])
+    colors, low, high, beyond = scale(rest if np.isfinite(rest).any() else values, signed=signed, unit=column.unit)
+    beyond |= bool(np.nanmax(values) > high)
     bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80)
     if levels:  # bands of equal height, one colour each
         at = [value for value, _ in levels]
@@ -347,6 +349,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
             y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
+            meta=[i for i, value in enumerate(grid.columns) if value == figure.apart],
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
