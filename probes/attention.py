@@ -24,6 +24,8 @@ from streamscope.models.hooks import Captures, Query
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
 RESOLUTION = 1e-6
 """Attention weights closer than this count as equal (rounding of a float32 softmax)."""
+SINK = 0.9
+"""A head whose mean attention to BOS is at least this is a BOS sink: it says little about the text."""
 TIE = 1e-5
 """Two candidates tie if their weights differ by less than this share of the larger one."""
 
@@ -128,6 +130,16 @@ def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False)
             name = query.aligned.prompts[i].id
             raise InputError(f"attention of L{list(patterns)[layer]}H{head} is not finite on prompt {name!r}")
         yield i, rows
+
+
+def sink_names(to_bos: np.ndarray) -> list[str]:
+    """The BOS sinks, such as L3H2, from the mean attention to BOS [L, H]."""
+    return [f"L{layer}H{h}" for layer, h in np.argwhere(to_bos >= SINK)]
+
+
+def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
+    """For a title: how many heads are BOS sinks; "" if none is."""
+    return f"; {len(sinks)} of {heads} heads are BOS sinks (at least {SINK:.0%} of attention to BOS)" if sinks else ""
 
 
 def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:

@@ -1,6 +1,6 @@
 """LFA's suppression protocol (§3.3, App. D, F): gated heads as cells, prompts and documents as units, four readings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
+from streamscope.probes.attention import sinks_sentence
 from streamscope.probes.pds import Pds
 
 KEYS = ("selection", "group", "draw", "gate", "part")
@@ -84,14 +85,17 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     """Cells: every selection with its controls under every gate, by part. Units: prompts, pairs of them, or
     documents."""
     prompts = data[Prompts]
-    ranking = Pds().measure(model, _to_rank(how, data)).table("heads")
+    ranked = Pds().measure(model, _to_rank(how, data))
+    ranking, names = ranked.table("heads"), ranked.about["sinks"]
     scores = pds_scores(ranking.frame)
-    protocol = design(scores, select(how, scores), how.gates, draws=how.draws, seed=how.seed)
+    sinks = {head for head in scores if head.label in names}
+    protocol = design(scores, select(how, scores), how.gates, draws=how.draws, seed=how.seed, sinks=sinks)
     measures = [m for m in dict.fromkeys(how.measures) if m != "loss"]
     observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
     ranked_on = how.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f}" for r in ranking.frame.nlargest(5, "pds").itertuples())
     title = f"{title_of(model)} on {prompts.title()}; heads ranked on {ranked_on}: {best}"
+    title += sinks_sentence(names, len(scores)) + (", which are no bottom heads" if names else "")
     seen = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for one in observed.values():
         add_measure(seen, protocol, one, model.config.n_layers, prompts.unit)
@@ -159,10 +163,11 @@ def heads_over(scores: Mapping[Head, float], threshold: float | Literal["own"]) 
 
 def design(
     scores: Mapping[Head, float], selections: Mapping[str, Sequence[Head]], gates: Sequence[float], *, draws: int = 39,
-    seed: int = 0,
+    seed: int = 0, sinks: Collection[Head] = (),
 ) -> Protocol:  # fmt: skip
     """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
 
+    `sinks` are heads that attend to BOS alone. Their PDS is 0 and they hardly act, so they are no bottom heads.
     Random sets (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D). Raises
     `InputError` for a k that leaves no controls.
     """
@@ -177,8 +182,9 @@ def design(
         return Cell(selection, group, draw, *at, index.get(at))
 
     cells, random = [], []
+    act = {head: pds for head, pds in scores.items() if head not in sinks}
     for name, heads in selections.items():
-        groups = {"selected": tuple(heads), "bottom": rank_heads(scores, len(heads), "bottom")}
+        groups = {"selected": tuple(heads), "bottom": rank_heads(act, len(heads), "bottom")}
         cells += [cell(name, group, some, gate) for group, some in groups.items() for gate in gates]
         for i, some in enumerate(random_sets(scores, heads, len(heads), draws, seed)):
             random.append(cell(name, "random", some, min(gates), i))

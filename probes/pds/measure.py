@@ -26,6 +26,8 @@ from streamscope.probes.attention import (
     choose,
     prompt_columns,
     role_query,
+    sink_names,
+    sinks_sentence,
     tidy,
     up_to_query,
 )
@@ -44,15 +46,17 @@ def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     return up_to_query(role_query(choose(aligned, [i for pair in require_pairs(aligned) for i in pair]), tokenizer))
 
 
-def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarray]:
-    """Attention [pairs, L, H] to the target if it stands first, and if it stands last."""
+def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Attention [pairs, L, H] to the target if it stands first, and if it stands last; and that to BOS, mean [L, H]."""
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
-    target = np.stack(
-        [attention_to(rows, aligned.positions[i]["target"]) for i, rows in attention_rows(captures, query)]
-    )
+    found = [
+        (attention_to(rows, aligned.positions[i]["target"]), rows[..., 0])
+        for i, rows in attention_rows(captures, query)
+    ]
+    target, bos = (np.stack(x) for x in zip(*found, strict=True))
     pairs = aligned.pairs()
-    return target[[i for i, _ in pairs]], target[[j for _, j in pairs]]
+    return target[[i for i, _ in pairs]], target[[j for _, j in pairs]], bos.mean(0)
 
 
 def pair_columns(query: RoleQuery) -> dict[str, list[Any]]:
@@ -65,7 +69,7 @@ def pair_columns(query: RoleQuery) -> dict[str, list[Any]]:
 def read(how: Pds, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
     assert isinstance(query, RoleQuery)
-    first, last = both_orders(captures, query)
+    first, last, _ = both_orders(captures, query)
     values = {"first": first, "last": last, "difference": last - first}
     return tidy(pair_columns(query), list(by_layer(captures, "hook_pattern")), values)
 
@@ -85,7 +89,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
         about["threshold"] = mean_plus_sd(other.table().frame)
     query = plan(how, opened.aligned, opened.tokenizer)
     captures = run(model, query)
-    first, last = both_orders(captures, query)
+    first, last, bos = both_orders(captures, query)
     columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))
     total = np.stack([first, last, np.abs(last - first)])  # [orders, pairs, L, H]
     cells = [
@@ -109,7 +113,8 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
             Contrast(quantity="moved", weights={at + 2: 1.0}, labels=labels, null=None),
             Contrast(quantity="difference", weights={at + 1: 1.0, at: -1.0}, labels=labels),
         ]
-    about["title"] = f"{title_of(model)} on {opened.title()}"
+    about["sinks"] = sink_names(bos)
+    about["title"] = f"{title_of(model)} on {opened.title()}{sinks_sentence(about['sinks'], bos.size)}"
     return InstrumentData({"heads": observed}, {"heads": contrasts}, about)
 
 

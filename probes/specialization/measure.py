@@ -17,7 +17,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
-from streamscope.probes.attention import PATTERN
+from streamscope.probes.attention import PATTERN, SINK, sink_names, sinks_sentence
 from streamscope.probes.heads.measure import by_layer
 from streamscope.probes.specialization import Specialization
 
@@ -58,6 +58,11 @@ class Sums:
             patterns, entropies = patterns - self.patterns[left_out], entropies - self.entropies[left_out]
         a = (patterns / n).to(torch.float64).flatten(2).flatten(0, 1)
         return _distances(a).numpy(), (entropies / n).numpy()
+
+    def to_bos(self) -> np.ndarray:
+        """Mean attention to BOS [L, H], over the queries after it."""
+        found: np.ndarray = (self.patterns.sum(0)[:, :, 1:, 0].double().mean(-1) / sum(self.counts)).numpy()
+        return found
 
 
 def hss(patterns: Any) -> float:
@@ -107,10 +112,10 @@ def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter)
     if opened.units()["cluster"].duplicated().any():
         samples = blocks_of_neighbours(samples, how.blocks)
     seen = seen_of(stream(model, how, samples, progress=progress), samples)
-    even = lgamma(how.length + 1) / how.length
+    even, n = lgamma(how.length + 1) / how.length, model.cfg.n_layers * model.cfg.n_heads
     seen.about["title"] = (
         f"{title_of(model)}: {len(samples)} samples of {how.length} tokens "
-        f"({opened.title()}); uniform attention has entropy {even:.4f}"
+        f"({opened.title()}); uniform attention has entropy {even:.4f}{sinks_sentence(seen.about['sinks'], n)}"
     )
     return seen
 
@@ -137,9 +142,11 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
     units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(used, names, strict=True)]})
     units["cluster"] = units["unit"]
     extra = {"samples": sum(sums.counts), "distances": every[0][0]}
-    seen = InstrumentData({}, {}, {"title": "specialization"}, extra=extra)
+    sinks = sink_names(sums.to_bos())
+    act = np.flatnonzero((sums.to_bos() < SINK).ravel()) if sinks else np.array([], int)
+    seen = InstrumentData({}, {}, {"title": "specialization", "sinks": sinks}, extra=extra)
     kinds: dict[str, tuple[str, ScopeValues]] = {
-        "hss": ("1 − cosine", _hss(every, n_layers, n_heads)),
+        "hss": ("1 − cosine", _hss(every, n_layers, n_heads, act)),
         "entropy": ("nats", _entropy(every, n_layers, n_heads)),
     }
     for name, (unit, found) in kinds.items():
@@ -164,8 +171,8 @@ ScopeValues = list[tuple[tuple[str, int, int], list[float]]]
 """(scope, layer, index), and its values with all blocks and without each."""
 
 
-def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
-    """L0, … (a layer), layers (their mean), all (every pair of heads)."""
+def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int, act: np.ndarray) -> ScopeValues:
+    """L0, … (a layer), layers (their mean), all (every pair of heads); and without sinks: every pair of `act`."""
     i, j = np.triu_indices(n_heads, 1)
     starts = np.arange(n_layers)[:, None] * n_heads
     within = [d[i + starts, j + starts] for d, _ in every]  # [L, pairs of a layer]
@@ -174,7 +181,11 @@ def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads:
     found: ScopeValues = [((f"L{layer}", layer, -1), [float(d[layer]) for d in alone]) for layer in range(n_layers)]
     found.append((("layers", -1, -1), [float(d.mean()) for d in alone]))
     pairs = [float(d[whole].mean()) if len(whole[0]) else float("nan") for d, _ in every]
-    return [*found, (("all", -1, -1), pairs)]
+    found.append((("all", -1, -1), pairs))
+    if len(act) > 1:
+        i, j = act[np.stack(np.triu_indices(len(act), 1))]
+        found.append((("without sinks", -1, -1), [float(d[i, j].mean()) for d, _ in every]))
+    return found
 
 
 def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
@@ -204,7 +215,8 @@ def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Es
 
 
 SCOPE = (
-    key("scope", "heads", "L0: a layer; layers: mean over layers; all: the whole model; L0H1: one head"),
+    key("scope", "heads", "L0: a layer; layers: mean over layers; all: the whole model; without sinks: all but the BOS "
+        "sinks; L0H1: one head"),
     number("layer", "layer", "layer", "counted from 0; −1 for several", "d", False),
     number("index", "index", "head", "number of the head in its layer; −1 for several", "d", False),
 )  # fmt: skip

@@ -35,6 +35,7 @@ from streamscope.interventions.suppress import Suppress, main
 from streamscope.interventions.suppress.measure import Protocol, add_measure, design, rank_heads, tables
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
+from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.pds import Pds
@@ -317,3 +318,25 @@ def test_unknown_measure_and_suite(net: Any, aligned: Aligned, tiny_run: Path) -
         observe_prompts(net, ["loudness"], [], aligned, net.tokenizer)
     with pytest.raises(InputError, match="nonsense"):
         ablate([str(tiny_run), "--heads", "--measures", "sps", "--suite", "nonsense"])
+
+
+def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
+    """A head that attends to BOS alone has the smallest PDS; it is named, and another one is the control."""
+    sink = Head(0, 0)
+
+    def to_bos(pattern: Any, hook: Any) -> Any:
+        pattern = pattern.clone()
+        pattern[:, sink.head] = 0.0
+        pattern[:, sink.head, :, 0] = 1.0
+        return pattern
+
+    with edit(net, {f"blocks.{sink.layer}.attn.hook_pattern": to_bos}):
+        found = Pds().measure(net, given_prompts(aligned, net))
+    assert found.about["sinks"] == [sink.label] and "1 of" in found.table().title
+    scores = pds_scores(found.table().frame)
+    bottom = {
+        with_sinks: {cell.heads for cell in design(scores, {"top1": rank_heads(scores, 1)}, GATES, draws=2,
+                                                   sinks=with_sinks).cells if cell.group == "bottom"}
+        for with_sinks in ((), (sink,))
+    }  # fmt: skip
+    assert bottom[()] == {(sink,)} and (sink,) not in bottom[(sink,)]

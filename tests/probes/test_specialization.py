@@ -15,6 +15,7 @@ from streamscope.instruments.observations import estimate_all
 from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.attention import sinks_sentence
 from streamscope.probes.specialization import Specialization, main, measure
 from streamscope.probes.specialization.measure import Sums, hss, seen_of, stream, tables
 
@@ -92,6 +93,19 @@ def test_hss_and_entropy_of_planted_heads() -> None:
     found, h = summed(shown(torch.eye(T), even)), sum(1 / (q + 1) for q in range(T))
     assert values(found, "HSS")["L0"] == pytest.approx(1 - (h / T) ** 0.5, rel=1e-6)
     assert values(found, "entropy")["L0"] == pytest.approx(lgamma(T + 1) / T / 2, rel=1e-6)
+
+
+def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
+    """Two heads attend to BOS alone: they pull HSS down, and the scope without sinks is that of the other two."""
+    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+    sink = torch.eye(T)[torch.zeros(T, dtype=torch.long)]
+    nearly = 0.95 * sink + 0.05 * torch.eye(T)
+    with_sinks = summed(shown(torch.eye(T), sink, even, nearly))
+    others = values(summed(shown(torch.eye(T), even)), "HSS")
+    assert values(with_sinks, "HSS")["without sinks"] == pytest.approx(others["all"], rel=1e-6)
+    assert "without sinks" not in others and values(with_sinks, "HSS")["all"] != pytest.approx(others["all"], rel=0.05)
+    assert sinks_sentence(["L0H1", "L0H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
+    assert sinks_sentence([], 4) == ""
 
 
 def test_causal_heads_reach_one_minus_one_over_t() -> None:
