@@ -116,7 +116,7 @@ def tables(how: HeadGroups, seen: InstrumentData, estimates: Mapping[str, Estima
         frame.insert(3 + at, name, found.where(quantity=name).frame["value"])
     frame.insert(6, "group", seen.extra["group"])
     frame.insert(7, "scored", seen.extra["scored"])
-    heads = Table(frame, COLUMNS, missing, f"{title}: every head")
+    heads = Table(frame, COLUMNS, missing, f"{title}: every head", "held_out")
     chosen = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
     return {
         "heads": heads,

@@ -144,7 +144,7 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     title, rule = seen.about["title"], seen.about["rule"]
     over = f"threshold {frame['threshold'][0]:.4f} ({rule}): {frame['over'].sum()} heads above it"
     return {
-        "heads": Table(frame, HEADS, missing, f"{title}; PDS per head"),
+        "heads": Table(frame, HEADS, missing, f"{title}; PDS per head", "pds"),
         "layers": Table(layers(frame), LAYERS, {}, over),
     }
 

@@ -204,7 +204,7 @@ def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Es
     for name, columns in (("hss", HSS), ("entropy", ENTROPY)):
         frame, missing = estimates[name].wide(KEYS, describe=("low", "high"))
         frame = frame.drop(columns="clusters").rename(columns={"n": "blocks"})
-        out[name] = Table(frame.assign(n=seen.extra["samples"]), columns, missing, f"{title}; {name}")
+        out[name] = Table(frame.assign(n=seen.extra["samples"]), columns, missing, f"{title}; {name}", name)
     distances = seen.extra["distances"]
     heads = [one["scope"] for one in seen.blocks["entropy"].cells.to_dict("records") if one["index"] >= 0]
     i, j = np.triu_indices(len(heads), 1)

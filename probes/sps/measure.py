@@ -114,7 +114,7 @@ def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
             if d[-1] != d[-1]:
                 missing[i, "d"] = NO_SPREAD
         frame.insert(len(frame.columns) - 2, "d", d)
-        out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}")
+        out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}", "sps")
     return out
 
 

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from streamscope.instruments.registry import discover
 from streamscope.instruments.table import Column, LongTable, Table, described, key, widths
+from streamscope.models import build, load
 
 NAME = "a_name_of_22_letters.."
 VALUE = "+1.2346 (+0.2346 … +2.2346)"
@@ -167,3 +169,16 @@ def test_a_narrow_interval_has_two_digits_of_its_width() -> None:
     assert value.text(-3e-5, -3e-5, -3e-5) == "+0.0000 (+0.0000 … +0.0000)" and value.text(-3e-5) == "+0.0000"
     assert replace(value, format=",.2f").text(-0.001) == "0.00" and replace(value, format="d").text(-3) == "-3"
     assert value.text(np.float32(-0.00003), np.float32(-0.00006), np.float32(-0.00001)).startswith("-0.000030")
+
+
+@pytest.mark.parametrize(("name", "by"), [("pds", "pds"), ("sps", "sps"), ("specialization", "entropy")])
+def test_of_many_heads_the_strongest_are_shown(name: str, by: str) -> None:
+    """A large model has hundreds of heads: the screen shows 40 of them, the file all."""
+    model = build("std-t", "tiny", n_layers=7, n_heads=8, d_model=64, d_vocab=2048, n_ctx=64, init_std=0.5)
+    model.tokenizer = load("stories/lfa").tokenizer
+    how = discover()[name]
+    data = [replace(one, data="stories:1:9") if hasattr(one, "data") else one.small() for one in how.takes]
+    found = how(**how.quick).measure(model, *data)
+    table = found.tables["heads" if name != "specialization" else "entropy"]
+    assert len(table.frame) >= 56 and len(table.rows()) == 40
+    assert table.rows()[by].abs().min() >= table.frame[by].abs().sort_values().iloc[-40]
