@@ -85,6 +85,7 @@ def page(data: Mapping[str, Any], blobs: Mapping[str, bytes] | None = None, runt
     )
     return environment.get_template("page.html.j2").render(
         title=f"{data['models'][0]['name']} · streamscope",
+        notices=(HERE / "THIRD_PARTY.txt").read_text() if runtime else "",
         scripts=scripts,
         style=style(),
         script_hashes=[_hash(text) for text in scripts],
