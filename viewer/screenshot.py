@@ -44,7 +44,7 @@ class Options:
     """What the page shows: the address that "Copy link" gives, from # on. Default: README's picture."""
     width: Annotated[int, Bounds(low=320)] = 1280
     """Width of the window in CSS pixels."""
-    height: Annotated[int, Bounds(low=200)] = 940
+    height: Annotated[int, Bounds(low=200)] = 960
     """Height of the window in CSS pixels."""
     dark: bool = False
     """Use the dark colours."""

@@ -393,6 +393,7 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
             assert raw.startswith(b"<svg" if kind == "SVG" else b"\x89PNG") and len(raw) > 2000
     svg = (tmp_path / "lfa-stage.svg").read_text()
     assert ">robot<" in svg and svg.count("<path") >= 3 and "class=" not in svg
+    assert ">L0<" in (tmp_path / "lfa-lens.svg").read_text() and ">start<" in (tmp_path / "lfa-lens.svg").read_text()
     assert "robot" in (tmp_path / "lfa-next.svg").read_text()
 
 
@@ -509,12 +510,12 @@ def test_pointing_at_a_token_finds_the_heads_that_attend_to_it(page: Page, model
         f"L{at // 6}.H{at % 6} {patterns[at // 6, at % 6, last, noun]:.2f}".replace(" 0.", " .") for at in order
     ]
     assert page.page.locator(".finders button").all_inner_texts() == expected
-    assert page.text(".finders").startswith("From “the” to “robot” attend most:")
+    assert page.text(".finders").startswith("Attention from “the” to “robot”:")
     page.token(noun).click()
     page.page.locator(".finders button").first.click()
     assert page.state()["head"] == expected[0].split()[0] and page.state()["token"] == noun
     page.token(last - 5).hover()
-    assert page.text(".finders").startswith(f"From “{words[last - 5]}” to “robot” attend most:"), (
+    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “robot”:"), (
         "from the one to the locked"
     )
 

@@ -91,7 +91,7 @@ export class Heads {
     const best = weights.map((weight, at) => ({ weight, name: this.thumbs[at].name })).sort((a, b) => b.weight - a.weight);
     const [from, to] = pair.map((at) => column.texts[at].quoted);
     this.finders.replaceChildren(
-      `From ${from} to ${to} attend most: `,
+      `Attention from ${from} to ${to}: `,
       ...best.slice(0, 3).map(({ weight, name }) =>
         element("button", { text: `${name} ${plain(weight)}`, data: { head: name }, attributes: { type: "button" } }),
       ),
@@ -128,7 +128,7 @@ export class Heads {
       setText(
         this.legend,
         top >= 0 && column.shift[top] > 0.0005
-          ? `Orange bars: how far your change moved each pattern. Most: ${this.thumbs[top].name}, ${plain(column.shift[top], 3)} of its attention.`
+          ? `Orange: how far your change moved each pattern; most that of ${this.thumbs[top].name}, ${plain(column.shift[top], 3)}.`
           : column.edited
             ? "Your change moved no pattern."
             : "Point at a head to preview it, click to keep it.",

@@ -2,11 +2,23 @@
 
 import { svgElement } from "./dom.js";
 
-const INHERITED = ["fill", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "font-family", "font-size", "font-weight", "text-anchor", "opacity"];
+const INHERITED = [
+  ...["fill", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-dasharray", "paint-order", "opacity"],
+  ...["font-family", "font-size", "font-weight", "font-style", "text-anchor"],
+];
 const isColour = (value) => value && value !== "none" && !/rgba?\(.*,\s*0\)$|^transparent$/.test(value);
 
-/** An SVG document of the element. Buttons and menus are left out. */
+/** An SVG document of the element, with what it would scroll to. Buttons and menus are left out. */
 export function drawSvg(node, title) {
+  node.classList.add("whole");
+  try {
+    return drawWhole(node, title);
+  } finally {
+    node.classList.remove("whole");
+  }
+}
+
+function drawWhole(node, title) {
   const frame = node.getBoundingClientRect();
   const svg = svgElement("svg", {
     xmlns: "http://www.w3.org/2000/svg",
@@ -90,7 +102,7 @@ function drawText(text, svg, frame) {
   const size = parseFloat(style.fontSize);
   for (const { box, words } of lines) {
     const [x, y] = [box.left - frame.left, box.top - frame.top];
-    const look = { fill: style.color, "font-family": style.fontFamily, "font-size": size, "font-weight": style.fontWeight, "xml:space": "preserve" };
+    const look = { fill: style.color, "font-family": style.fontFamily, "font-size": size, "font-weight": style.fontWeight, "font-style": style.fontStyle, "xml:space": "preserve" };
     const upright = style.writingMode !== "vertical-rl";
     const place = upright
       ? { x: x.toFixed(2), y: (y + box.height / 2 + size * 0.35).toFixed(2) }
