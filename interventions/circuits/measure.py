@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.about_model import title_of
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, bootstrap, each
 from streamscope.instruments.open_data import open_data, sides_of
