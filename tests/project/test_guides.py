@@ -193,3 +193,14 @@ def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_topology_of_the_guide_is_short() -> None:
     topology = next(block for block in CODE["new_architecture"] if "class ReZero" in block)
     assert len(topology.splitlines()) <= 50
+
+
+def test_the_guide_of_circuits_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for code in CODE["circuits"]:
+        exec(code, names)
+    said = capsys.readouterr().out
+    assert "->" in said and "CPR: area under f" in said and "metric of the clean run" in said

@@ -21,8 +21,8 @@ spent: dict[str, float] = {}
 """Notebook -> seconds that its kernel computed: other work on the machine counts for nothing."""
 
 
-def test_there_is_a_tour_a_notebook_of_every_paper_and_three_about_methods() -> None:
-    names = ["tour", *PAPERS, "training_dynamics", "your_model", "a_real_model"]
+def test_there_is_a_tour_a_notebook_of_every_paper_and_four_about_methods() -> None:
+    names = ["tour", *PAPERS, "training_dynamics", "your_model", "a_real_model", "circuits"]
     assert [path.stem for path in EVERY] == [f"{i:02}_{name}" for i, name in enumerate(names)]
 
 

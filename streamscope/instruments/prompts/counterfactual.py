@@ -7,12 +7,15 @@ Every prompt has a corrupted text of the same form in which the foils are right,
 next to it says what each suite asks, where it comes from and where it fails.
 """
 
+import json
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
@@ -170,3 +173,21 @@ def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
             source = f"streamscope.instruments.prompts.counterfactual.counterfactual_suite({name!r}, {n}, {seed})"
             return Suite(name, tuple(prompts), source)
     raise InputError(f"the suite {name!r} has {len(prompts)} different prompts, not {n}: ask for a smaller n")
+
+
+def write_pairs(
+    path: str | Path, clean: Sequence[str], corrupt: Sequence[str], answers: Sequence[Sequence[str]],
+    foils: Sequence[Sequence[str]],
+) -> None:  # fmt: skip
+    """Write a task of your own, whose name is then `path`. Answers follow the clean texts, foils the corrupted ones.
+
+    Raises `InputError` for lists of different lengths.
+    """
+    if len({len(one) for one in (clean, corrupt, answers, foils)}) != 1 or not clean:
+        raise InputError(
+            f"a task needs as many answers and foils as clean and corrupted texts, got {len(clean)}, {len(corrupt)}, "
+            f"{len(answers)} and {len(foils)}"
+        )
+    rows = zip(clean, corrupt, answers, foils, strict=True)
+    lines = [json.dumps({"clean": a, "corrupt": b, "answers": [*c], "foils": [*d]}) for a, b, c, d in rows]
+    write_text(Path(path), "\n".join(lines) + "\n")
