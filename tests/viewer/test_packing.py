@@ -62,9 +62,7 @@ def test_npm_is_asked_once(made: bytes, tmp_path: Path, monkeypatch: pytest.Monk
     assert log.read_text() == f"pack --silent onnxruntime-web@{runtime.VERSION}\n"
     npm.write_text("#!/bin/sh\necho first >&2\necho 'npm error network' >&2\nexit 1\n")
     monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "empty"))
-    with pytest.raises(
-        InputError, match=rf"^npm could not fetch onnxruntime-web {runtime.VERSION}: npm error"
-    ):
+    with pytest.raises(InputError, match=rf"^npm could not fetch onnxruntime-web {runtime.VERSION}: npm error"):
         runtime.main([])
     monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
     with pytest.raises(InputError, match="npm is not installed: install it"):
