@@ -7,7 +7,7 @@
     cost, cost.d-cas         loss over that of the control, or of D-Cas, of the same seed, − 1 (§5.4)
     cost.added               of CFM: loss less that of LFA, over that of the control, of the same seed (§5.4)
 
-and those of `with_reference`. Tables of before are given today's names (`renamed`).
+and those of `with_reference`.
 """
 
 from collections.abc import Iterator
@@ -54,30 +54,6 @@ def with_reference(quantities: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFram
         rows.add("pds.over.reference", "position", "heads", over, detail=detail, why=why)
         parts.append(rows.of(*key)[list(quantities.columns)])
     return pd.concat(parts, ignore_index=True)
-
-
-def renamed(quantities: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """Quantities by today's names: before the domain stood in every name, it was the candidates where none stood.
-
-    The layer of the best head over all keys (largest Top-1, then most attention) is taken from the table of heads.
-    """
-
-    if not (quantities["quantity"] == "coreference.best_layer").any():
-        return quantities
-    names = quantities["quantity"].str.replace(
-        r"^stability\.(jaccard|over_total)\.", r"stability.candidates.\1.", regex=True
-    )
-    table = quantities.assign(quantity=names.replace({"coreference.best_layer": "coreference.candidates.best_layer"}))
-    keys = table[table["quantity"] == "coreference.candidates.best_layer"].copy()
-    order = heads.sort_values(["top1_keys", "attention"], ascending=False, kind="stable")
-    best = order.drop_duplicates(["preset", "seed"]).set_index(["preset", "seed"])
-    best_heads = [best.loc[key] for key in zip(keys["preset"], keys["seed"], strict=True)]
-    keys = keys.assign(
-        quantity="coreference.keys.best_layer",
-        value=[float(one["layer"]) for one in best_heads],
-        detail=[one["head"] for one in best_heads],
-    )
-    return pd.concat([table, keys], ignore_index=True)
 
 
 def bimodality(x: np.ndarray) -> float:

@@ -18,7 +18,7 @@ from streamscope.papers.figures.lfa import arms as all_arms
 from streamscope.papers.figures.style import Style, note
 from streamscope.papers.lfa.claims import architectures, claims, comparisons
 from streamscope.papers.lfa.competence import competence, unable
-from streamscope.papers.lfa.derived import DERIVED, derived, renamed
+from streamscope.papers.lfa.derived import DERIVED, derived
 from streamscope.papers.lfa.measure import measure_run
 from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import CONTROL, Arms, in_arms, open_runs, sources
@@ -48,12 +48,11 @@ def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
 
 
 def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
-    """All tables; quantities by today's names (`derived.renamed`). Raises `InputError` for one that is missing."""
+    """All tables. Raises `InputError` for one that is missing."""
     if missing := [name for name in TABLES if name not in (*tables, *LATER)]:
         raise InputError(f"--tables lacks {missing[0]}.parquet; restore it")
-    arms, heads = Arms(runs), tables["heads"]
-    own = renamed(tables["runs"][~tables["runs"]["quantity"].str.fullmatch(DERIVED)], heads)
-    quantities = derived(own, heads, arms)
+    arms, own = Arms(runs), tables["runs"]
+    quantities = derived(own[~own["quantity"].str.fullmatch(DERIVED)], tables["heads"], arms)
     verdicts, able, means = claims(quantities, arms), competence(quantities), architectures(quantities)
     cannot = ["" if r.family == "suites" else unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
     return {

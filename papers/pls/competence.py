@@ -22,7 +22,7 @@ import pandas as pd
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.ablation_effects.diagonality import OWN
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, Ratio
-from streamscope.papers.comparison.seeds import NAN, estimate, put_interval, seeds_of
+from streamscope.papers.comparison.seeds import estimate, put_interval, seeds_of
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE
 from streamscope.papers.pls.runs import PRESETS
 from streamscope.papers.pls.verdicts import LARGEST
@@ -33,20 +33,6 @@ NO_HEAD = "no such head"
 UNSHUFFLED = "withdrawn: these found heads were not held against shuffled roles"
 MEASURED = ("probability", "log_odds", "right")
 Claim = Ratio | Order | Bound
-
-
-def of_effects(effects: pd.DataFrame) -> pd.DataFrame:
-    """`baselines` from the tables of an earlier comparison, which kept means only."""
-    lost = "not kept when these tables were made"
-    rows = []
-    for (preset, seed, task), one in effects.groupby(["preset", "seed", "task"], sort=False):
-        mean = one.groupby("measure")["baseline"].first()
-        row: dict[str, Any] = {"preset": preset, "seed": seed, "task": task, "rule": one["rule"].iloc[0]}
-        row |= {"n": int(one["n"].iloc[0]), "clusters": int(one["clusters"].iloc[0])}
-        for name in MEASURED:
-            row |= {name: mean.get(name, NAN), f"{name}_low": NAN, f"{name}_high": NAN}
-        rows.append({**row, "undefined": note({k: lost for k, x in row.items() if x != x})})
-    return pd.DataFrame(rows)
 
 
 def competence(baselines: pd.DataFrame) -> pd.DataFrame:

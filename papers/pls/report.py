@@ -18,7 +18,7 @@ from streamscope.papers.comparison.report import Comparison, Tables, each_model,
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.pls import runs as all_runs
 from streamscope.papers.figures.style import Style
-from streamscope.papers.pls.competence import competence, of_effects, unable, unfit
+from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.measure import measure_run
 from streamscope.papers.pls.options import Options, Settings
@@ -46,12 +46,11 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     Ratios and leverage of pairs stay as they were measured.
     """
     quantities = with_derived(with_second_peak(tables["runs"], tables["depth"]), tables["losses"])
-    baselines = tables["baselines"] if "baselines" in tables else of_effects(tables["effects"])
-    able = competence(baselines)
+    able = competence(tables["baselines"])
     means = presets(quantities)
     cannot = [unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
     return {
-        **tables, "baselines": baselines, "competence": able, "runs": quantities,
+        **tables, "competence": able, "runs": quantities,
         "presets": means.assign(cannot=cannot), "comparisons": comparisons(quantities),
         "claims": claims(quantities, unfit=unfit(quantities, able, tables.get("roles"))),
     }  # fmt: skip

@@ -39,7 +39,7 @@ from streamscope.papers.figures.style import Style
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.claims import BOUNDS, ORDERS, architectures, claims, comparisons, contrast
 from streamscope.papers.lfa.competence import competence, unable
-from streamscope.papers.lfa.derived import DERIVED, bimodality, derived, renamed, with_reference
+from streamscope.papers.lfa.derived import DERIVED, bimodality, derived, with_reference
 from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import Arms, in_arms, open_runs, sources
 from streamscope.papers.scales.training import cells
@@ -528,20 +528,6 @@ def test_tables_are_judged_again_without_a_model(
     (again / "heads.parquet").unlink()
     with pytest.raises(InputError, match=r"lacks heads\.parquet"):
         main(["--tables", str(again)])
-
-
-def test_tables_from_before_the_domain_was_in_every_name_are_read() -> None:
-    old = planted({("lfa", "coreference.best_layer"): [0.0], ("lfa", "stability.jaccard.competing"): [0.3]})
-    heads = pd.DataFrame({"preset": "lfa", "seed": 0, "head": ["L0H0", "L1H0", "L2H0"], "layer": [0, 1, 2],
-                          "top1_keys": [0.1, 0.3, 0.3], "attention": [0.9, 0.2, 0.4]})  # fmt: skip
-    found = renamed(old, heads).set_index("quantity")
-    assert found["value"].to_dict() == {
-        "coreference.candidates.best_layer": 0, "stability.candidates.jaccard.competing": 0.3,
-        "coreference.keys.best_layer": 2,  # of equals in Top-1 the one with more attention
-    }  # fmt: skip
-    assert found.loc["coreference.keys.best_layer", "detail"] == "L2H0"
-    now = found.reset_index()
-    assert renamed(now, heads) is now
 
 
 # ---- arms that differ in a part ----------------------------------------------------------------
