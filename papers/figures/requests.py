@@ -36,7 +36,7 @@ def figures_of(paper: str) -> dict[str, PaperFigure]:
     for one in tomllib.loads(FIGURES.read_text(encoding="utf-8"))[paper]:
         draw, given = one.pop("draw"), one.pop("with", None)
         draw = architecture if draw == "architecture" else getattr(module, draw)
-        lists = {name: tuple(one.pop(name, ())) for name in ("tables", "otherwise")}
+        lists: dict[str, Any] = {name: tuple(one.pop(name, ())) for name in ("tables", "otherwise")}
         found[one["number"]] = PaperFigure(**one, draw=draw if given is None else draw(given), **lists)
     return found
 
