@@ -299,8 +299,12 @@ def test_every_table_that_a_command_reads_is_made_by_a_command() -> None:
     assert reads >= 2
 
 
-@pytest.mark.parametrize("file", ["parameter_counts/counts.parquet", "krom_arithmetic/arithmetic.parquet"])
+@pytest.mark.parametrize(
+    "file",
+    ["parameter_counts/counts.parquet", pytest.param("krom_arithmetic/arithmetic.parquet", marks=pytest.mark.slow)],
+)
 def test_the_command_of_a_measured_claim_makes_its_table_again(file: str, tmp_path: Path) -> None:
+    """Of the arithmetic, half a minute, `test_update_arithmetic` compares two problems always."""
     module, *arguments = shlex.split(Tables(RESULTS).made(file)["command"].removeprefix("python -m "))
     assert arguments[-2] == "--out" and arguments[-1].endswith(file)
     importlib.import_module(f"streamscope.{module}").main([*arguments[:-1], str(tmp_path / "again.parquet")])
