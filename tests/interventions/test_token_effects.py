@@ -1,8 +1,6 @@
 """Effects per token: closed form on a planted head, one pass per edit and sequence, the file and its bad input."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +12,8 @@ import torch
 
 import streamscope.models
 from streamscope.cli.errors import InputError
+from streamscope.features.cluster import main as cluster
+from streamscope.features.extract import main as extract
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import Document
@@ -211,12 +211,8 @@ def test_labels_of_other_tokens(tmp_path: Path, column: str, value: int, said: s
 
 def test_modes_of_a_model_from_features_to_the_table(tmp_path: Path) -> None:
     """Features, clusters, effects: what the table says of its heads, and labels of another model refused."""
-    for command in (
-        ["features.extract", "stories/pls", "--max-tokens", "1500", "--out", str(tmp_path / "f.parquet")],
-        ["features.cluster", "--features", str(tmp_path / "f.parquet"), "--no-umap",
-         "--out", str(tmp_path / "m.parquet")],
-    ):  # fmt: skip
-        subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    extract(["stories/pls", "--max-tokens", "1500", "--out", str(tmp_path / "f.parquet")])
+    cluster(["--features", str(tmp_path / "f.parquet"), "--no-umap", "--out", str(tmp_path / "m.parquet")])
     how = ["--max-tokens", "1500", "--heads", "L5.*", "--modes", str(tmp_path / "m-labels.parquet")]
     main(["stories/pls", *how, "--out", str(tmp_path / "e.parquet")])
     table = pd.read_parquet(tmp_path / "e-modes.parquet").set_index("edit")
@@ -348,7 +344,5 @@ def test_bad_sequences_and_exit_code() -> None:
         broken.embed.weight.fill_(torch.nan)
     with pytest.raises(InputError, match="the weights embed.weight are NaN"):
         token_effects(broken, [[1, 2, 3]], [])
-    done = subprocess.run(
-        [sys.executable, "-m", "interventions.token_effects", "--max-tokens", "0"], capture_output=True, text=True
-    )
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
+        main(["--max-tokens", "0"])

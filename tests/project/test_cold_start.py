@@ -1,5 +1,6 @@
 """A command imports what it uses: every other library would cost its user a second or more at each call."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 UNUSED = {"torch._dynamo", "scipy.stats", "scipy.optimize", "scipy.sparse.csgraph",
           "statsmodels", "sklearn", "sympy", "plotly", "transformer_lens", "transformers", "datasets",
           "huggingface_hub"}  # fmt: skip
-RUN = f"""
-import sys
+CODES = {
+    "ablate": f"""
 from interventions.ablate import main
 main(["--heads", "L0.H0", "--max-documents", "2"])
-assert "torch" in sys.modules
-print(sorted({UNUSED!r} & set(sys.modules)))
-"""
-
-
-def test_ablate_imports_only_what_it_uses() -> None:
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
-LATER = """
-import sys
+assert not {UNUSED!r} & set(sys.modules), {UNUSED!r} & set(sys.modules)
+""",
+    "later": """
 from streamscope.models.interop import transformer_lens_core as core
 assert not {"transformer_lens", "transformers", "datasets"} & set(sys.modules)
 import transformer_lens
@@ -37,22 +28,47 @@ assert transformer_lens.FactoredMatrix is core.FactoredMatrix
 assert transformer_lens.utilities.slice.Slice is transformer_lens.utilities.Slice is core.Slice
 assert transformer_lens.utilities is sys.modules["transformer_lens.utilities"]
 assert transformer_lens.ActivationCache and "datasets" in sys.modules
-"""
-FIRST = """
+""",
+    "first": """
 import transformer_lens
 from streamscope.models.interop import transformer_lens_core as core
 assert transformer_lens.HookedRootModule is core.HookedRootModule
-"""
-SUBMODULE = """
-import sys
+""",
+    "submodule": """
 import streamscope.models.interop.transformer_lens_core
 from transformer_lens.model_bridge import TransformerBridge
 assert sys.modules["transformer_lens"].ActivationCache
+""",
+}
+"""Each runs in a process of its own, where torch is imported and nothing else of `UNUSED`."""
+FORKS = f"""
+import json, os, sys, traceback
+import torch
+assert not {UNUSED!r} & set(sys.modules)
+found = {{}}
+for name, code in json.loads(sys.argv[1]).items():
+    if not (child := os.fork()):
+        try:
+            exec(code)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    found[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("code", [LATER, FIRST, SUBMODULE], ids=["later", "first", "submodule"])
-def test_transformer_lens_is_whole_whoever_imports_it(code: str) -> None:
-    """Our models need its hook points only; the rest is there at once for who imports it, on the same classes."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def outcomes() -> tuple[dict[str, int], str]:
+    """Name of a code -> exit code of its process; and what they wrote as errors."""
+    argv = [sys.executable, "-c", FORKS, json.dumps(CODES)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_what_is_imported_and_when(name: str, outcomes: tuple[dict[str, int], str]) -> None:
+    """Our models need TransformerLens' hook points only; the rest is there for who imports it, of the same classes."""
+    found, errors = outcomes
+    assert found[name] == 0, errors
