@@ -38,6 +38,10 @@ class LensConfig:
             raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
         return getattr(self._model.config, name)
 
+    def __dir__(self) -> list[str]:
+        """All fields that have a value, for tools that list them."""
+        return sorted({*FLAT, *super().__dir__()} - {"normalization_type"})
+
     def __repr__(self) -> str:
         return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
 
@@ -45,7 +49,8 @@ class LensConfig:
     def normalization_type(self) -> str:
         """Raises `InputError`: TransformerLens' own `ActivationCache` asks for this in order to apply a norm.
 
-        It is no `AttributeError`, because tools that read it with a default would then apply no norm or another one.
+        It is no `AttributeError`, because tools that read it with a default would then apply no norm or another one. In
+        TransformerLens 4 only that cache and `logit_lens` read it. The latter refuses our models before it does.
         """
         raise InputError(
             "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "

@@ -1,5 +1,6 @@
 """TransformerLens' own tools on our models: caches, decompositions, patching, backward hooks."""
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformer_lens import patching
+from transformer_lens.tools.analysis import logit_lens
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks import capture, edit
@@ -302,3 +304,16 @@ def test_backward_hooks_that_stay(model: StreamTransformer) -> None:
     torch.testing.assert_close(weight.grad, 2 * plain, **TIGHT)
     assert [list(g.shape) for g in grads] == [[2, 5, 32]]
     model.zero_grad()
+
+
+def test_the_kind_of_norm_breaks_no_tool_but_the_cache_that_would_omit_its_weight() -> None:
+    """Reading it raises, also with a default. Tools that list fields do not meet it, and logit_lens refuses before."""
+    model = build("gpt2", "tiny")
+    fields = dict(inspect.getmembers(model.cfg))
+    assert fields["n_layers"] == model.config.n_layers and "normalization_type" not in fields
+    with pytest.raises(InputError, match="omits the norm's weight: use Cache"):
+        getattr(model.cfg, "normalization_type", None)
+    for tied in (True, False):
+        with pytest.raises((NotImplementedError, ValueError)) as refused:
+            logit_lens(build("gpt2", "tiny", **{"readout.tied": tied}), torch.arange(6)[None])
+        assert "normalization_type" not in str(refused.value) and "weight" not in str(refused.value)
