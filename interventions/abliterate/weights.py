@@ -76,7 +76,7 @@ def abliterate_weights(
         for name, x in weights.items():
             new.get_parameter(name).copy_(x)
         return new.eval()
-    new = StreamTransformer(config, model.tokenizer).to(model.cfg.device, model.cfg.dtype)
+    new = StreamTransformer(config, model.tokenizer, seed=None).to(model.cfg.device, model.cfg.dtype)
     new.load_state_dict({**model.state_dict(), **weights})
     return new.eval()
 
