@@ -11,7 +11,8 @@
 One row per cluster: size, distinct vectors, processing depth k*. Further tables: `summary`; `depth`, the share of
 tokens by k*; `labels`, a row per token with its cluster (−1 for noise), probability, k* and position on a UMAP map.
 --raw adds `agreement` with clusters of raw activations from the same pipeline, and `same_token`, how often one token
-lies in different clusters. --stability adds `stability`: agreement with other seeds and with a part of the documents.
+lies in different clusters. Tokens with massive activations (a norm above 5 times the median) are noise there and
+counted. --stability adds `stability`: agreement with other seeds and with a part of the documents.
 --parts adds `parts`: the number of clusters in disjoint parts of the documents (`features.cluster.parts`). --fitted
 reads OUT.safetensors.
 

@@ -24,6 +24,7 @@ from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each, estimate
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.models.tensors import read_tensors
+from streamscope.probes.stream_states import MASSIVE
 
 SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9)
 QUANTITIES = {"depth": "share", "coverage": "coverage"}
@@ -62,9 +63,10 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     used = {"columns": x.shape[1], "zero": sum(column.constant for column in found.columns), "constant": len(constant)}
     documents = labels["document"].to_numpy()
     if raw is not None:
-        theirs = clusterer(how).fit(raw).labels_
+        theirs, left_out = raw_labels(how, raw)
         table = agreement_table(modes.labels_, theirs, documents, resamples=how.resamples, seed=how.seed)
-        made["agreement"] = Table.noted(table, AGREEMENT, "Agreement with clusters of raw activations")
+        note = f"; {left_out:,} tokens with massive activations are noise there" if left_out else ""
+        made["agreement"] = Table.noted(table, AGREEMENT, f"Agreement with clusters of raw activations{note}")
         ids = found.table["token_id"].to_numpy()
         if (block := same_token_split(modes.labels_, theirs, ids, documents)) is not None:
             made["same_token"] = same_token(block)
@@ -83,6 +85,18 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     }  # fmt: skip
     contrasts = {name: each(what, blocks[name].cells, null=None) for name, what in QUANTITIES.items()}
     return InstrumentData(blocks, contrasts, about, modes.arrays(), (made, (labels, clusters, len(z), modes, used)))
+
+
+def raw_labels(how: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
+    """(clusters [n] of raw activations [n, D], number of tokens with massive ones, which are noise).
+
+    Massive is a norm above `MASSIVE` times the median: a few such tokens would set the scale of the z-scores.
+    """
+    norm = np.linalg.norm(raw.astype(np.float64), axis=1)
+    keep = norm <= MASSIVE * np.median(norm)
+    labels = np.full(len(raw), -1)
+    labels[keep] = clusterer(how).fit(raw[keep]).labels_
+    return labels, int((~keep).sum())
 
 
 def tables(how: Cluster, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -7,9 +7,10 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
 from streamscope.cli.errors import InputError
+from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import agreement_table, same_token_split, stability_table
 from streamscope.features.cluster.description import cluster_table, depth_ranges, depth_spread
-from streamscope.features.cluster.measure import depths, same_token
+from streamscope.features.cluster.measure import depths, raw_labels, same_token
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.cluster.parts import parts_table
 from streamscope.instruments.observations import each, estimate
@@ -31,6 +32,20 @@ def test_agreement_without_enough_tokens_or_documents() -> None:
     table = agreement_table(none, np.zeros(20, int), np.zeros(20, int))
     assert table["n"].tolist() == [20, 20, 0, 0] and table["value"].isna().tolist() == [False, False, True, True]
     assert all("fewer than 8 documents" in text for text in table["undefined"])
+
+
+def test_tokens_with_massive_activations_are_noise_among_raw_ones() -> None:
+    """Three first words of norm 800 would pull two groups of other tokens together."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat([0, 1], 60)
+    raw = rng.normal(size=(123, 4)) + 3 * np.append(np.where(groups == 0, -1, 1), [0, 0, 0])[:, None]
+    raw[-3:, 0] = 800.0
+    how = Cluster(method="kmeans", clusters=2)
+    labels, left_out = raw_labels(how, raw)
+    assert left_out == 3 and (labels[-3:] == -1).all()
+    assert adjusted_rand_score(groups, labels[:120]) == 1.0
+    plain, none = raw_labels(how, raw[:120])
+    assert none == 0 and adjusted_rand_score(plain, labels[:120]) == 1.0
 
 
 def test_stability_of_hdbscan_has_no_seeds() -> None:
