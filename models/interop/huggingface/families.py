@@ -481,10 +481,11 @@ def gemma3(theirs: Theirs) -> ModelConfig:
     rules = theirs.get("rope_parameters") or {}
     if set(rules) - {"full_attention", "sliding_attention"}:
         raise InputError(f"rope_parameters = {rules!r} is not supported, only those of both kinds of layers")
-    full, local = ({**(rules.get(f"{kind}_attention") or {})} for kind in ("full", "sliding"))
+    local: dict[str, Any] = rules.get("sliding_attention") or {}
     if local.get("rope_type", "default") != "default":
         raise InputError(f"rotary positions of kind {local['rope_type']!r} in layers with a window are not supported")
-    full = {"rope_theta": theirs.get("rope_theta", 1_000_000.0), **full, **(theirs.get("rope_scaling") or {})}
+    own = (rules.get("full_attention") or {}) | (theirs.get("rope_scaling") or {})
+    full = {"rope_theta": theirs.get("rope_theta", 1_000_000.0), **own}
     base = float(local.get("rope_theta", theirs.get("rope_local_base_freq", 10_000.0)))
     return gemma(
         {**theirs, "rope_parameters": full, "rope_scaling": None}, name="hf-gemma3", qk_norm=True, caps=(None, None),
