@@ -2,22 +2,26 @@
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from streamscope.cli.disk import write_text
+from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.words import DECIDED, MEANINGS
 from streamscope.papers.pages.folder import folder_page
 from streamscope.papers.pages.markdown import Page, Raw, Section, number, short, with_unit
-from streamscope.papers.pages.strips import Row, Strip
-from streamscope.papers.pages.values import Source, fill_in, read
+from streamscope.papers.pages.strips import Row, Strip, TokenMap
+from streamscope.papers.pages.values import Source, Value, fill_in, read
 
 FILE = Path(__file__).with_name("pages.toml")
+REAL = "smollm2"
+"""The folder of the real model's tables."""
 
 
 @cache
@@ -120,6 +124,48 @@ def paper_page(paper: str, source: Source) -> Page:
     )
 
 
+AGREES, DIFFERS, OPEN = "agrees", "does not agree", "inconclusive"
+
+
+def agreement(found: Value, side: Literal["above", "below"], limit: float) -> str:
+    """Whether the whole interval (without one, the number) lies on the side of the limit that a paper names."""
+    low, high = (found.low, found.high) if found.low == found.low else (found.value, found.value)
+    if low <= limit <= high:
+        return OPEN
+    return AGREES if (low > limit) == (side == "above") else DIFFERS
+
+
+def real_page(source: Source, folder: str) -> Page:
+    """results/FOLDER/README.md: what papers say of ordinary transformers, in one real model."""
+    given, where = page_texts()["real"], f"{FILE.name}: real"
+    rows = []
+    for one in given["claim"]:
+        found = read(one["of"], source, where)
+        word = agreement(found, one["side"], float(one.get("limit", 0)))
+        rows.append([one["paper"], one["says"], one.get("printed", ""), f"{found:{one['format']}} {one['unit']}", word])
+    sections = []
+    for one in given["part"]:
+        path = f"{one['name']}.svg"
+        figure: Any = (
+            token_map(source.tables, folder, one["map"], path) if "map" in one
+            else replace(strip(one["figure"], source, where), path=path)
+        )  # fmt: skip
+        sections.append(Section(title=one["title"], text=" ".join(sentences(one, source, where)), figure=figure))
+    counted = Counter(row[-1] for row in rows)
+    text = given["claims"].format(n=len(rows), yes=counted[AGREES], no=counted[DIFFERS], open=counted[OPEN])
+    columns = ("paper", "what it says of ordinary transformers", "printed", "SmolLM2 (95 %)", "")
+    table = Section(title="What agrees and what does not", text=text, columns=columns, rows=rows)
+    return Page(title=given["title"], lead=given["lead"], sections=[table, *sections], made=given["made"])
+
+
+def token_map(tables: Tables, folder: str, title: str, path: str) -> TokenMap:
+    """The map of clusters, coloured by where predictions settle: early, middle, late."""
+    found = tables.frame(f"{folder}/modes-labels.parquet", FILE.name)
+    depth = depth_ranges(found["k_star"].to_numpy(int), int(found["k_star"].max()))
+    rows = list(zip(found["x"], found["y"], depth.tolist(), found["cluster"], strict=True))
+    return TokenMap(title=title, rows=rows, groups=[f"settle {name}" for name in RANGES], path=path)
+
+
 def folders(paper: str, results: Path) -> str:
     """Links to the folders of a paper's tables."""
     names = sorted(p.name for p in results.iterdir() if p.is_dir() and p.name.split("_")[0] == paper)
@@ -133,6 +179,8 @@ def pages_of(source: Source) -> dict[str, Page]:
     for name, one in given["folder"].items():
         if (results / name).is_dir():
             pages[f"{name}/README.md"] = folder_page(results / name, **one)
+    if (results / REAL).is_dir():
+        pages[f"{REAL}/README.md"] = real_page(source, REAL)
     return pages
 
 
@@ -142,7 +190,7 @@ def write_results(results: Path) -> list[Path]:
     for name, page in pages_of(Source(Tables(results), judged(LEDGER, results))).items():
         for figure in (page.figure, *(section.figure for section in page.sections)):
             if figure is not None and figure.rows:
-                written[results / figure.path] = figure.svg()
+                written[(results / name).parent / figure.path] = figure.svg()
         written[results / name] = page.text()
     for path, text in written.items():
         write_text(path, text)

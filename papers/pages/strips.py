@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -17,6 +18,8 @@ WIDTH, MARGIN, ROW, CHARACTER = 760, 34, 28, 7.2
 """Pixels: of the whole, at the right, per row, and per character of a label."""
 COLOURS = ("ground", "ink", "muted", "line", "value", "printed")
 LIGHT = dict(zip(COLOURS, ("#ffffff", "#1f2328", "#59636e", "#d1d9e0", "#0969da", "#bc4c00"), strict=True))
+GROUPS = ("#0072b2", "#e69f00", "#cc79a7", "#56b4e9")
+"""Colours of groups of tokens (Okabe and Ito), legible on both grounds."""
 DARK = dict(zip(COLOURS, ("#0d1117", "#f0f6fc", "#9198a1", "#3d444d", "#4493f8", "#f0883e"), strict=True))
 
 
@@ -81,6 +84,46 @@ class Strip:
             "ticks": [{"x": x(t), "text": f"{t:,.10g}".replace("-", "−")} for t in ticks],
             "line": {"x": x(self.line), "text": self.line_label} if x(self.line) is not None else None,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TokenMap:
+    """A map of tokens, coloured by group, with a text at the middle of each cluster."""
+
+    title: str
+    rows: Sequence[tuple[float, float, int, int]]
+    """x, y, index of the group, cluster of every token."""
+    groups: Sequence[str]
+    path: str = field(default="", compare=False)
+
+    def svg(self) -> str:
+        """The figure as a file of its own, which follows the reader's light or dark."""
+        (left, right), (bottom, top) = ((min(a), max(a)) for a in list(zip(*self.rows, strict=True))[:2])
+        width, height, head = WIDTH, 480, 56
+
+        def place(x: float, y: float) -> tuple[float, float]:
+            across, down = (x - left) / ((right - left) or 1), (top - y) / ((top - bottom) or 1)
+            return round(12 + across * (width - 24), 1), round(head + down * (height - head - 12), 1)
+
+        at = [(*place(x, y), group, cluster) for x, y, group, cluster in self.rows]
+        drawn = [
+            {"label": name, "x": 18 + 150 * i, "path": "".join(f"M{x} {y}h0" for x, y, group, _ in at if group == i)}
+            for i, name in enumerate(self.groups)
+        ]
+        marks = []
+        for cluster in sorted({one[3] for one in at}):
+            xs, ys = zip(*(one[:2] for one in at if one[3] == cluster), strict=True)
+            marks.append({"x": round(median(xs), 1), "y": round(median(ys) - 9, 1), "text": str(cluster)})
+        figure = {"title": self.title, "width": width, "height": height, "groups": drawn, "marks": marks}
+        text: str = cast(Any, templates().get_template("figure.svg.j2").module).map(figure, style() + _groups())
+        return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
+
+
+def _groups() -> str:
+    """The colours of up to four groups of tokens, for colour-blind readers too."""
+    dots = "".join(f".g{i}{{stroke:{colour};stroke-linecap:round}}" for i, colour in enumerate(GROUPS))
+    mark = f".mark{{fill:{LIGHT['ink']};font-weight:600;font-size:15px;paint-order:stroke;stroke:#fff;stroke-width:3}}"
+    return f"path{{stroke-width:3.2;fill:none}}.key{{stroke-width:11}}{dots}{mark}"
 
 
 def _ticks(low: float, high: float) -> list[float]:

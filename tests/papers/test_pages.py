@@ -20,9 +20,9 @@ from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, wor
 from streamscope.papers.pages import main
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
-from streamscope.papers.pages.results import page_texts, pages_of
+from streamscope.papers.pages.results import agreement, page_texts, pages_of
 from streamscope.papers.pages.site import html, models
-from streamscope.papers.pages.strips import Row, Strip
+from streamscope.papers.pages.strips import Row, Strip, TokenMap
 from streamscope.papers.pages.values import Source, Value, fill_in, read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,9 @@ def test_pages_are_what_the_tables_say(source: Source) -> None:
         assert (RESULTS / name).read_text(encoding="utf-8") == page.text(), name
         for figure in (page.figure, *(section.figure for section in page.sections)):
             assert (
-                figure is None or not figure.rows or (RESULTS / figure.path).read_text(encoding="utf-8") == figure.svg()
+                figure is None
+                or not figure.rows
+                or ((RESULTS / name).parent / figure.path).read_text(encoding="utf-8") == figure.svg()
             ), name
 
 
@@ -65,7 +67,8 @@ def test_a_page_has_at_most_eighty_lines_that_fit_a_screen() -> None:
 def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
     """At most 25 words and one number from a table; no digits but those of names such as −8 and fp32."""
     given = page_texts()
-    texts = [text for one in (*given["front"]["finding"], *given["paper"].values()) for text in one["sentences"]]
+    pages = (*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"])
+    texts = [text for one in pages for text in one["sentences"]]
     for text in texts:
         for sentence in re.split(r"(?<=[.:]) (?=[A-Z])", text):
             assert len(sentence.split()) <= 25, sentence
@@ -152,6 +155,13 @@ def neither_task() -> bool:
     )
 
 
+def real(name: str, **where: str) -> pd.Series:
+    """The one row of a table of the real model."""
+    found = table(f"smollm2/{name}")
+    (row,) = [row for _, row in found.iterrows() if all(row[k] == v for k, v in where.items())]
+    return row
+
+
 KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
 IN_WORDS: dict[str, Callable[[], bool]] = {
     "mixing stays frozen only if parameters are stored in bf16": lambda: verdict(
@@ -201,6 +211,15 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "Canon layers do not at this size": lambda: verdict(f"{KROM}/order", "canon < gpt2") == "opposite",
     "weight decay alone would mix them more": lambda: verdict(
         f"{KROM}/sweep-claims", f"{LONG.format(-2, 'fp32')} above 0.01", "mixed") == "opposite",
+    "none of them is in the first third of the layers": lambda: every(
+        table("smollm2/pds").query("over")["layer"] >= 10),
+    "larger than that of random heads on average": lambda: real(
+        "suppress-controls", measure="coherence")["above_high"] < 0,
+    "it is not unusual": lambda: real("suppress-controls", measure="coherence")["p_rank"] > 0.05,
+    "later layers do not make up for it": lambda: real("hydra", group="L23H3")["compensation"] < 0,
+    "later attention and a new scale of the norm restore all of its effect": lambda: (
+        (one := real("hydra", group="L23H2"))["total_low"] < 0 < one["total_high"]
+        and min(one["attn"], one["norm"]) > 5 * abs(one["mlp"])),
 }  # fmt: skip
 """What a sentence of `pages.toml` says without a number -> whether its tables hold it."""
 
@@ -209,7 +228,8 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
 def test_what_sentences_say_in_words_is_what_the_tables_hold(words: str) -> None:
     """A sentence that is written anew needs its words here anew."""
     given = page_texts()
-    texts = [text for one in (*given["front"]["finding"], *given["paper"].values()) for text in one["sentences"]]
+    pages = (*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"])
+    texts = [text for one in pages for text in one["sentences"]]
     assert any(words in text for text in texts), "no sentence says this"
     assert IN_WORDS[words]()
 
@@ -314,6 +334,25 @@ def test_a_figure_puts_numbers_where_they_belong() -> None:
     assert "&lt;b&gt;" in figure.svg() and "<b>" not in figure.svg()
     log = Strip(title="t", unit="nats", rows=[Row("a", 1.0), Row("b", 10.0), Row("c", 100.0)], log=True).drawn()["rows"]
     assert log[1]["value"] - log[0]["value"] == pytest.approx(log[2]["value"] - log[1]["value"], abs=0.2)
+
+
+def test_a_statement_agrees_if_the_whole_interval_lies_where_the_paper_expects_it() -> None:
+    inside, point = Value(0.1, 0.05, 0.15), Value(3.0)
+    assert agreement(inside, "above", 0.04) == "agrees" and agreement(inside, "below", 0.04) == "does not agree"
+    assert agreement(inside, "above", 0.1) == "inconclusive" and agreement(inside, "below", 0.2) == "agrees"
+    assert agreement(point, "above", 2) == "agrees" and agreement(point, "below", 2) == "does not agree"
+
+
+def test_a_map_puts_tokens_and_names_of_clusters_where_they_belong() -> None:
+    rows = [(0.0, 0.0, 0, 0), (2.0, 0.0, 0, 0), (4.0, 8.0, 1, 1)]
+    text = TokenMap(title="<t>", rows=rows, groups=("early", "late")).svg()
+    first, second = (re.findall(r"M([\d.]+) ([\d.]+)h0", line) for line in re.findall(r'class="g\d" d="([^"]+)"', text))
+    (left, low), (middle, _) = ((float(x), float(y)) for x, y in first)
+    ((right, high),) = ((float(x), float(y)) for x, y in second)
+    assert middle - left == pytest.approx(right - middle, abs=0.2) and high < low, "up is up"
+    marks = re.findall(r'class="mark" x="([\d.]+)" y="([\d.]+)"[^>]*>(\d)<', text)
+    assert [(float(x), m) for x, _, m in marks] == [(pytest.approx((left + middle) / 2, abs=0.1), "0"), (right, "1")]
+    assert "&lt;t&gt;" in text and text.startswith("<svg")
 
 
 def test_text_is_wrapped() -> None:
