@@ -19,6 +19,7 @@ from streamscope.interventions.edits import random_direction
 from streamscope.interventions.observe import SMALLEST, document_losses
 from streamscope.models.derived import check_new, write_derived
 from streamscope.models.hooks import edited_at
+from streamscope.models.tensors import release_memory
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
 from streamscope.text.shards import document_batches
@@ -102,6 +103,7 @@ def tables(how: Abliterate, seen: InstrumentData, estimates: Mapping[str, Estima
 def write(how: Abliterate, model: StreamTransformer, result: Result) -> None:
     """Write the changed model as a run folder; the manifest holds parent, direction and measurements."""
     assert how.to is not None and model.run is not None
+    release_memory()  # of the measured variants
     d, row = result.arrays["direction"], result.table().frame.iloc[0]
     outputs = result.table("outputs").frame.set_index("part")
     write_derived(
