@@ -69,6 +69,7 @@ test-real: $(STAMP) runs/smollm2 # a real model against plain code on the transf
 
 docs: $(STAMP) # docs/_build/html/index.html; warnings are errors, the notebooks are executed
 	$(INSTALL) -e '.[docs]'
+	-$(BIN)/python -m viewer.runtime
 	rm -rf docs/api docs/_build
 	PYTHONWARNINGS='ignore:IProgress not found' OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going docs docs/_build/html
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ nb_execution_mode = "force"
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 
-ROOMS = ("models", "probes", "interventions", "features")
+nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", 100)]  # no kernel answers here
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}
+
+ROOMS = ("models", "probes", "interventions", "features", "viewer")
 FRAMEWORK = ("cli", "text", "instruments")
 autodoc2_packages = [{"path": f"../{room}", "module": f"streamscope.{room}"} for room in ROOMS]
 autodoc2_packages += [{"path": f"../streamscope/{part}", "module": f"streamscope.{part}"} for part in FRAMEWORK]
@@ -49,14 +53,31 @@ from plotly.io.base_renderers import HtmlRenderer
 
 pio.renderers["page"] = HtmlRenderer(include_plotlyjs=False)
 pio.renderers.default = "page"
+
+from streamscope.viewer import View
+
+View.frame = "../_static/live.html"
 """
-"""What the kernels of the notebooks run first: figures bring no Plotly, their pages load one copy (`with_plotly`)."""
+"""What the kernels of the notebooks run first: figures bring no Plotly, their pages load one copy (`with_plotly`), and
+the live page is one file that runs its model (`live_page`)."""
 
 
 def with_plotly(app: Any, pagename: str, templatename: str, context: Any, doctree: Any) -> None:
     """Pages of notebooks load the copy of Plotly in their own folder, so that figures open offline."""
     if pagename.startswith("notebooks/"):
         app.add_js_file("plotly.min.js", priority=100)
+
+
+def live_page(path: Path) -> None:
+    """Write the page of stories/lfa that guide and tour embed; where ONNX Runtime was not fetched, what to do."""
+    from streamscope.cli.errors import InputError
+    from streamscope.viewer.page import write_page
+    from streamscope.viewer.session import open_models
+
+    try:
+        write_page(open_models(["stories/lfa"]), path)
+    except InputError as error:
+        path.write_text(f"<p>This documentation was built without the live page: {escape(str(error))}</p>\n")
 
 
 def setup(app: Any) -> None:
@@ -66,6 +87,7 @@ def setup(app: Any) -> None:
 
     write(ROOT / "docs" / "reference")
     shutil.copy(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", ROOT / "docs" / "_static")
+    live_page(ROOT / "docs" / "_static" / "live.html")
     kernels = Path(app.outdir).parent / "ipython"
     startup = kernels / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)

@@ -3,19 +3,19 @@
     view = View("stories/lfa", "Lily had a red ball. She")
     view                          # shows the page
     view.edits                    # {"heads": {"L2.H3": {"scale": 0}}}, as set by hand
-    view.save_edits("found.json") # for --edit found.json of every instrument
+    view.save_edits("edits.json") # for --edit edits.json of every instrument
     with edit(view.model, view.hooks()):
         ...                       # or measured here
 
-Where no kernel answers, as in a document on the web, the output shows a file that runs the model itself: View(…,
-page="tour.html") writes it.
+Where no kernel answers, as in a document on the web, the output shows a page that runs the model itself: View(…,
+page="tour.html") writes it, and `View.frame` is the address of one that exists.
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, ClassVar
+from urllib.parse import quote, urlencode
 
 import anywidget
 import traitlets
@@ -34,6 +34,8 @@ class View(anywidget.AnyWidget):
     `edits` (JSON without code) and `text` follow the page and can be set; wrong ones raise `InputError`.
     """
 
+    frame: ClassVar[str] = ""
+    """Address of a page of the same models, for outputs that no kernel answers; "" for none."""
     _esm = bundle.script("notebook.js")
     _css = bundle.style()
     data = traitlets.Dict().tag(sync=True)
@@ -62,10 +64,13 @@ class View(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """The widget; for those who show none, a frame with the page."""
         found = super()._repr_mimebundle_(**options)
-        if self._page is None or found is None:
+        page = str(self._page or self.frame)
+        if not page or found is None:
             return found
         kinds, about = found
-        frame = f'<iframe src="{quote(str(self._page))}" width="100%" height="900" style="border: 0"></iframe>'
+        state = {"text": self.text} | ({"edits": json.dumps(self.edits)} if self.edits else {})
+        source = f"{quote(page)}#{urlencode(state, quote_via=quote)}"
+        frame = f'<iframe src="{source}" width="100%" height="900" style="border: 0"></iframe>'
         return {**kinds, "text/html": frame}, about
 
     @property

@@ -158,12 +158,25 @@ def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_pa
 @pytest.mark.slow
 def test_code_of_the_guides_runs(tmp_path: Path) -> None:
     """In a process of its own, nnsight last, for it changes what it is imported into."""
-    guides = ["errors", "new_architecture", "coming_from"]
+    guides = ["errors", "look_into", "new_architecture", "coming_from"]
     assert {*guides, *RUN_ELSEWHERE, "new_instrument", "your_text", "install"} == set(CODE)
     code = "\n".join(block for guide in guides for block in CODE[guide])
     own = {**os.environ, "PYTHONPATH": str(GUIDES.parents[1]), "STREAMSCOPE_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=own)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_edits_of_the_live_page_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The JSON and the command of the guide."""
+    monkeypatch.chdir(tmp_path)
+    text = (GUIDES / "look_into.md").read_text(encoding="utf-8")
+    (edits,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "edits.json").write_text(edits)
+    (line,) = re.findall(r"(?m)^streamscope (coherence .*)", text)
+    streamscope(shlex.split(line))
+    assert "stories/lfa, edited minus stories/lfa" in capsys.readouterr().out
 
 
 def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -72,6 +72,11 @@ def test_where_no_kernel_answers_the_page_is_shown(tmp_path: Path, monkeypatch: 
     kinds = view._repr_mimebundle_()[0]
     assert "application/vnd.jupyter.widget-view+json" in kinds and "a%20tour.html" in kinds["text/html"]
     assert (tmp_path / "a tour.html").read_text() == "<p>A dog</p>"
+    monkeypatch.setattr(View, "frame", "../_static/live.html")
+    view = View("stories/lfa", "A <b> dog")
+    view.edits = EDITS
+    html = view._repr_mimebundle_()[0]["text/html"]
+    assert 'src="../_static/live.html#text=A%20%3Cb%3E%20dog&edits=%7B%22heads%22' in html
 
 
 def test_two_models() -> None:
