@@ -5,8 +5,8 @@
     Ablate(heads="L4.*").measure(load("stories/lfa"), Documents("valid.txt"))
 
 The framework lies here (`cli`, `text`, `instruments`). The rooms `models`, `probes`, `interventions`, `features`,
-`papers` and `benchmarks` lie at the top of the repository. In a clone they are found there, installed or not, and
-`python -m interventions.ablate` runs the same modules as `python -m streamscope.interventions.ablate`
+`viewer`, `papers` and `benchmarks` lie at the top of the repository. In a clone they are found there, installed or not,
+and `python -m interventions.ablate` runs the same modules as `python -m streamscope.interventions.ablate`
 (`streamscope.aliases`). Names are imported on first use, so that `import streamscope` is quick.
 """
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
-from streamscope.models.layers.projections import linear
+from streamscope.models.layers.head import unembed
 
 CANDIDATES = 5
 """Number of tokens that the logit lens names."""
@@ -85,7 +85,7 @@ class Watched(nn.Module):
                 streams = torch.cat([streams, self._summed(streams)])
             read.append(m.layer_norm(max(i - 1, 0))(streams))
         rows = torch.cat(read).flatten(0, 1)[at]
-        p, ids = linear(rows, m.head).softmax(-1).topk(CANDIDATES)
+        p, ids = unembed(rows, m.head).softmax(-1).topk(CANDIDATES)
         return ids.int(), p
 
     def _summed(self, streams: Float[Tensor, "S T D"]) -> Float[Tensor, "1 T D"]:

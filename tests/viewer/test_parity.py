@@ -60,9 +60,14 @@ def layers_of(name: str) -> int:
 
 @cache
 def tiny(name: str) -> Any:
-    """A model of one kind with random weights, whose graph is in the cache."""
-    prepare(*(f"{one}*{layers_of(one)}" for one in (FAST if name in FAST else [name])))
+    """A model of one kind with random weights."""
     return randomise(build(name, "tiny", n_layers=layers_of(name), d_vocab=300)).eval()
+
+
+def exported(name: str) -> Any:
+    """`tiny`, whose graph is in the cache; those of `FAST` are exported by one process."""
+    prepare(*(f"{one}*{layers_of(one)}" for one in (FAST if name in FAST else [name])))
+    return tiny(name)
 
 
 @cache
@@ -124,7 +129,7 @@ def check(model: Any) -> None:
 
 @pytest.mark.parametrize("name", some(PRESETS, FAST))
 def test_presets(name: str) -> None:
-    check(tiny(name))
+    check(exported(name))
 
 
 @pytest.mark.slow
@@ -170,7 +175,7 @@ def test_a_stream_alone_through_norm_and_head() -> None:
 
 def test_the_graph_is_small_and_names_no_folder() -> None:
     """Weights that bf16 holds are stored so; where nodes came from is not."""
-    model = tiny("lfa")
+    model = exported("lfa")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.bfloat16().float())
@@ -184,7 +189,7 @@ def test_the_graph_is_small_and_names_no_folder() -> None:
 def test_one_architecture_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamscope.viewer import export
 
-    graph_of(tiny("lfa"))
+    graph_of(exported("lfa"))
     monkeypatch.setattr(export, "_export", lambda model: pytest.fail("exported again"))
     other = randomise(build("lfa", "tiny", n_layers=1, d_vocab=300), seed=5).eval()
     expected, got = answers(other, 7, session(other), {"head_scale": [0.0, 1.0]})
@@ -198,3 +203,14 @@ def test_a_bridge_is_refused() -> None:
 
     with pytest.raises(InputError, match="gpt_neo runs in a bridge, which only the server"):
         graph_of(Bridged())
+
+
+@torch.no_grad()
+def test_capped_scores_and_logits() -> None:
+    """Of Gemma 2: the lens caps its logits as the head does."""
+    model = randomise(build("gpt2", "tiny", **{"readout.softcap": 2.0, "attention.softcap": 2.0})).eval()
+    watched, tokens = Watched(model), torch.randint(0, 256, (1, 9), generator=torch.Generator().manual_seed(3))
+    found = watched(tokens, watched.rows_of(0, 9), *(one.unchanged() for one in watched.controls.values()))
+    logits = model(tokens)[0]
+    torch.testing.assert_close(found[0], logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[-1][-9:], logits.softmax(-1).topk(5).values, atol=1e-5, rtol=0)
