@@ -50,6 +50,7 @@ LONG = (
     "test_launch.py",
     "test_update_arithmetic.py",
     "test_watch.py",
+    "test_parity.py",
 )
 """Files of a quarter of a minute and more: first, so that no worker ends with one while the other has nothing left."""
 

@@ -64,8 +64,11 @@ def install(package: bytes) -> None:
         for name in FILES.values():
             member = archive.extractfile(f"package/dist/{name}")
             assert member is not None
-            content = member.read()
-            write_atomically(folder() / name, lambda part, content=content: part.write_bytes(content))
+            _keep(name, member.read())
+
+
+def _keep(name: str, content: bytes) -> None:
+    write_atomically(folder() / name, lambda part: part.write_bytes(content))
 
 
 def fetched() -> bytes:
