@@ -15,6 +15,7 @@ from streamscope.interventions.edits import scale_heads
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
+from streamscope.models.hooks.controls import read_edits
 from streamscope.viewer import View, bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers
 from streamscope.viewer.session import Shown
@@ -195,12 +196,17 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
         "context stream off everywhere", "Mixing = identity in L2.v",
     ]  # fmt: skip
     assert "× -0.5, α = 4" in page.text(".badge")
+    with page.page.expect_download() as waiting:
+        page.page.get_by_role("button", name="Save edits").click()
+    assert waiting.value.suggested_filename == "edits.json"
+    assert read_edits(Path(waiting.value.path()).read_text()) == page.state()["edits"]
     chips.first.click()
     page.ready()
     assert page.state()["edits"]["heads"] == {"L3.H2": {"alpha": 4}}
     page.page.get_by_role("button", name="Reset all").click()
     page.ready()
     assert page.state()["edits"] == {} and chips.count() == 0
+    assert page.page.get_by_role("button", name="Save edits").is_disabled()
     assert "Nothing is changed" in page.text(".changes")
 
 

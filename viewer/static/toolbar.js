@@ -15,11 +15,13 @@ export class Toolbar {
     this.stepText = element("output");
     this.steps = element("label", { class: "pick steps" }, element("span", { text: "Training step" }), this.step, this.stepText);
     const button = (text, title, click) => element("button", { text, title, attributes: { type: "button" }, on: { click } });
+    this.saveEdits = button("Save edits", "For --edit edits.json of every instrument", () => view.saveEdits());
     const actions = element(
       "div",
       { class: "actions" },
       button("Copy link", "The address that holds all you see", () => view.copyLink()),
       button("Copy as Python", "The lines that compute these numbers", () => view.copyPython()),
+      this.saveEdits,
     );
     if (view.data.report) actions.append(element("a", { text: "Report", attributes: { href: view.data.report } }));
     const brand = element("div", { class: "brand" }, element("h1", { text: "streamscope" }), element("p", { text: "Look into a model, change it, see what happens" }));
@@ -101,6 +103,7 @@ export class Toolbar {
 
   drawChanges() {
     const entries = listEdits(this.view.state.edits);
+    this.saveEdits.disabled = !this.view.columns[0].edited;
     if (!entries.length) {
       this.changes.replaceChildren(element("span", { class: "quiet", text: "Nothing is changed. Choose a head below and turn it off: press space." }));
       return;

@@ -364,6 +364,12 @@ export class View {
     if (this.columns[0].result) await this.copy("Python", this.python());
   }
 
+  /** Lets the browser save the edits of the first model, for `--edit` of the commands. */
+  saveEdits() {
+    const text = `${JSON.stringify(this.columns[0].edits, null, 2)}\n`;
+    download(new Blob([text], { type: "application/json" }), "edits.json");
+  }
+
   /** The lines of Python that compute what the first model shows. */
   python() {
     const { model } = this.columns[0];
