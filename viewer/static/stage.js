@@ -174,7 +174,8 @@ export class Stage {
 
   /** Gives the rows room for the lines and notes where every token stands. */
   place() {
-    if (!this.tokens.length) return;
+    this.boxes = null;
+    if (!this.tokens.length || !this.strip.clientWidth) return; // nothing has a place while it is hidden
     this.fit();
     const rows = new Set(this.tokens.map(({ node }) => node.offsetTop)).size;
     const gap = this.view.state.view === "matrix" ? 10 : rows === 1 ? 132 : rows === 2 ? 78 : 54;
