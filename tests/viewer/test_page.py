@@ -22,7 +22,7 @@ from streamscope.viewer.session import Shown
 from tests.viewer.pages import CASES, TEXT, Page, answered, browser
 
 HEAD = "L2.H1"
-STEPS = {"lfa": (1000, 22800), "gpt2": ()}
+STEPS = {"lfa": (1000, 22800), "gpt2": (), "pls": ()}
 OFF = {"heads": {HEAD: {"scale": 0}}}
 
 
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, Any]:
-    return {"lfa": load("stories/lfa"), "gpt2": load("stories/gpt2")}
+    return {name: load(f"stories/{name}") for name in STEPS}
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,26 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     assert page.state()["edits"] == {} and chips.count() == 0
     assert page.page.get_by_role("button", name="Save edits").is_disabled()
     assert "Nothing is changed" in page.text(".changes")
+
+
+def test_a_gate_is_read_and_forced(page: Page, models: dict[str, Any]) -> None:
+    page.open(model="pls", text=TEXT, head="L3.H2", token=9)
+    model = models["pls"]
+    with torch.no_grad(), capture(model, "blocks.3.attn.hook_gate") as seen:
+        model(model.to_tokens(TEXT))
+    gate = seen["blocks.3.attn.hook_gate"][0, 9, 2].mean().item()
+    shown = page.text(".status")
+    assert f"Its gate there is {gate:.3f}".replace(" 0.", " .") in shown and 0 < gate < 1
+    before = page.array("logits")
+    for state, value in (("shut", ".000"), ("open", "1.000")):
+        page.page.locator(".controls").get_by_role("button", name=state, exact=True).click()
+        page.ready()
+        assert page.state()["edits"] == {"heads": {"L3.H2": {"gate": state}}}
+        assert f"Its gate there is {value}" in page.text(".status")
+        assert np.abs(page.array("logits") - before).max() > 1e-3
+    page.page.get_by_role("button", name="as computed").click()
+    page.ready()
+    np.testing.assert_array_equal(page.array("logits"), before)
 
 
 def test_what_a_model_lacks_is_grey_with_the_reason(page: Page, models: dict[str, Any]) -> None:

@@ -104,7 +104,8 @@ function placeOf(off, places) {
 
 function row(label, control) {
   const reason = element("small", { class: "reason" });
-  const node = element("label", { class: "row" }, element("span", { class: "label", text: label }), control, reason);
+  const kind = control.matches(".segments") ? "div" : "label"; // a label would press the first of several buttons
+  const node = element(kind, { class: "row" }, element("span", { class: "label", text: label }), control, reason);
   const forbid = (why) => {
     node.classList.toggle("forbidden", Boolean(why));
     setText(reason, why ?? "");

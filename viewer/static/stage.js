@@ -200,6 +200,13 @@ export class Stage {
     return (query, key) => answer.patterns[start + query * length + key];
   }
 
+  /** The gate of the head shown at a token: the share of its output that it lets through. */
+  gate(query) {
+    const { model, result, tokens } = this.column;
+    const at = parseHead(this.view.shownHead());
+    return result.gates[(at.layer * model.heads + at.head) * tokens.length + query];
+  }
+
   drawLines() {
     const { view, column, boxes } = this;
     if (!column.result || !boxes || boxes.length !== column.tokens.length) return;
@@ -307,7 +314,8 @@ export class Stage {
     const all = texts.map((_, t) => t);
     const out = list(all.filter((t) => t <= query).map((t) => [query, t]), "k");
     const into = list(all.filter((t) => t > query).map((t) => [t, query]), "q");
-    setText(this.status, `${name(query)} attends to ${out || "nothing much"}${into ? `. It is attended to by ${into}` : ""}.`);
+    const gate = this.column.result.gates ? ` Its gate there is ${plain(this.gate(query), 3)} (mean over channels).` : "";
+    setText(this.status, `${name(query)} attends to ${out || "nothing much"}${into ? `. It is attended to by ${into}` : ""}.${gate}`);
   }
 }
 
