@@ -421,6 +421,7 @@ function describeTokens(tokens, { pieces, bos_id: bos }) {
     const text = pieces[id] ?? `#${id}`;
     if (at === 0 && id === bos) return { label: "start", title: text, quoted: "the start", spaced: true, start: true };
     const label = text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
-    return { label: label.replace(/^ (?=.)/, "") || "∅", title: text, quoted: `“${label.trim() || label}”`, spaced: label.startsWith(" ") };
+    const word = label.trim() ? label.replace(/^ /, "") : label.replaceAll(" ", "␣") || "∅";
+    return { label: word, title: text, quoted: `“${word.trim()}”`, spaced: label.startsWith(" ") };
   });
 }
