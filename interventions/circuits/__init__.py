@@ -1,6 +1,6 @@
 """Find the circuit of a task: what every edge between heads, FFNs and streams is worth, and what the best carry.
 
-    python -m interventions.circuits stories/gpt2 --task induction
+    python -m interventions.circuits stories/lfa --task pronouns
     python -m interventions.circuits runs/lfa --task competing --method exact --out lfa.parquet --figure lfa.html
     python -m interventions.circuits runs/smollm2 --task ioi --method eap-ig --out circuit.json
     python -m interventions.circuits stories/lfa stories/std-t --task mine.jsonl --metric log-odds
@@ -32,11 +32,11 @@ class Circuits(Instrument):
     edges; CPR = ∫ f dk, CMD = ∫ |1 − f| dk (Mueller et al. 2025).
     """
 
-    task: str = "competing"
+    task: str = "pronouns"
     """A suite, or a JSONL file with clean, corrupt, answers and foils."""
     contrast: Contrast = "auto"
     """How pairs are made of a suite without corrupted prompts: clue (same nouns, another clue), noun (another noun),
-    order (the nouns change places). auto: corrupt, or clue."""
+    order (the nouns change places). auto: corrupt, or the first of these that gives pairs of several texts."""
     pairs: Count = 64
     """Approximate number of pairs. Half of them choose the circuit, the other half judge it."""
     method: Method = "eap-ig"
@@ -62,8 +62,7 @@ class Circuits(Instrument):
         Intervals("score", label="edge", title="Scores of the best edges, with 95 % intervals"),
     )
     exports: ClassVar = (".json", ".pt")
-    quick: ClassVar = {"task": "induction", "pairs": 24, "draws": 2, "steps": 2}
-    runs: ClassVar = ("stories/gpt2",)
+    quick: ClassVar = {"pairs": 24, "draws": 2, "steps": 2}
     planted: ClassVar = "tests/interventions/test_circuits.py::test_planted_circuits_are_found"
 
 

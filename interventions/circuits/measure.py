@@ -2,15 +2,18 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, bootstrap, each
 from streamscope.instruments.open_data import open_data, sides_of
+from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
@@ -24,6 +27,8 @@ from streamscope.models.config import DualStream, Hyper
 
 RESOLUTION = 1e-5
 """Metrics closer than this count as equal (float32 rounding), in nats."""
+FEWEST = 4
+"""Independent pairs that a contrast must give to be chosen: two for each half."""
 RANKINGS: tuple[Ranking, ...] = ("score", "size")
 FLAT = "the clean and the corrupted run do not differ significantly"
 
@@ -65,15 +70,27 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
 def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description."""
     opened = open_data(Prompts(suite=how.task), model)
-    contrast = how.contrast
-    if contrast == "auto":
-        contrast = "corrupt" if any(p.corrupt is not None for p in opened.aligned.prompts) else "clue"
-    found = choose_pairs(make_pairs(opened.aligned, opened.tokenizer, contrast), how.pairs)
+    contrast, made = _pairs_by(how, opened)
+    found = choose_pairs(made, how.pairs)
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
     full = [answers.get(p.id) for p in found.pairs]
     spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
     words = f"{len(found.pairs)} pairs of {opened.suite.name} by {contrast}{found.left_out}"
     return found, spans, f"{words}, {how.method}, metric {how.metric}"
+
+
+def _pairs_by(how: Circuits, opened: Any) -> tuple[str, Pairs]:
+    """The contrast and its pairs. Raises `InputError` where no contrast gives pairs."""
+    if how.contrast != "auto":
+        return how.contrast, make_pairs(opened.aligned, opened.tokenizer, how.contrast)
+    if any(p.corrupt is not None for p in opened.aligned.prompts):
+        return "corrupt", make_pairs(opened.aligned, opened.tokenizer, "corrupt")
+    for contrast in ("clue", "noun"):
+        with suppress(InputError):
+            found = make_pairs(opened.aligned, opened.tokenizer, contrast)
+            if len({unit_of(p.cluster) for p in found.pairs}) >= FEWEST:
+                return contrast, found
+    return "order", make_pairs(opened.aligned, opened.tokenizer, "order")
 
 
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.circuits import Circuits, planted
+from streamscope.instruments.prompts.counterfactual import write_pairs
+from streamscope.interventions.circuits import Circuits, metrics, planted, worth
 from streamscope.interventions.circuits.formats import read_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
+from streamscope.interventions.circuits.measure import task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import score_edges
@@ -420,3 +422,57 @@ def test_the_command_writes_planted_runs(tmp_path: Path, capsys: pytest.CaptureF
         assert torch.equal(p, q)
     with pytest.raises(InputError, match="give --out FOLDER"):
         planted.main([])
+
+
+# ---- what a circuit is worth -------------------------------------------------------------------
+
+
+def test_areas_by_hand() -> None:
+    """f = k gives CPR = CMD = (1 − .001²)/2 and a whole circuit at .9; random sequences are averaged."""
+    k = np.array(worth.SHARES)
+    m = np.concatenate([[3.0, 1.0], 1.0 + 2.0 * k])[:, None]  # clean, corrupted, circuits; one cluster
+    size = np.ones_like(m)
+    areas = ((k[1:] - k[:-1]) * (k[1:] + k[:-1]) / 2).sum()
+    assert float(worth.cpr(m, size)) == pytest.approx(areas)
+    assert float(worth.cmd(m, size)) == pytest.approx((1 - 0.001) - areas)
+    at = np.log10(0.5) + (0.9 - 0.5) / 0.5 * np.log10(2)
+    assert float(worth.whole_at(m, size)) == pytest.approx(at)
+    twice = np.concatenate([m, np.full((len(k), 1), 1.0)])  # a second sequence keeps nothing, except that f never is .9
+    assert float(worth.cpr(twice, np.ones_like(twice))) == pytest.approx(areas / 2)
+    assert worth.jaccard(np.array([True, True, False]), np.array([False, True, True])) == pytest.approx(1 / 3)
+    assert worth.top(np.array([-3.0, 1.0, 2.0]), 2, "size").tolist() == [True, False, True]
+    assert worth.top(np.array([-3.0, 1.0, 2.0]), 2).tolist() == [False, True, True]
+
+
+def test_metrics_by_hand() -> None:
+    pair = PatchPair(id="a", cluster="a", clean=(1, 2), corrupt=(1, 3), answers=(0, 1), foils=(2,))
+    logits = torch.tensor([[[0.0, 1.0, 2.0, 3.0]]])
+    p = logits[0, 0].softmax(0).numpy()
+    clean = torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])
+    q = clean[0, 0].softmax(0).numpy()
+    wanted = {
+        "logit-difference": np.log(p[0] + p[1]) - np.log(p[2]), "log-odds": np.log((p[0] + p[1]) / (p[2] + p[3])),
+        "kl": -(q * np.log(q / p)).sum(), "loss": np.log(p[3]),
+    }  # fmt: skip
+    for name, want in wanted.items():
+        (batch,) = metrics.batches_of([pair], name, 64, [[3]])
+        assert float(metrics.value(name, logits, batch, clean)) == pytest.approx(want, abs=1e-6)
+    (batch,) = metrics.batches_of([pair], "loss", 64, [[3, 1, 0]])
+    assert batch.clean.tolist() == [[1, 2, 3, 1]] and batch.at.tolist() == [[1, 2, 3]]
+    three = torch.stack([logits[0, 0], clean[0, 0], logits[0, 0]])[None]
+    assert float(metrics.value("loss", three, batch)) == pytest.approx(np.log([p[3], q[1], p[0]]).mean(), abs=1e-6)
+    with pytest.raises(InputError, match="the metric loss needs answers as text"):
+        next(metrics.batches_of([pair], "loss", 64))
+
+
+def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Path) -> None:
+    path, model = tmp_path / "mine.jsonl", load("stories/lfa")
+    names = ["Tom", "Ben", "Sam", "Max"]
+    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                [[f" {n}"] for n in names], [[" Mia"]] * 4)  # fmt: skip
+    found, spans, words = task_pairs(Circuits(task=str(path)), model)
+    assert len(found.pairs) == 4 and "by corrupt" in words
+    assert [model.tokenizer.decode(s) for s in spans] == [f" {n}" for n in names]
+    assert "60 pairs of competing by noun" in task_pairs(Circuits(task="competing"), model)[2]
+    with pytest.raises(InputError, match="got 1, 0, 0 and 0"):
+        write_pairs(path, ["a"], [], [], [])
