@@ -16,6 +16,13 @@ from streamscope.papers.pages.markdown import minus
 OVER = re.compile(r"(min|max|mean|count)\((\w+)\)")
 
 
+class Number(float):
+    """A number that is written with a minus sign, and a space before the percent sign."""
+
+    def __format__(self, spec: str) -> str:
+        return minus(format(float(self), spec).replace("%", "\u00a0%"))
+
+
 @dataclass(frozen=True)
 class Value:
     """A number with its 95 % interval, NaN where it has none.
@@ -27,21 +34,18 @@ class Value:
     low: float = math.nan
     high: float = math.nan
 
+    def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):
+            object.__setattr__(self, name, Number(getattr(self, name)))
+
     def __format__(self, spec: str) -> str:
-        own, *ends = (format(x, spec).replace("%", "\u00a0%") for x in (self.value, self.low, self.high))
-        return minus(f"{own} ({ends[0]} to {ends[1]})" if self.low == self.low else own)
+        own, *ends = (format(x, spec) for x in (self.value, self.low, self.high))
+        return f"{own} ({ends[0]} to {ends[1]})" if self.low == self.low else own
 
     def __mul__(self, factor: float) -> "Value":
         """In another unit."""
         ends = sorted((factor * self.low, factor * self.high)) if self.low == self.low else (math.nan, math.nan)
         return Value(factor * self.value, *ends)
-
-
-class Number(float):
-    """A number that is written with a minus sign, and a space before the percent sign."""
-
-    def __format__(self, spec: str) -> str:
-        return minus(format(float(self), spec).replace("%", "\u00a0%"))
 
 
 @dataclass(frozen=True)
@@ -104,17 +108,6 @@ def _cell(text: str, tables: Tables, where: str) -> Value:
 def fill_in(text: str, values: dict[str, Any], where: str) -> str:
     """A sentence with its numbers. Raises `InputError` for a name that has no value."""
     try:
-        return text.format_map({name: _Formatted(x) if isinstance(x, Value) else x for name, x in values.items()})
+        return text.format_map(values)
     except (KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{where}: {error} in {text!r}") from None
-
-
-class _Formatted:
-    """What a format string sees of a value: itself with its interval, and `.value`, `.low`, `.high` alone."""
-
-    def __init__(self, of: Value) -> None:
-        self._of = of
-        self.value, self.low, self.high = Number(of.value), Number(of.low), Number(of.high)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._of, spec)
