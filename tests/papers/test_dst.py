@@ -331,8 +331,17 @@ def test_a_verdict_that_every_cell_gives_is_one() -> None:
     assert found["alone"].eq("opposite").all()
 
 
-@pytest.mark.parametrize(("other", "word"), [(ABOVE, "holds"), (AROUND, "not resolved"), (LEAST, "negligible")])
-@pytest.mark.parametrize("arm", ARMS)
+OTHERS = [(ABOVE, "holds"), (AROUND, "not resolved"), (LEAST, "negligible")]
+
+
+@pytest.mark.parametrize(
+    ("arm", "other", "word"),
+    [
+        pytest.param(arm, *other, marks=[] if i % len(OTHERS) == j else pytest.mark.slow, id=f"{arm}-{other[1]}")
+        for i, arm in enumerate(ARMS)
+        for j, other in enumerate(OTHERS)
+    ],
+)
 def test_a_verdict_that_changes_or_is_lost_in_a_cell_is_confounded(arm: str, other: list[float], word: str) -> None:
     """A change of sign, a cell that decides nothing, a negligible effect: in whichever cell."""
     values: dict[str, list[float]] = dict.fromkeys(ARMS, BELOW) | {arm: other}
