@@ -83,8 +83,8 @@ def fetched() -> bytes:
         )
         files = list(Path(where).glob("*.tgz"))
         if done.returncode or len(files) != 1:
-            said = (done.stderr.strip() or "npm wrote no file").splitlines()[-1]
-            raise InputError(f"npm could not fetch {PACKAGE} {VERSION}: {said}")
+            message = (done.stderr.strip() or "npm wrote no file").splitlines()[-1]
+            raise InputError(f"npm could not fetch {PACKAGE} {VERSION}: {message}")
         return files[0].read_bytes()
 
 

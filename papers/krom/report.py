@@ -18,7 +18,7 @@ from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opene
 from streamscope.papers.comparison.seeds import over_seeds
 from streamscope.papers.figures.krom import runs as all_runs
 from streamscope.papers.figures.style import Style
-from streamscope.papers.krom import alike, signs, sweep, variants
+from streamscope.papers.krom import signs, similarity, sweep, variants
 from streamscope.papers.krom.claims import ARCHITECTURES, CONTROL, ORDER
 from streamscope.papers.krom.curves import at_the_end, of_arms
 from streamscope.papers.krom.curves import compared as compared_curves
@@ -125,7 +125,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     if len(numbers := sweep.quantities(mixing, factors, rows)):
         all_tables |= {"sweep": over_seeds(numbers), "sweep-claims": sweep.claims(mixing, numbers)}
     if len(streams := variants.streams(mixing, all_tables["topologies"])):
-        all_tables |= {"alike": alike.stream_similarity(streams), "alike-claims": alike.claims(streams)}
+        all_tables |= {"alike": similarity.stream_similarity(streams), "alike-claims": similarity.claims(streams)}
         all_tables |= {"variants": variants.claims(streams), "differences": variants.differences(streams)}
     return all_tables
 

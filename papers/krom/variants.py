@@ -20,8 +20,8 @@ from streamscope.papers.comparison.printed import Order, printed
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN
 from streamscope.papers.comparison.verdicts import order_row, with_verdicts
-from streamscope.papers.krom.alike import SURVIVE, quantities
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, label, stream_cosines
+from streamscope.papers.krom.similarity import SURVIVE, quantities
 from streamscope.probes.mixing_monitor.measure import overview, watch
 
 EIGHT = {

@@ -17,9 +17,9 @@ from streamscope.models.train import main as train
 from streamscope.papers.comparison.report import Tables
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.krom import main
-from streamscope.papers.krom.alike import claims as claims_of_directions
 from streamscope.papers.krom.mixing import CONTRASTS
 from streamscope.papers.krom.report import judged, open_runs, read, standard
+from streamscope.papers.krom.similarity import claims as claims_of_directions
 from streamscope.papers.krom.variants import FROZEN, NO_FACTORS, claims, differences, pairs, streams
 from streamscope.probes.stream_states import stream_states
 from tests.papers.pages import assert_same_tables, unexplained

@@ -1,7 +1,10 @@
 """The arrows between the rooms go one way, and `datasets/` holds no Python."""
 
 import ast
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -41,13 +44,31 @@ def room_of(module: str) -> str:
     return rest.partition(".")[0] if first == "streamscope" else ""
 
 
+@cache
+def statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
+    """Every import of a file, whether it is in a function, and whether only types need it."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool, bool]] = []
+
+    def visit(nodes: Iterable[ast.AST], inside: bool, typing: bool) -> None:
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found.append((node, inside, typing))
+            elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+                called = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                checks = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+                visit(ast.iter_child_nodes(node), inside or called, typing or checks)
+
+    visit(ast.parse(source).body, False, False)
+    return found
+
+
 def imported_rooms(source: str) -> set[str]:
     """Rooms that a file imports, anywhere in it."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node, _, _ in statements(source):
         if isinstance(node, ast.Import):
             found |= {room_of(alias.name) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "relative imports hide the arrows"
             found.add(room_of(node.module or ""))
     return found & set(ORDER)
@@ -85,21 +106,7 @@ MODULES = {module_of(path): path for path in FILES}
 
 def imports_of(name: str, source: str, known: set[str]) -> set[str]:
     """The modules among `known` that a module imports, in functions too; not what only types need."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            if isinstance(child, ast.Import):
-                found.update(alias.name for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                inner = {f"{child.module}.{alias.name}" for alias in child.names}
-                found.update((inner & known) or {str(child.module)})
-            visit(child)
-
-    visit(ast.parse(source))
-    return (found & known) - {name}
+    return (set[str]().union(*imports_by_place(source, known)) & known) - {name}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
@@ -165,22 +172,15 @@ BESIDE = {
 """What other files import in functions, and why."""
 
 
-def imports_by_place(source: str) -> tuple[set[str], set[str]]:
+def imports_by_place(source: str, known: Iterable[str] = tuple(MODULES)) -> tuple[set[str], set[str]]:
     """(modules imported at the top of a file, modules imported in its functions); not what only types need."""
     found: tuple[set[str], set[str]] = set(), set()
-
-    def visit(node: ast.AST, inside: bool) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            if isinstance(child, ast.Import):
-                found[inside].update(alias.name for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                inner = {f"{child.module}.{alias.name}" for alias in child.names} & set(MODULES)
-                found[inside].update(inner or {str(child.module)})
-            visit(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
-
-    visit(ast.parse(source), False)
+    for node, inside, typing in statements(source):
+        if not typing and isinstance(node, ast.Import):
+            found[inside].update(alias.name for alias in node.names)
+        elif not typing:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & set(known)
+            found[inside].update(inner or {str(node.module)})
     return found
 
 
@@ -223,3 +223,20 @@ def test_datasets_holds_no_python() -> None:
     import datasets
 
     assert callable(datasets.load_dataset)
+
+
+# ---- names -------------------------------------------------------------------------------------
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Functions, variables, arguments and attributes of compiled code."""
+    inner = (names_in(one) for one in code.co_consts if isinstance(one, CodeType))
+    return {code.co_name, *code.co_names, *code.co_varnames, *code.co_cellvars}.union(*inner)
+
+
+def test_names_are_nouns_or_verbs() -> None:
+    """None of those that once stood for a text, a reason or a control, which is what they are called now."""
+    assert names_in(compile("def f(said):\n    x = said.told\n", "x", "exec")) >= {"f", "said", "told", "x"}
+    empty = {"told", "said", "beside", "settled", "alike", "whereof"}
+    strange = {str(path): empty & names_in(compile(path.read_bytes(), path, "exec")) for path in FILES}
+    assert not {path: names for path, names in strange.items() if names}

@@ -354,8 +354,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
         if called is not None:
-            told = frame.drop_duplicates(at).set_index(at)[called]
-            ticks = {"tickvals": list(range(len(values))), "ticktext": [told[value] for value in values]}
+            names = frame.drop_duplicates(at).set_index(at)[called]
+            ticks = {"tickvals": list(range(len(values))), "ticktext": [names[value] for value in values]}
             drawn.update_xaxes(**ticks, tickangle=-40) if at == axes[1] else drawn.update_yaxes(**ticks)
     row = max(22, min(70, 900 // len(grid)))
     drawn.update_layout(
@@ -517,8 +517,8 @@ def _(figure: Points, table: Table) -> go.Figure | None:
         for i, name in enumerate(names):
             mark = {"color": PALETTE[i % len(PALETTE)], "symbol": MARKS[i // len(PALETTE) % len(MARKS)]}
             rows = frame[frame[figure.color] == name]
-            said = f"{column.title} {name} ({len(rows):,})"
-            groups.append((f"{said}: {_typical(rows[figure.typical])}" if figure.typical else said, rows, mark))
+            label = f"{column.title} {name} ({len(rows):,})"
+            groups.append((f"{label}: {_typical(rows[figure.typical])}" if figure.typical else label, rows, mark))
     for name, rows, marker in groups:
         texts = np.stack([[escape(str(value)) for value in rows[c.name]] for c in shown], axis=1)
         drawn.add_scattergl(

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from streamscope.papers.comparison.seeds import spread
-from streamscope.papers.krom.alike import SHUFFLED, claims, quantities, stream_similarity
+from streamscope.papers.krom.similarity import SHUFFLED, claims, quantities, stream_similarity
 from streamscope.probes.directions.measure import find
 from streamscope.probes.stream_states import States
 
