@@ -24,8 +24,9 @@ from streamscope.interventions.circuits.graph import Graph, n_streams, read_vect
 from streamscope.models.config import Hyper
 from streamscope.models.decoder import gather_positions
 from streamscope.models.layers.attention import Attention
+from streamscope.models.layers.head import unembed
 from streamscope.models.layers.hyper_mixing import mix, spread
-from streamscope.models.layers.projections import DenseProjection, linear
+from streamscope.models.layers.projections import DenseProjection
 from streamscope.models.layers.residual import Block
 
 
@@ -122,7 +123,7 @@ class Run:
 
     def logits(self, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P V"]:
         """Logits at these positions, after `finish`."""
-        return linear(self.model.ln_final(gather_positions(self.logits_input(), at)), self.model.head)
+        return unembed(self.model.ln_final(gather_positions(self.logits_input(), at)), self.model.head)
 
     def _own_inputs(self) -> bool:
         """Whether readers of this stage may read different things."""
