@@ -130,8 +130,9 @@ class Result:
         `InputError` for another suffix, for files of another instrument, and for what cannot be written.
         """
         maker = str(self.about.get("instrument", ""))
-        path = check_out(Path(path), exports=exports_of(maker))
-        if path.suffix in exports_of(maker):
+        exports = () if Path(path).suffix in (".parquet", ".csv") else exports_of(maker)
+        path = check_out(Path(path), exports=exports)
+        if path.suffix in exports:
             done: list[Path] = import_module(f"{discover()[maker].__module__}.formats").export(self, path)
             return done
         names = list(self.tables)
