@@ -1,6 +1,7 @@
 """Fine-tuning: what is a target and what is not, counted and by hand; a killed run resumes to the same weights."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from streamscope.models.hooks import capture
 from streamscope.models.runs import main as runs
 from streamscope.models.sft import main
 from streamscope.models.train import main as train
+from streamscope.models.training import tuning
+from streamscope.models.training.config import Training
 from streamscope.models.training.data import evaluation_shards
+from streamscope.models.training.tuning import bounded
 from streamscope.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
 from tests.tiny import WORDS
 
@@ -195,3 +199,21 @@ def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, 
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if row["kind"] == "train"]
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(
+    tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SmolLM2: 16 rows of 162 tokens are two micro-batches. The weights after training agree to rounding."""
+    training = Training(batch_size=16, epochs=1.0)
+    assert bounded(training, 162 * 30 * 576).accumulate == 2 and bounded(training, 128 * 6 * 192).accumulate == 1
+    assert bounded(training, 10**12).accumulate == 16 and bounded(replace(training, accumulate=4), 1).accumulate == 4
+    for name in ("whole", "split"):
+        main([str(tiny_run), "--data", str(pairs), "--batch-size", "4", "--steps", "6", "--lr", "1e-3", "--out",
+              str(tmp_path / name)])  # fmt: skip
+        monkeypatch.setattr(tuning, "AT_ONCE", 1)
+    whole, split = (load(tmp_path / name).state_dict() for name in ("whole", "split"))
+    before = load(tiny_run).state_dict()
+    assert all(torch.allclose(x, split[key], rtol=1e-3, atol=1e-5) for key, x in whole.items())
+    assert not torch.allclose(before["embed.weight"], whole["embed.weight"], atol=1e-4)
+    main(["--resume", "--out", str(tmp_path / "split")])
