@@ -588,6 +588,24 @@ def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyP
     assert " left" in lines[0] and lines[-1].startswith("[L0H0] ━")
 
 
+def test_no_wait_between_two_signs_is_longer_where_a_bar_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = []
+
+    class Clock(io.StringIO):
+        def write(self, text: str) -> int:
+            times.append(time.monotonic())
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stderr", Clock())
+    monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 1.0)
+    with signs_of_life("a"):
+        times.append(time.monotonic())
+        time.sleep(1.9)  # a sign at 1.0
+        for _ in progress_bar("b")(range(1)):
+            time.sleep(1.9)  # the next at 2.0, not at 2.9
+    assert max(np.diff(times)) < 1.7
+
+
 def test_time_left_is_that_of_all_steps_so_far() -> None:
     """A third of the steps took 100 s, the last of them long ago."""
     task = SimpleNamespace(total=3, completed=1, elapsed=100.0)
