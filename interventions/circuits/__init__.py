@@ -1,6 +1,6 @@
 """Find the circuit of a task: what every edge between heads, FFNs and streams is worth, and what the best carry.
 
-    python -m interventions.circuits stories/lfa --task pronouns
+    python -m interventions.circuits stories/lfa --task stories
     python -m interventions.circuits runs/lfa --task competing --method exact --out lfa.parquet --figure lfa.html
     python -m interventions.circuits runs/smollm2 --task ioi --method eap-ig --out circuit.json
     python -m interventions.circuits stories/lfa stories/std-t --task mine.jsonl --metric log-odds
@@ -32,7 +32,7 @@ class Circuits(Instrument):
     edges; CPR = ∫ f dk, CMD = ∫ |1 − f| dk (Mueller et al. 2025).
     """
 
-    task: str = "pronouns"
+    task: str = "stories"
     """A suite, or a JSONL file with clean, corrupt, answers and foils."""
     contrast: Contrast = "auto"
     """How pairs are made of a suite without corrupted prompts: clue (same nouns, another clue), noun (another noun),
