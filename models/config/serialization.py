@@ -8,12 +8,15 @@ import dataclasses
 import types
 import typing
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models import config as c
 
 T = TypeVar("T")
+hints_of = cache(typing.get_type_hints)
+"""The types of a class's fields: text is evaluated once."""
 
 
 def kinds(base: type[c.Part]) -> dict[str, type[c.Part]]:
@@ -44,7 +47,7 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
             raise unknown(f"kind of {where}", str(kind), sorted(options))
         cls = typing.cast(type[T], options[kind])
     data = getattr(cls, "from_older", dict)(data)
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in data:
         if name not in names:
@@ -126,7 +129,7 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
             here[head] = value
     if isinstance(config, c.ModelConfig) and "init_std" in here and "init" not in here and "init" not in below:
         here["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
-    hints = typing.get_type_hints(type(config))
+    hints = hints_of(type(config))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     label = where.rstrip(".") or getattr(config, "kind", "model")
     for name in [*here, *below]:

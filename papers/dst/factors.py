@@ -50,8 +50,8 @@ def initial(run: Run) -> Initial:
 
 def init_of(run: Run) -> str:
     """The rule of a run's weights, and that of its embedding where it is another: normal, fan_in_normal/normal."""
-    words = []
-    for rule in (initial(run).weights, initial(run).embed):
+    words, begun = [], initial(run)
+    for rule in (begun.weights, begun.embed):
         own = [f".{f.name}={getattr(rule, f.name)}" for f in fields(rule) if getattr(rule, f.name) != f.default]
         words.append(f"{rule.kind}{''.join(own)}")
     return "/".join(dict.fromkeys(words))
