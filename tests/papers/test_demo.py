@@ -261,6 +261,13 @@ def test_the_passage_shown_is_the_median_one() -> None:
     assert median_pair(frame[:4]) == ("b-1", "b-2") and median_pair(frame[-1:]) == ("e-1",)
 
 
+def test_how_often_the_head_of_the_picture_is_right() -> None:
+    right = {"share": 0.767, "ci_low": 0.559, "ci_high": 0.895, "n": 60}
+    line = sentences.picture("lfa", "L5H2", right)
+    assert line.endswith("L5H2 attends more to the right noun in 76.7 % of 60 prompts (95 % interval 55.9 to 89.5).")
+    assert "(interval undefined)" in sentences.picture("lfa", "L5H2", {**right, "ci_low": NAN, "ci_high": NAN})
+
+
 def test_the_report_and_the_live_page_link_each_other(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
