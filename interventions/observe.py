@@ -120,7 +120,8 @@ def peak_gigabytes() -> float:
 
 # ---- losses of documents ------------------------------------------------------------------------
 
-Variant = Edits | StreamTransformer
+Variant = Edits | StreamTransformer | Callable[[], StreamTransformer]
+"""Edits, another model, or what makes one: then it exists only while a batch runs."""
 NATS = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
 """Loss of documents, with their tokens as sizes."""
 PERCENT = Measure(
@@ -217,12 +218,14 @@ def document_losses(
             found[:, at, index] = value
         other = len(plans)
         for at, variant in enumerate(variants):
-            if isinstance(variant, StreamTransformer):
-                x = variant.readout(variant.segment(variant.embed_tokens(tokens)))
+            if not isinstance(variant, Mapping):
+                of = variant if isinstance(variant, StreamTransformer) else variant()
+                x = of.readout(of.segment(of.embed_tokens(tokens)))
                 place = {} if along is None else {last: x.double() @ along}
-                found[:, at, index] = sums(variant.ln_final(x), place, variant.head)
+                found[:, at, index] = sums(of.ln_final(x), place, of.head)
                 finished([other])
                 other += 1
+                del of, x
         baseline[index] = unedited[0]
         tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
 

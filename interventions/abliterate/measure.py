@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -59,10 +60,10 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> In
     direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
     random = [random_direction(len(d), how.seed, draw) for draw in range(how.draws)]
-    variants = [changed_model(how, model, x) for x in (d, *random)]
+    variants = [partial(changed_model, how, model, x) for x in (d, *random)]  # one of them exists at a time
     found = document_losses(model, opened.shards, variants, kl="reverse", **opened.limits, progress=progress)
     _, tokens, _ = next(iter(document_batches(opened.shards, model.config.n_ctx, CHECK_DOCUMENTS, CHECK_DOCUMENTS)))
-    before, after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]))
+    before, after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]()))
     out = pd.DataFrame({"part": list(before), "before": list(before.values()), "after": list(after.values())})
     done = "written" if how.side == "write" else "read (use --side write to remove what is written)"
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"

@@ -103,9 +103,11 @@ def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[
     In units of the residual stream; d [D] is a unit vector, tokens are [B, T].
     """
     hooks = {"attention": "hook_attn_out", "FFN": "hook_mlp_out", "readout": "hook_resid_post"}
-    with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as found:
-        model(tokens, return_type=None)
-    return {
-        name: max(float((x @ d.to(x)).abs().max()) for key, x in found.items() if key.endswith(hook))
-        for name, hook in hooks.items()
-    }
+    largest = dict.fromkeys(hooks, 0.0)
+    for row in tokens.split(1):  # of a large model, the outputs of all rows are a gigabyte
+        with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as found:
+            model(row, return_type=None)
+        for name, hook in hooks.items():
+            values = [float((x @ d.to(x)).abs().max()) for key, x in found.items() if key.endswith(hook)]
+            largest[name] = max(largest[name], *values)
+    return largest

@@ -1,14 +1,18 @@
 """Abliteration: nothing is written along d, the wrong side does not do that, and what writes nothing along d stays."""
 
 import json
+import weakref
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
-from streamscope.interventions.abliterate import main
+from streamscope.interventions.abliterate import Abliterate, main
 from streamscope.interventions.abliterate.weights import abliterate_weights, largest_output, project_out
 from streamscope.interventions.observe import document_losses
 from streamscope.models import build
@@ -128,6 +132,35 @@ def test_kl_by_hand() -> None:
     p, q = (h @ w.T).softmax(-1), (g @ w.T).softmax(-1)
     torch.testing.assert_close(divergences(h, g, w).float(), (p * (p / q).log()).sum(-1), rtol=1e-4, atol=1e-6)
     assert (divergences(h, h, w, w) == 0).all()
+
+
+def test_unchanged_weights_are_shared_on_request_and_copies_otherwise() -> None:
+    model = noisy("gpt2")
+    d, before = unit(model.config.d_model), {name: x.clone() for name, x in model.state_dict().items()}
+    for share in (True, False):
+        new = abliterate_weights(model, d, share=share)
+        same = {n for n, x in new.state_dict().items() if x.data_ptr() == dict(model.state_dict())[n].data_ptr()}
+        assert ("embed.weight" in same) == share and "blocks.0.attn.o.weight" not in same
+        assert bool(same) == share and all(p.requires_grad for p in new.parameters())
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+def test_one_changed_model_exists_at_a_time(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each random direction's model is made for a batch and gone before the next."""
+    measure = import_module("streamscope.interventions.abliterate.measure")
+    alive: list[weakref.ref] = []
+    counted, make = [0], measure.changed_model
+
+    def made(*args: Any) -> Any:
+        alive[:] = [ref for ref in alive if ref() is not None]
+        new = make(*args)
+        alive.append(weakref.ref(new))
+        counted[0] = max(counted[0], len(alive))
+        return new
+
+    monkeypatch.setattr(measure, "changed_model", made)
+    Abliterate(draws=3, dense=True).measure(load(tiny_run), Documents("stories:1:9", max_documents=6))
+    assert counted == [1]
 
 
 def test_divergence_of_a_model_from_itself_is_zero(tiny_run: Path) -> None:
