@@ -124,7 +124,7 @@ def check(model: Any) -> None:
             clear = expected["lens_p"][:, 0] - expected["lens_p"][:, 1] > 1e-5
             np.testing.assert_array_equal(got["lens_ids"][clear, 0], expected["lens_ids"][clear, 0])
             if change and T > 2:
-                assert np.abs(got["logits"] - before["logits"]).max() > 1e-3, change
+                assert np.abs(got["logits"] - before["logits"]).max() > 3e-4, change  # three times the tolerance
 
 
 @pytest.mark.parametrize("name", some(PRESETS, FAST))
