@@ -54,9 +54,9 @@ def write_circuit(edges: pd.DataFrame, cfg: Mapping[str, Any], path: Path) -> No
     at = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
     scores, there = torch.zeros(len(senders), len(readers)), torch.zeros(len(senders), len(readers), dtype=torch.bool)
     scores[at], there[at] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(kept)
-    made = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
+    file = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
             "edges_in_graph": there, "nodes_in_graph": torch.tensor([name in inside for name in senders])}  # fmt: skip
-    write_atomically(path, lambda part: torch.save(made, part))
+    write_atomically(path, lambda part: torch.save(file, part))
 
 
 def read_circuit(path: str | Path) -> pd.DataFrame:

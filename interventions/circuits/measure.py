@@ -181,7 +181,7 @@ def _edges(how: Circuits, seen: InstrumentData, found: Estimates, curve: pd.Data
     frame["enters"] = np.array(SHARES)[np.argmax(entering, 0)]
     kept = curve[curve["ranking"] == "size"].set_index("share")["f"]
     frame["f"] = frame["enters"].map(kept)
-    missing |= {(i, "f"): FLAT for i in np.flatnonzero(frame["f"].isna())}
+    missing |= {(int(i), "f"): FLAT for i in np.flatnonzero(frame["f"].isna())}
     return Table(frame, EDGES, missing, title, by="score", most=20)
 
 
@@ -240,7 +240,8 @@ def _summary(values: Observations, effect: pd.Series, found: Estimates, flat: st
                               ("difference", np.r_[own, drawn], _over_random(statistic))):  # fmt: skip
             numbers, why = _interval(values, at, g, flat)
             if name == SHARE_FOR_WHOLE and column == "difference":
-                numbers, why = (dict.fromkeys(ENDS.values(), one) for one in (np.nan, "compare the intervals"))
+                numbers = dict.fromkeys(ENDS.values(), np.nan)
+                why = dict.fromkeys(ENDS.values(), "compare the intervals")
             elif name == SHARE_FOR_WHOLE:
                 numbers = {of: 10**x for of, x in numbers.items() if of in ENDS.values()}
             row |= {f"{column}{end}": numbers[of] for end, of in ENDS.items()}

@@ -52,14 +52,14 @@ def batches_of(
         some, after = [pairs[i] for i in rows], [follow[i] for i in rows]
         places = [[p.last + k for k in range(len(f))] for p, f in zip(some, after, strict=True)]
         width = max(map(len, places))
-        yield Batch(
-            rows,
-            *(pad([[*ids, *f[:-1]] for ids, f in zip(side, after, strict=True)]).to(device)
-              for side in ([p.clean for p in some], [p.corrupt for p in some])),
-            torch.tensor([[*at, *at[-1:] * (width - len(at))] for at in places], device=device),
-            *(_filled(side).to(device) for side in ([p.answers for p in some], [p.foils for p in some])),
-            torch.tensor([[*f, *[-1] * (width - len(f))] for f in after], device=device),
-        )  # fmt: skip
+        clean, corrupt = (
+            pad([[*ids, *f[:-1]] for ids, f in zip(side, after, strict=True)]).to(device)
+            for side in ([p.clean for p in some], [p.corrupt for p in some])
+        )
+        at = torch.tensor([[*place, *place[-1:] * (width - len(place))] for place in places], device=device)
+        answers, foils = _filled([p.answers for p in some]).to(device), _filled([p.foils for p in some]).to(device)
+        targets = torch.tensor([[*f, *[-1] * (width - len(f))] for f in after], device=device)
+        yield Batch(rows, clean, corrupt, at, answers, foils, targets)
 
 
 def _filled(ids: Sequence[Sequence[int]]) -> Tensor:

@@ -227,10 +227,11 @@ def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Ten
     attn: Attention = block.attn
     normed = {name: _normed(block, name, one) for name, one in x.items()}
     q, k, v = (_project(attn, name, normed[name]) for name in "qkv")
-    if "canon_b" in block._modules:
-        q, k, v = block.canon_b(torch.cat([q, k, v], -1)).split(attn.widths, -1)
+    if (canon_b := block._modules.get("canon_b")) is not None:
+        q, k, v = canon_b(torch.cat([q, k, v], -1)).split(attn.widths, -1)
     if _wide_norm(attn):  # applied to queries and keys already
-        q, k = (hook(y.unflatten(-1, (-1, attn.d_head))) for hook, y in ((attn.hook_q, q), (attn.hook_k, k)))
+        q, k = (y.unflatten(-1, (-1, attn.d_head)) for y in (q, k))
+        q, k = attn.hook_q(q), attn.hook_k(k)
     else:
         q, k = attn.split_heads("q", q), attn.split_heads("k", k)
     v = attn.split_heads("v", v)
@@ -262,7 +263,7 @@ def _normed(block: Block, name: str, x: Float[Tensor, "B T heads D"]) -> Float[T
 def _wide_norm(attn: Attention) -> bool:
     """Whether the norm of queries and keys is over all heads."""
     norm = attn._modules.get("q_norm")
-    return norm is not None and norm.d_model != attn.d_head
+    return norm is not None and bool(norm.d_model != attn.d_head)
 
 
 def _project(attn: Attention, name: str, x: Float[Tensor, "B heads T D"]) -> Float[Tensor, "B T width"]:

@@ -225,7 +225,7 @@ def _prune(
         edges = np.flatnonzero(graph.edges[:, 1] == v)
         senders = graph.edges[edges, 0]
         for one, m in zip(passes, base, strict=True):
-            found[np.ix_(edges, one.batch.rows)] = np.concatenate([
+            found[np.ix_(edges, np.array(one.batch.rows))] = np.concatenate([
                 (m - _with_patched(graph, one, v, [[u] for u in some.tolist()], patched, metric)).cpu().numpy()
                 for some in np.array_split(senders, -(-len(senders) // _rows(one)))
             ])  # fmt: skip

@@ -112,7 +112,8 @@ def stability(
     weights = rng.multinomial(sums.shape[1], np.full(sums.shape[1], 1 / sums.shape[1]), size=2 * draws)
     sets = [top(sums @ w, n, ranking) for w in weights]
     found = [jaccard(a, b) for a, b in zip(sets[::2], sets[1::2], strict=True)]
-    return float(np.mean(found)), *(float(q) for q in np.quantile(found, (0.025, 0.975)))
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(np.mean(found)), float(low), float(high)
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:

@@ -7,7 +7,7 @@ override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns
 import dataclasses
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,8 +15,12 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.models import config as c
 
 T = TypeVar("T")
-hints_of = cache(typing.get_type_hints)
-"""The types of a class's fields: text is evaluated once."""
+
+
+@cache
+def hints_of(cls: Hashable) -> dict[str, Any]:
+    """The types of a class's fields: text is evaluated once."""
+    return typing.get_type_hints(cls)
 
 
 def kinds(base: type[c.Part]) -> dict[str, type[c.Part]]:
@@ -47,7 +51,7 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
             raise unknown(f"kind of {where}", str(kind), sorted(options))
         cls = typing.cast(type[T], options[kind])
     data = getattr(cls, "from_older", dict)(data)
-    hints = hints_of(cls)
+    hints = hints_of(typing.cast(Hashable, cls))
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in data:
         if name not in names:
@@ -129,7 +133,7 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
             here[head] = value
     if isinstance(config, c.ModelConfig) and "init_std" in here and "init" not in here and "init" not in below:
         here["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
-    hints = hints_of(type(config))
+    hints = hints_of(typing.cast(Hashable, type(config)))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     label = where.rstrip(".") or getattr(config, "kind", "model")
     for name in [*here, *below]:

@@ -16,6 +16,7 @@ from streamscope.interventions.circuits.graph import Graph, graph_of
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build
+from streamscope.models.layers.norms import RMSNorm
 from streamscope.rooms import folder_of
 
 BOS = 0
@@ -85,8 +86,9 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-        for norm in (m for m in model.modules() if type(m).__name__ == "RMSNorm"):
+        for norm in (m for m in model.modules() if isinstance(m, RMSNorm)):
             norm.weight.fill_(1.0)
+        assert model.pos_embed is not None and model.unembed is not None
         model.embed.weight[1:, at("token")] = eye[1:]  # BOS has no content
         model.pos_embed.weight[:, at("position")] = eye
         model.unembed.weight[:, at("answer")] = 1.0 * eye
@@ -117,7 +119,7 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
                 own = torch.cat(planted[_kind(path)])
                 used = torch.cat(planted["o"]) if ".mlp." in path or not len(own) else own
                 rms = used.square().mean().sqrt() * n**-0.5  # of a planted block, which is a multiple of the identity
-                p += noise * rms * torch.randn(p.shape, generator=generator)
+                p.add_(noise * rms * torch.randn(p.shape, generator=generator))
     return model
 
 

@@ -486,7 +486,7 @@ def gemma3(theirs: Theirs) -> ModelConfig:
         raise InputError(f"rotary positions of kind {local['rope_type']!r} in layers with a window are not supported")
     own = (rules.get("full_attention") or {}) | (theirs.get("rope_scaling") or {})
     full = {"rope_theta": theirs.get("rope_theta", 1_000_000.0), **own}
-    base = float(local.get("rope_theta", theirs.get("rope_local_base_freq", 10_000.0)))
+    base = float(local.get("rope_theta") or theirs.get("rope_local_base_freq") or 10_000.0)
     return gemma(
         {**theirs, "rope_parameters": full, "rope_scaling": None}, name="hf-gemma3", qk_norm=True, caps=(None, None),
         every=theirs.get("sliding_window_pattern", 6), positions=lambda theirs: replace(rope(theirs), local_base=base),

@@ -384,7 +384,8 @@ def _(figure: Intervals, table: Table) -> go.Figure:
     order = frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]
     frame = frame.loc[order if figure.ranked else sorted(order)].iloc[::-1]
     drawn = go.Figure()
-    for i, name in enumerate([figure.y, *([figure.reference] if figure.reference in frame else [])]):
+    reference = [figure.reference] if figure.reference is not None and figure.reference in frame else []
+    for i, name in enumerate([figure.y, *reference]):
         column = table.column(name)
         ends = [frame[end] for end in column.interval] if column.interval else None
         bars = {} if ends is None else {"array": ends[1] - frame[name], "arrayminus": frame[name] - ends[0]}
