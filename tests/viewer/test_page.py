@@ -210,6 +210,27 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     assert "Nothing is changed" in page.text(".changes")
 
 
+@pytest.mark.parametrize("second", ["", "gpt2"])
+def test_nothing_below_moves_when_changes_are_added(page: Page, second: str) -> None:
+    page.open(text=TEXT, head="L5.H4", **({"second": second} if second else {}))
+    script = """[...document.querySelectorAll('.stage, .middle > .card, .lens')].map(e => {
+        const { x, y, width, height } = e.getBoundingClientRect(); return [x, y, width, height].map(Math.round); })"""
+    page.page.wait_for_selector(".lens td")
+    changes = [{f"L{layer}.H{layer}": {"scale": 0}} for layer in range(6)]
+    changes += [{"L5.H4": {"alpha": alpha}} for alpha in (1.5, 16)]
+    page.do("document.querySelectorAll('.lens').forEach(e => e.remove())")  # its columns are as wide as its words
+    places, heads = page.do(script), {}
+    for change in changes:
+        heads |= change
+        page.page.evaluate("heads => streamscope.setEdits({ heads })", heads)
+        page.ready()
+        assert page.do(script) == places, heads
+    assert page.page.locator(".chip").count() == 7
+    page.page.locator(".chip").last.click()
+    page.ready()
+    assert page.page.locator(".chip").count() == 6, "those beyond the edge are scrolled to"
+
+
 def test_a_gate_is_read_and_forced(page: Page, models: dict[str, Any]) -> None:
     page.open(model="pls", text=TEXT, head="L3.H2", token=9)
     model = models["pls"]

@@ -24,7 +24,7 @@ export class Next {
     const at = Math.min(view.state.token ?? Infinity, column.tokens.length - 1);
     const prefix = view.columns.length > 1 ? `${model.name} · ` : "";
     setText(this.card.heading, `${prefix}Next token after ${column.texts[at].quoted}`);
-    setText(this.card.hint, edited ? "Grey: as trained. Blue: with your changes." : "Probability of each candidate. Change something to see before and after.");
+    setText(this.card.hint, edited ? "Grey: as trained. Blue: with your changes." : "Probability of each candidate.");
     const p = (answer, id) => Math.exp(logProbability(answer.logits, at, model.vocab, id));
     const answers = at === column.tokens.length - 1 ? column.answers : [];
     const ids = new Set(answers.map(({ id }) => id));

@@ -105,7 +105,10 @@ export class Toolbar {
     const entries = listEdits(this.view.state.edits);
     this.saveEdits.disabled = !this.view.columns[0].edited;
     if (!entries.length) {
-      this.changes.replaceChildren(element("span", { class: "quiet", text: "Nothing is changed. Choose a head below and turn it off: press space." }));
+      this.changes.replaceChildren(
+        element("p", { class: "lead quiet", text: "Nothing is changed. Choose a head below and turn it off: press space." }),
+        element("div", { class: "chips" }),
+      );
       return;
     }
     const chips = entries.map(({ label, without }) =>
@@ -119,8 +122,11 @@ export class Toolbar {
     );
     const missing = this.view.columns.flatMap((column) => column.problems);
     const note = missing.length ? [element("span", { class: "quiet", text: missing[0] + (missing.length > 1 ? ` (and ${missing.length - 1} more)` : "") })] : [];
-    const sentence = element("p", { class: "lead", text: this.effect(entries) });
-    this.changes.replaceChildren(sentence, ...chips, ...note);
+    const effect = this.effect(entries);
+    const { scrollLeft = 0 } = this.changes.querySelector(".chips") ?? {};
+    const row = element("div", { class: "chips" }, ...note, ...chips);
+    this.changes.replaceChildren(element("p", { class: "lead", text: effect, title: effect }), row);
+    row.scrollLeft = scrollLeft;
   }
 
   /** What the edits do, in one sentence: to the next token, and to the loss. */
