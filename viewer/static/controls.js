@@ -15,7 +15,7 @@ export class Controls {
     this.node = this.card.node;
     this.switch = element("button", { class: "switch", attributes: { type: "button" }, on: { click: () => view.toggleHead() } });
     this.headTitle = element("h3", {});
-    const edit = (name, value) => view.setEdits(setHead(view.state.edits, view.state.head, name, value));
+    const edit = (name, value) => view.setEdits(setHead(view.state.edits, view.shownHead(), name, value));
     this.scale = slider("Scale", SCALE, 0.05, "×", (value) => edit("scale", value));
     this.alpha = slider("Sharpen", ALPHA, 0.5, "α", (value) => edit("alpha", value));
     const gates = [["", "as computed"], ["open", "open"], ["shut", "shut"]];
@@ -69,12 +69,13 @@ export class Controls {
   draw() {
     const { view } = this;
     const { state } = view;
-    const at = parseHead(state.head);
-    const settings = state.edits.heads?.[state.head] ?? {};
-    const models = view.columns.map((column) => column.model).filter((model) => hasHead(model, state.head));
-    setText(this.headTitle, `Layer ${at.layer}, head ${at.head}`);
+    const head = view.shownHead();
+    const at = parseHead(head);
+    const settings = state.edits.heads?.[head] ?? {};
+    const models = view.columns.map((column) => column.model).filter((model) => hasHead(model, head));
+    setText(this.headTitle, `Layer ${at.layer}, head ${at.head}${view.preview === null ? "" : " (preview)"}`);
     const off = settings.scale === 0;
-    setText(this.switch, off ? "Turn on" : "Turn off");
+    setText(this.switch, `${off ? "Turn on" : "Turn off"} ${head}`);
     this.switch.setAttribute("aria-pressed", String(off));
     this.switch.title = "Space";
     this.scale.draw(settings.scale ?? 1);

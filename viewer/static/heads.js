@@ -54,12 +54,12 @@ export class Heads {
 
   choose(event) {
     const thumb = event.target.closest(".thumb");
-    if (thumb) this.view.set({ head: thumb.dataset.head });
+    if (thumb) this.view.chooseHead(thumb.dataset.head);
   }
 
   chooseFinder(event) {
     const button = event.target.closest("button");
-    if (button) this.view.set({ head: button.dataset.head });
+    if (button) this.view.chooseHead(button.dataset.head);
   }
 
   /** The pair of tokens whose attention is compared: the later one looks at the earlier one. */

@@ -24,7 +24,8 @@ export class Stage {
     this.badge = element("span", { class: "badge" });
     this.score = element("p", { class: "score" });
     this.title = element("span", { class: "title" });
-    this.card.heading.append(this.title, this.badge);
+    this.preview = element("span", { class: "badge preview", text: "preview", title: "The head that you point at. Click its square to keep it." });
+    this.card.heading.append(this.title, this.preview, this.badge);
     this.lines = svgElement("svg", { class: "lines", "aria-hidden": "true" });
     this.words = element("div", {
       class: "words",
@@ -115,6 +116,7 @@ export class Stage {
     if (settings.gate !== undefined) words.push(`gate ${settings.gate}`);
     setText(this.badge, words.join(", "));
     this.badge.hidden = !words.length;
+    this.preview.hidden = this.view.preview === null;
   }
 
   drawTokens() {

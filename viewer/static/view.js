@@ -139,7 +139,8 @@ export class View {
   }
 
   toggleHead() {
-    const { head, edits } = this.state;
+    const { edits } = this.state;
+    const head = this.shownHead();
     if (!this.columns.some(({ model }) => hasHead(model, head) && model.controls.scale === true)) return;
     this.setEdits(setHead(edits, head, "scale", edits.heads?.[head]?.scale === 0 ? 1 : 0));
   }
@@ -163,6 +164,7 @@ export class View {
     this.set(again ? { token: null, key: null } : { token, key });
   }
 
+  /** The head that stage, controls and keys are about: the one pointed at, else the chosen one. */
   shownHead() {
     return this.preview ?? this.state.head;
   }
@@ -199,12 +201,18 @@ export class View {
     this.set({ token: Math.max(0, Math.min(length - 1, at)), key: null });
   }
 
+  chooseHead(head) {
+    this.preview = null;
+    if (head === this.state.head) this.draw(["head", "focus"]);
+    else this.set({ head });
+  }
+
   moveHead(by) {
-    if (this.state.head === null) return;
+    if (this.shownHead() === null) return;
     const { layers, heads } = this.columns[0].model;
-    const { layer, head } = parseHead(this.state.head);
+    const { layer, head } = parseHead(this.shownHead());
     const at = Math.max(0, Math.min(layers * heads - 1, layer * heads + head + by));
-    this.set({ head: headName(Math.floor(at / heads), at % heads) });
+    this.chooseHead(headName(Math.floor(at / heads), at % heads));
   }
 
   // Answers
