@@ -210,6 +210,60 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     assert "Nothing is changed" in page.text(".changes")
 
 
+def log_odds(model: Any, edits: dict[str, Any] | None = None) -> float:
+    right, wrong = (model.tokenizer.encode(word, bos=False)[0] for word in (" robot", " monkey"))
+    logits = in_torch(model, TEXT, edits)[1][-1]
+    return float(logits[right] - logits[wrong])
+
+
+def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, Any]) -> None:
+    page.open(text=TEXT, head="L5.H4", edits=OFF)
+    page.page.get_by_role("button", name="Effect").click()
+    page.page.wait_for_selector(".legend:has-text('Strongest')")
+    page.page.wait_for_function("() => document.querySelectorAll('.thumb:not([data-effect=\"\"])').length === 36")
+    page.page.wait_for_selector(".legend:has-text('Measuring')", state="detached")
+    model = models["lfa"]
+    before = log_odds(model, off(HEAD))
+    for head in ("L5.H4", "L0.H4", "L3.H2"):
+        both = scale_heads([Head(*map(int, re.findall(r"\d+", one))) for one in (HEAD, head)], 0.0)
+        found = float(page.thumb(head).get_attribute("data-effect"))
+        assert found == pytest.approx(log_odds(model, both) - before, abs=1e-4), head
+    assert float(page.thumb(HEAD).get_attribute("data-effect")) == 0, "it is off already"
+    effects = {
+        f"L{i}.H{j}": float(page.thumb(f"L{i}.H{j}").get_attribute("data-effect")) for i in range(6) for j in range(6)
+    }
+    strongest = max(effects, key=lambda head: abs(effects[head]))
+    said = page.text(".legend")
+    assert said.startswith(f"Strongest on the log-odds of robot over monkey: {strongest} ")
+    page.thumb("L0.H4").hover()
+    assert page.text(".legend").startswith("L0.H4 off: log-odds of robot over monkey")
+
+    page.do("globalThis.runs = 0; const { engine } = streamscope.columns[0]; const run = engine.run;"
+            "engine.run = (...given) => { runs++; return run(...given); }; 0")  # fmt: skip
+    for mode in ("Pattern", "Effect"):
+        page.page.get_by_role("button", name=mode, exact=True).click()
+    page.page.wait_for_timeout(200)
+    assert page.do("runs") == 0, "what was measured is kept"
+    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.page.wait_for_selector(".legend:has-text('ln p of')")
+    page.page.get_by_role("button", name="Pattern", exact=True).click()
+    page.ready()
+    runs = page.do("runs")
+    page.page.wait_for_timeout(400)
+    assert page.do("runs") <= runs + 1, "no run goes on for what is no longer shown"
+
+
+def test_a_slow_model_measures_effects_only_after_a_click(page: Page) -> None:
+    page.open(text=TEXT, head="L5.H4")
+    page.do("streamscope.columns[0].runMilliseconds = 1000")
+    page.page.get_by_role("button", name="Effect").click()
+    button = page.page.get_by_role("button", name="Measure all heads (about 36 s)")
+    page.page.wait_for_timeout(200)
+    assert page.page.locator('.thumb[data-effect=""]').count() == 36
+    button.click()
+    page.page.wait_for_selector(".legend:has-text('Strongest')")
+
+
 def test_a_previewed_head_is_named_and_is_the_one_that_space_turns_off(page: Page) -> None:
     page.open(text=TEXT, head="L5.H4")
     badge = page.page.locator(".badge.preview")

@@ -1,20 +1,22 @@
 /**
- * All heads as thumbnails, layers downwards: the pattern, or its change. The bar below is how far a change moved it, the
+ * All heads as thumbnails, layers downwards: the pattern, its change, or how much the model needs the head. The bar below is how far a change moved it, the
  * bar above its attention between two tokens: the locked or last one, and the one pointed at.
  */
 
 import { card, element, segments, setText } from "./dom.js";
-import { paintPattern } from "./colours.js";
+import { colourAt, paintPattern } from "./colours.js";
 import { headName } from "./edits.js";
-import { plain } from "./numbers.js";
+import { Effects } from "./effects.js";
+import { plain, signed } from "./numbers.js";
 
 export class Heads {
   constructor(view, column) {
     this.view = view;
     this.column = column;
     const { model } = column;
-    this.modes = segments("Thumbnails show", [["pattern", "Pattern"], ["change", "Change"]], (value) => view.set({ grid: value }));
+    this.modes = segments("Thumbnails show", [["pattern", "Pattern"], ["change", "Change"], ["effect", "Effect"]], (value) => view.set({ grid: value }));
     this.card = card("heads", view.columns.length > 1 ? `Heads of ${model.name}` : "All heads", "", [this.modes.node]);
+    this.effects = new Effects(view, column, () => this.drawEffects());
     this.thumbs = [];
     const grid = element("div", {
       class: "grid",
@@ -98,6 +100,41 @@ export class Heads {
     );
   }
 
+  /** Colours each square by its head's effect, with the strongest in a sentence below. */
+  drawEffects() {
+    const { view, column, effects } = this;
+    if (view.state.grid !== "effect") return;
+    const job = effects.current();
+    const known = this.thumbs.map(({ name }, at) => ({ name, value: job.values[at] })).filter(({ value }) => Number.isFinite(value));
+    known.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+    const most = Math.max(0.01, ...known.map(({ value }) => Math.abs(value)));
+    this.thumbs.forEach(({ node, name }, at) => {
+      const value = job.values[at];
+      const share = 0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value) / most);
+      node.style.setProperty("--effect", Number.isFinite(value) ? colourAt(view.colours.change, share) : "transparent");
+      node.dataset.effect = Number.isFinite(value) ? String(value) : "";
+      node.title = Number.isFinite(value) ? `${name} off: ${job.score.name} ${signed(value)}` : `${name}: not measured yet`;
+    });
+    setText(this.card.hint, "Each head off alone. Blue: the score falls, so the model needs the head; orange: it rises.");
+    if (effects.waits(job)) {
+      const seconds = Math.ceil(effects.milliseconds(job) / 1000);
+      const click = () => {
+        effects.allow();
+        this.drawEffects();
+      };
+      this.legend.replaceChildren(element("button", { text: `Measure all heads (about ${seconds} s)`, attributes: { type: "button" }, on: { click } }));
+      return;
+    }
+    const shown = known.find(({ name }) => name === view.preview);
+    const list = known.slice(0, 3).map(({ name, value }) => `${name} ${signed(value)}`);
+    const progress = job.done < job.count ? `Measuring: ${job.done} of ${job.count}. ` : "";
+    setText(
+      this.legend,
+      job.problem ?? (shown ? `${shown.name} off: ${job.score.name} ${signed(shown.value)}.` : `${progress}${list.length ? `Strongest on the ${job.score.name}: ${list.join(", ")}.` : ""}`),
+    );
+    if (!view.running) effects.measure();
+  }
+
   draw(changes) {
     const { view, column } = this;
     if (!column.result) return;
@@ -136,6 +173,8 @@ export class Heads {
     }
     this.drawPair();
     this.modes.draw(state.grid);
+    this.node.classList.toggle("effects", state.grid === "effect");
+    this.drawEffects();
     if (!changes.has("result") && !changes.has("head")) return;
     for (const { node, name } of this.thumbs) {
       node.classList.toggle("chosen", name === state.head);

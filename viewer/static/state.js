@@ -12,12 +12,12 @@ import { parseHead } from "./edits.js";
  * @property {number|null} token  the locked token, by position
  * @property {number|null} key  the locked cell's key
  * @property {"lines"|"matrix"} view
- * @property {"pattern"|"change"} grid
+ * @property {"pattern"|"change"|"effect"} grid
  * @property {string} lens  the stream whose read-out is shown
  * @property {Object} edits
  */
 
-const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change"] };
+const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change", "effect"] };
 
 /** The address's hash for a state; what is as in `defaults` is left out, except text and head. */
 export function toHash(state, defaults) {

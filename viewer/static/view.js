@@ -7,7 +7,7 @@ import { fitEdits, hasHead, headName, parseHead, setHead } from "./edits.js";
 import { Heads } from "./heads.js";
 import { Lens } from "./lens.js";
 import { Next } from "./next.js";
-import { patternShift, tokenLosses } from "./numbers.js";
+import { patternShift, tokenLosses, topTokens } from "./numbers.js";
 import { download, drawPng, drawSvg } from "./save.js";
 import { Stage } from "./stage.js";
 import { fromHash, toHash } from "./state.js";
@@ -215,6 +215,16 @@ export class View {
     this.chooseHead(headName(Math.floor(at / heads), at % heads));
   }
 
+  /** The position whose next token is shown: the last one where a case asks for it, else the locked one. */
+  predictAt({ tokens, answers }) {
+    const last = tokens.length - 1;
+    return answers.length ? last : Math.min(this.state.token ?? last, last);
+  }
+
+  likeliest({ result, model }, at) {
+    return topTokens(result.logits, at, model.vocab, 1)[0].id;
+  }
+
   // Answers
 
   /** Columns and panels for the models of the state. */
@@ -279,6 +289,7 @@ export class View {
     } while (this.again);
     this.running = false;
     this.root.dataset.state = "ready";
+    for (const panel of this.drawn) panel.drawEffects?.();
     const { text, edits } = this.columns[0];
     if (text !== undefined) this.host.onAnswer?.({ text, edits });
   }
@@ -297,8 +308,15 @@ export class View {
     if (tokens.length < 2) return "Type at least one word.";
     const basis = JSON.stringify([Array.from(tokens), step]);
     const started = performance.now();
+    let running = column.runMilliseconds;
+    const timed = (changes) => async () => {
+      const began = performance.now();
+      const found = await engine.run(tokens, changes, step);
+      running = performance.now() - began;
+      return found;
+    };
     if (column.basis !== basis) {
-      const base = await this.alone(() => engine.run(tokens, {}, step));
+      const base = await this.alone(timed({}));
       column.basis = basis;
       column.base = base;
       column.tokens = tokens;
@@ -311,10 +329,11 @@ export class View {
     column.edits = fitted.edits;
     column.problems = fitted.problems;
     column.edited = Object.keys(fitted.edits).length > 0;
-    column.result = column.edited ? await this.alone(() => engine.run(tokens, fitted.edits, step)) : column.base;
+    column.result = column.edited ? await this.alone(timed(fitted.edits)) : column.base;
     column.losses = column.edited ? tokenLosses(column.result.logits, tokens, model.vocab) : column.baseLosses;
     column.shift = patternShift(column.base.patterns, column.result.patterns, model.layers * model.heads, tokens.length);
     column.milliseconds = performance.now() - started;
+    column.runMilliseconds = running;
     const { token, key } = this.state;
     if (Math.max(token ?? 0, key ?? 0) >= tokens.length) this.state = { ...this.state, token: null, key: null };
     return null;
