@@ -512,10 +512,29 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
             assert path.name == f"lfa-{card}.{kind.lower()}"
             raw = path.read_bytes()
             assert raw.startswith(b"<svg" if kind == "SVG" else b"\x89PNG") and len(raw) > 2000
+            if kind == "SVG":
+                assert "stories/lfa" in raw.decode() and "Without L2.H1" in raw.decode()
     svg = (tmp_path / "lfa-stage.svg").read_text()
     assert ">robot<" in svg and svg.count("<path") >= 3 and "class=" not in svg
     assert ">L0<" in (tmp_path / "lfa-lens.svg").read_text() and ">start<" in (tmp_path / "lfa-lens.svg").read_text()
     assert "robot" in (tmp_path / "lfa-next.svg").read_text()
+
+
+def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -> None:
+    page.open(text=TEXT, head="L5.H4", edits={"heads": {"L5.H4": {"scale": 0}}})
+    badge, weights = page.page.locator(".badge").last, page.page.locator(".lines .weight").all_text_contents()
+    ink = badge.evaluate("e => getComputedStyle(e).backgroundColor")
+    with page.page.expect_download() as waiting:
+        page.page.locator(".card.stage").hover()
+        page.page.locator(".card.stage").get_by_role("button", name="SVG").click()
+    svg = Path(waiting.value.path()).read_text()
+    assert f'fill="{ink}"' in svg and ">off<" in svg
+    for weight in weights:
+        letters = re.findall(rf"<text ([^>]*)>{re.escape(weight)}</text>", svg)
+        assert any('stroke="none"' in one and 'fill="none"' not in one for one in letters), letters
+    assert len(weights) >= 1 and "paint-order" not in svg
+    said = re.sub(r"\s+", " ", " ".join(re.findall(r">([^<]+)</text>", svg)))
+    assert "stories/lfa: Hana met a pet" in said and "Without L5.H4, the next token" in said and said.endswith("nats.")
 
 
 @pytest.mark.slow

@@ -3,33 +3,35 @@
 import { svgElement } from "./dom.js";
 
 const INHERITED = [
-  ...["fill", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-dasharray", "paint-order", "opacity"],
+  ...["fill", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-dasharray", "opacity"],
   ...["font-family", "font-size", "font-weight", "font-style", "text-anchor"],
 ];
-const isColour = (value) => value && value !== "none" && !/rgba?\(.*,\s*0\)$|^transparent$/.test(value);
+const CAPTION = 13; // px
+const LETTER = 0.58; // width of a letter, as a share of its size
+const isColour = (value) => value && value !== "none" && !/^rgba\(.*,\s*0\)$|^transparent$/.test(value);
 
-/** An SVG document of the element, with what it would scroll to. Buttons and menus are left out. */
-export function drawSvg(node, title) {
+/** An SVG document of the element, with what it would scroll to, and below it a caption. Buttons and menus are left out. */
+export function drawSvg(node, title, caption) {
   node.classList.add("whole");
   try {
-    return drawWhole(node, title);
+    return drawWhole(node, title, caption);
   } finally {
     node.classList.remove("whole");
   }
 }
 
-function drawWhole(node, title) {
+function drawWhole(node, title, caption) {
   const frame = node.getBoundingClientRect();
-  const svg = svgElement("svg", {
-    xmlns: "http://www.w3.org/2000/svg",
-    width: frame.width.toFixed(0),
-    height: frame.height.toFixed(0),
-    viewBox: `0 0 ${frame.width.toFixed(0)} ${frame.height.toFixed(0)}`,
-  });
-  svg.append(svgElement("title", {}, title));
-  const paper = svgElement("rect", { width: "100%", height: "100%", fill: getComputedStyle(node).backgroundColor });
-  svg.append(paper);
+  const style = getComputedStyle(node);
+  const lines = caption.flatMap((text) => wrapped(text, Math.floor((frame.width - 32) / (LETTER * CAPTION))));
+  const [width, height] = [frame.width, frame.height + (lines.length + 1) * CAPTION * 1.4].map((x) => x.toFixed(0));
+  const svg = svgElement("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}` });
+  svg.append(svgElement("title", {}, title), svgElement("rect", { width: "100%", height: "100%", fill: style.backgroundColor }));
   walk(node, svg, frame);
+  lines.forEach((line, i) => {
+    const place = { x: 16, y: (frame.height + (i + 0.8) * CAPTION * 1.4).toFixed(1) };
+    svg.append(svgElement("text", { ...place, fill: style.color, "font-family": style.fontFamily, "font-size": CAPTION }, line));
+  });
   return new XMLSerializer().serializeToString(svg);
 }
 
@@ -69,6 +71,16 @@ function drawBox(style, at, svg) {
   if (edged && !whole) svg.append(svgElement("rect", { ...printed({ ...at, height: border }), fill: style.borderTopColor }));
 }
 
+/** A text in lines of at most so many letters. */
+function wrapped(text, most) {
+  const lines = [""];
+  for (const word of text.split(/\s+/)) {
+    if (lines.at(-1) && lines.at(-1).length + word.length + 1 > most) lines.push("");
+    lines.push(`${lines.pop()} ${word}`.trim());
+  }
+  return lines;
+}
+
 const printed = (at) => Object.fromEntries(Object.entries(at).map(([name, value]) => [name, value.toFixed(2)]));
 
 /** An inner SVG with the style sheet's looks written into it. */
@@ -82,6 +94,12 @@ function copyOf(source, at) {
     for (const name of INHERITED) node.setAttribute(name, style.getPropertyValue(name));
     node.removeAttribute("class");
   });
+  for (const text of copy.querySelectorAll("text")) {
+    const halo = text.cloneNode(true); // below the letters, as not every program knows paint-order
+    halo.setAttribute("fill", "none");
+    text.setAttribute("stroke", "none");
+    text.before(halo);
+  }
   return copy;
 }
 

@@ -122,19 +122,21 @@ export class Toolbar {
     );
     const missing = this.view.columns.flatMap((column) => column.problems);
     const note = missing.length ? [element("span", { class: "quiet", text: missing[0] + (missing.length > 1 ? ` (and ${missing.length - 1} more)` : "") })] : [];
-    const effect = this.effect(entries);
+    const effect = this.effect();
     const { scrollLeft = 0 } = this.changes.querySelector(".chips") ?? {};
     const row = element("div", { class: "chips" }, ...note, ...chips);
     this.changes.replaceChildren(element("p", { class: "lead", text: effect, title: effect }), row);
     row.scrollLeft = scrollLeft;
   }
 
-  /** What the edits do, in one sentence: to the next token, and to the loss. */
-  effect(entries) {
+  /** What the edits do, in one sentence: to the next token, and to the loss; "" without edits. */
+  effect(columns = this.view.columns) {
+    const entries = listEdits(this.view.state.edits);
+    if (!entries.length) return "";
     const off = entries.length === 1 && / off$/.exec(entries[0].label);
     const subject = off ? `Without ${entries[0].label.replace(/ off$/, "")}` : entries.length === 1 ? `With ${entries[0].label}` : `With these ${entries.length} changes`;
-    const several = this.view.columns.length > 1;
-    const parts = this.view.columns.filter((column) => column.result).map((column) => {
+    const several = columns.length > 1;
+    const parts = columns.filter((column) => column.result).map((column) => {
       const { base, result, model } = column;
       const at = Math.min(this.view.state.token ?? Infinity, column.tokens.length - 1);
       const [before] = topTokens(base.logits, at, model.vocab, 1);

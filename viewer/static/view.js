@@ -260,8 +260,16 @@ export class View {
 
   async save(panel, kind) {
     const name = `${panel.column.model.id}-${panel.node.classList[1]}.${kind.toLowerCase()}`;
-    const svg = drawSvg(panel.node, `${panel.card.heading.textContent}: ${this.state.text}`);
+    const svg = drawSvg(panel.node, `${panel.card.heading.textContent}: ${this.state.text}`, this.caption(panel.column));
     download(kind === "SVG" ? new Blob([svg], { type: "image/svg+xml" }) : await drawPng(svg), name);
+  }
+
+  /** What a saved picture says below: model, text and head changes, which the card alone does not show. */
+  caption(column) {
+    const changes = this.toolbar.effect([column]);
+    const step = this.nearestStep(column.model);
+    const name = step === null ? column.model.name : `${column.model.name}, training step ${step.toLocaleString("en")}`;
+    return [`${name}: ${column.text}`, ...(changes ? [changes] : [])];
   }
 
   /** Runs the models for the newest state; a call during a run is remembered, older states are skipped. */
