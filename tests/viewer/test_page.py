@@ -537,6 +537,15 @@ def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -
     assert "stories/lfa: Hana met a pet" in said and "Without L5.H4, the next token" in said and said.endswith("nats.")
 
 
+def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
+    page.open(text=TEXT)
+    page.page.wait_for_selector(".lens td")
+    script = "[...document.querySelectorAll('.lens td')].map(e => { const s = getComputedStyle(e); return [s.color, s.backgroundColor]; })"
+    for scheme in ("dark", "light"):
+        page.page.emulate_media(color_scheme=scheme)
+        assert min(contrast(*pair) for pair in page.do(script)) > 4.5, scheme
+
+
 @pytest.mark.slow
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")

@@ -84,6 +84,7 @@ export class Lens {
     if (!this.column.result) return;
     this.modes.draw(this.stream());
     if (changes.has("result") || changes.has("view")) this.view.whenIdle(() => this.read());
+    if (this.found && this.colours && this.colours !== this.view.colours) this.drawTable();
     this.drawFocus();
   }
 
@@ -91,6 +92,7 @@ export class Lens {
     const { column, view } = this;
     const length = column.tokens.length;
     if (this.found.ids.length !== (column.model.layers + 1) * length * KEPT) return;
+    this.colours = view.colours;
     const fresh = this.texts !== column.texts;
     if (fresh) this.build(length);
     this.cells.forEach((cell, i) => {
