@@ -47,10 +47,11 @@ export class Next {
     if (answers.length >= 2) {
       const odds = (answer) => logProbability(answer.logits, at, model.vocab, answers[0].id) - logProbability(answer.logits, at, model.vocab, answers[1].id);
       const [before, after] = [odds(base), odds(result)];
-      const winner = after > 0 ? 0 : 1;
-      const words = `${answers[winner].label} wins, log-odds ${edited ? `${signed(before)} → ${signed(after)}` : signed(before)}`;
-      setText(this.verdict, words);
-      this.verdict.classList.toggle("lost", winner === 1);
+      const ahead = after > 0;
+      const change = edited ? `${signed(before)} → ${signed(after)}` : signed(before);
+      setText(this.verdict, `${answers[0].label} is ${ahead ? "ahead of" : "behind"} ${answers[1].label}, log-odds ${change}`);
+      this.verdict.title = "Log-odds: ln of the probability of the right answer over that of the wrong one. Above 0 the right one is likelier.";
+      this.verdict.classList.toggle("lost", !ahead);
     }
   }
 }
