@@ -546,6 +546,18 @@ def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
         assert min(contrast(*pair) for pair in page.do(script)) > 4.5, scheme
 
 
+def test_bars_of_two_models_have_one_scale(page: Page) -> None:
+    page.open(text=TEXT, second="gpt2", edits={"heads": {"L5.H4": {"scale": 0}, "L2.H1": {"scale": 0}}})
+    bars = page.do("""[...document.querySelectorAll('.pairs li')].map(e =>
+        [e.dataset.after, e.querySelector('.after').style.getPropertyValue('--share')].map(Number))""")
+    scales = [p / share for p, share in bars if share > 0.1]
+    assert len(scales) > 2 and max(scales) == pytest.approx(min(scales), rel=1e-2)
+    moved = page.do("""streamscope.columns.map((column, i) => [...document.querySelectorAll('.heads')[i].querySelectorAll('.moved')]
+        .map((e, at) => [column.shift[at], Number(e.style.getPropertyValue('--share'))])).flat()""")
+    scales = [shift / share for shift, share in moved if share > 0.1]
+    assert len(scales) > 2 and max(scales) == pytest.approx(min(scales), rel=1e-2)
+
+
 @pytest.mark.slow
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")

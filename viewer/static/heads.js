@@ -143,7 +143,7 @@ export class Heads {
     const changing = state.grid === "change";
     if (changes.has("result") || changes.has("view")) {
       const packed = changing ? view.colours.change : view.colours.pattern;
-      const most = Math.max(1e-9, ...column.shift);
+      const most = Math.max(1e-9, ...view.columns.flatMap(({ shift }) => [...(shift ?? [])])); // one scale for all models
       this.thumbs.forEach(({ canvas, mark, moved, name, node }, at) => {
         const before = changing ? column.base.patterns : null;
         paintPattern(canvas, packed, column.result.patterns, at * length * length, length, before);

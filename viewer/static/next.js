@@ -33,7 +33,7 @@ export class Next {
     for (const { id } of likely) if (ids.size < ROWS) ids.add(id);
     const rows = [...ids].map((id) => ({ id, before: p(base, id), after: p(result, id), role: answers.find((a) => a.id === id)?.role }));
     rows.sort((a, b) => Boolean(b.role) - Boolean(a.role) || Math.max(b.before, b.after) - Math.max(a.before, a.after));
-    const most = Math.max(...rows.map((row) => Math.max(row.before, row.after)));
+    const most = Math.max(...view.columns.filter((one) => one.result).map((one) => topOf(one, view.predictAt(one))));
     this.list.replaceChildren(
       ...rows.map(({ id, before, after, role }) => {
         const bars = element("span", { class: "bars" }, bar("before", before / most), bar("after", after / most));
@@ -54,6 +54,11 @@ export class Next {
       this.verdict.classList.toggle("lost", !ahead);
     }
   }
+}
+
+/** The greatest probability before or after the edits: bars of all models have its scale. */
+function topOf({ base, result, model }, at) {
+  return Math.max(...[base, result].map(({ logits }) => topTokens(logits, at, model.vocab, 1)[0].p));
 }
 
 function bar(kind, share) {
