@@ -558,6 +558,20 @@ def test_bars_of_two_models_have_one_scale(page: Page) -> None:
     assert len(scales) > 2 and max(scales) == pytest.approx(min(scales), rel=1e-2)
 
 
+def test_a_page_that_is_hidden_while_something_changes_writes_no_error(page: Page) -> None:
+    page.open(text=TEXT)
+    for style in ("display: none", "width: 0; padding: 0; overflow: hidden"):
+        page.page.evaluate("style => { document.querySelector('main').style.cssText = style; }", style)
+        page.page.evaluate("edits => streamscope.setEdits(edits)", OFF)
+        page.page.wait_for_function("document.querySelector('main').dataset.state === 'ready'")
+        page.do("streamscope.lock(5, null)")
+        page.do("streamscope.lock(5, null)")
+        page.do("streamscope.setEdits({})")
+        page.page.wait_for_function("document.querySelector('main').dataset.state === 'ready'")
+    page.do("document.querySelector('main').style.cssText = ''")
+    page.page.wait_for_function("document.querySelectorAll('.lines path').length > 3")
+
+
 @pytest.mark.slow
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")

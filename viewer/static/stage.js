@@ -177,7 +177,8 @@ export class Stage {
   /** Gives the rows room for the lines and notes where every token stands. */
   place() {
     this.boxes = null;
-    if (!this.tokens.length || !this.strip.clientWidth) return; // nothing has a place while it is hidden
+    this.room = this.strip.clientWidth;
+    if (!this.tokens.length || !this.room) return; // nothing has a place while it is hidden
     this.fit();
     const rows = new Set(this.tokens.map(({ node }) => node.offsetTop)).size;
     const gap = this.view.state.view === "matrix" ? 10 : rows === 1 ? 132 : rows === 2 ? 78 : 54;
@@ -260,7 +261,7 @@ export class Stage {
   }
 
   height(from, to) {
-    const share = Math.min(1, Math.abs(from.x - to.x) / this.strip.clientWidth);
+    const share = Math.min(1, Math.abs(from.x - to.x) / this.room);
     return 12 + (this.gap - 30) * share ** 0.6;
   }
 
@@ -275,8 +276,8 @@ export class Stage {
     const rise = (this.gap - (to.bottom - to.top)) * 0.5 + 8;
     if (from.row === to.row + 1)
       return `${start} C${from.x.toFixed(1)},${from.top - rise - 10} ${to.x.toFixed(1)},${to.bottom + rise + 10} ${end}`;
-    const right = from.x + to.x > this.strip.clientWidth; // round the rows between, by the nearer margin
-    const margin = right ? this.strip.clientWidth + 3 : -3;
+    const right = from.x + to.x > this.room; // round the rows between, by the nearer margin
+    const margin = right ? this.room + 3 : -3;
     const near = right ? margin - 14 : margin + 14;
     const [low, high] = [from.top - rise, to.bottom + rise];
     return (
