@@ -573,6 +573,22 @@ def test_a_page_that_is_hidden_while_something_changes_writes_no_error(page: Pag
     page.page.wait_for_function("() => document.querySelectorAll('.lines path').length > 3")
 
 
+def test_a_locked_token_keeps_the_answers_and_says_how_to_unlock(page: Page) -> None:
+    page.open(text=TEXT, edits=OFF)
+    verdict, sentence = page.text(".verdict"), page.text(".changes .lead")
+    page.token(5).click()
+    page.page.mouse.move(2, 2)
+    assert page.text(".verdict") == verdict and page.text(".changes .lead") == sentence
+    lock = page.page.locator("button.locked")
+    assert "is locked, Esc unlocks" in lock.inner_text()
+    lock.click()
+    assert page.state()["token"] is None and not lock.is_visible()
+    page.open(text="Lily had a dog. She", token=3)
+    assert page.text(".next h2") == f"Next token after “{page.token(3).locator('.word').inner_text()}”", (
+        "of one's own text, the token after the locked one"
+    )
+
+
 @pytest.mark.slow
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")

@@ -21,12 +21,12 @@ export class Next {
     const { column, view } = this;
     if (!column.result) return;
     const { base, result, edited, model } = column;
-    const at = Math.min(view.state.token ?? Infinity, column.tokens.length - 1);
+    const at = view.predictAt(column);
     const prefix = view.columns.length > 1 ? `${model.name} · ` : "";
     setText(this.card.heading, `${prefix}Next token after ${column.texts[at].quoted}`);
     setText(this.card.hint, edited ? "Grey: as trained. Blue: with your changes." : "Probability of each candidate.");
     const p = (answer, id) => Math.exp(logProbability(answer.logits, at, model.vocab, id));
-    const answers = at === column.tokens.length - 1 ? column.answers : [];
+    const { answers } = column;
     const ids = new Set(answers.map(({ id }) => id));
     const likely = [...topTokens(base.logits, at, model.vocab, ROWS), ...topTokens(result.logits, at, model.vocab, ROWS)];
     likely.sort((a, b) => b.p - a.p);

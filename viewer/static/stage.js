@@ -25,7 +25,8 @@ export class Stage {
     this.score = element("p", { class: "score" });
     this.title = element("span", { class: "title" });
     this.preview = element("span", { class: "badge preview", text: "preview", title: "The head that you point at. Click its square to keep it." });
-    this.card.heading.append(this.title, this.preview, this.badge);
+    this.locked = element("button", { class: "quiet locked", attributes: { type: "button" }, on: { click: () => view.set({ token: null, key: null }) } });
+    this.card.heading.append(this.title, this.preview, this.badge, this.locked);
     this.lines = svgElement("svg", { class: "lines", "aria-hidden": "true" });
     this.words = element("div", {
       class: "words",
@@ -117,6 +118,9 @@ export class Stage {
     setText(this.badge, words.join(", "));
     this.badge.hidden = !words.length;
     this.preview.hidden = this.view.preview === null;
+    const { token } = this.view.state;
+    this.locked.hidden = token === null;
+    if (token !== null) setText(this.locked, `${this.column.texts[Math.min(token, this.column.texts.length - 1)].quoted} is locked, Esc unlocks`);
   }
 
   drawTokens() {

@@ -138,7 +138,7 @@ export class Toolbar {
     const several = columns.length > 1;
     const parts = columns.filter((column) => column.result).map((column) => {
       const { base, result, model } = column;
-      const at = Math.min(this.view.state.token ?? Infinity, column.tokens.length - 1);
+      const at = this.view.predictAt(column);
       const [before] = topTokens(base.logits, at, model.vocab, 1);
       const [after] = topTokens(result.logits, at, model.vocab, 1);
       const name = ({ id }) => `“${model.tokenizer.pieces[id].trim() || "a space"}”`;
