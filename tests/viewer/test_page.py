@@ -325,18 +325,18 @@ def test_a_gate_is_read_and_forced(page: Page, models: dict[str, Any]) -> None:
     np.testing.assert_array_equal(page.array("logits"), before)
 
 
-def test_what_a_model_lacks_is_grey_with_the_reason(page: Page, models: dict[str, Any]) -> None:
+def test_what_a_model_lacks_is_one_quiet_line(page: Page, models: dict[str, Any]) -> None:
     page.open(model="gpt2", text=TEXT)
-    rows = page.page.locator(".controls .row.forbidden")
-    said = dict(rows.nth(i).inner_text().split("\n", 1) for i in range(rows.count()))
-    assert said == {
-        "Gate": "this model has no gates",
-        "Streams": "this model has one residual stream",
-        "Mixing matrices": "this model has no mixing matrices",
-        "Stream mixing": "this model has no hyper-connections",
-        "Canon layers": "this model has no Canon layers",
-    }
-    assert page.page.locator(".controls .row.forbidden :is(select, input):visible").count() == 0
+    assert page.text(".lacking") == (
+        "Not in this model: gates, parallel streams, mixing matrices, hyper-connections, Canon layers."
+    )
+    assert page.page.locator(".controls .row:visible .label").all_inner_texts() == ["Scale", "Sharpen"]
+    page.open(model="lfa", text=TEXT)
+    assert page.text(".lacking") == "Not in this model: gates, hyper-connections, Canon layers."
+    rows = page.page.locator(".controls .row:visible")
+    assert rows.count() == 5 and all(len(rows.nth(i).get_attribute("title")) > 30 for i in range(5))
+    page.open(model="pls", text=TEXT)
+    assert "gates" not in page.text(".lacking") and page.page.get_by_role("button", name="as computed").is_visible()
 
 
 def test_the_address_holds_all_that_is_seen(page: Page) -> None:

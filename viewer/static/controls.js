@@ -4,6 +4,18 @@ import { card, element, segments, setText } from "./dom.js";
 import { ALPHA, PLACES, SCALE, hasHead, parseHead, placesOf, setHead, setPlaces, setStream, streamsOf } from "./edits.js";
 
 const STREAM_CHOICES = [["", "on"], ["unembedding", "off for the unembedding"], ["everywhere", "off everywhere"]];
+const LACKING = { gate: "gates", streams: "parallel streams", mixing: "mixing matrices", h_res: "hyper-connections", canon: "Canon layers" };
+const TIPS = {
+  scale: "The head's output is multiplied by this number: 0 turns it off, 1 is as trained.",
+  alpha: "Each attention weight is raised to the power α and divided by their sum: above 1 the strongest gain.",
+  gate: "The share of the head's output that passes: open is all of it, shut none.",
+  token: "The stream that holds the token itself and never changes from layer to layer.",
+  context: "The stream into which the layers write what they gather from other tokens.",
+  mixing: "They combine the parts of a vector inside a layer; the identity leaves each part on its own.",
+  h_res: "The matrices by which parallel residual streams exchange their content between layers.",
+  canon: "Small convolutions that mix a token with the few before it.",
+  stream: "Off for the unembedding: only the prediction at the end reads 0. Off everywhere: the layers read 0 too.",
+};
 const PLACE_LABELS = { mixing: "Mixing matrices", h_res: "Stream mixing", canon: "Canon layers" };
 
 export class Controls {
@@ -17,10 +29,13 @@ export class Controls {
     this.headTitle = element("h3", {});
     const edit = (name, value) => view.setEdits(setHead(view.state.edits, view.shownHead(), name, value));
     this.scale = slider("Scale", SCALE, 0.05, "×", (value) => edit("scale", value));
+    this.scale.node.title = TIPS.scale;
     this.alpha = slider("Sharpen", ALPHA, 0.5, "α", (value) => edit("alpha", value));
+    this.alpha.node.title = TIPS.alpha;
     const gates = [["", "as computed"], ["open", "open"], ["shut", "shut"]];
     this.gate = segments("Gate", gates, (value) => edit("gate", value || null));
     this.gateRow = row("Gate", this.gate.node);
+    this.gateRow.node.title = TIPS.gate;
     this.head = element(
       "div",
       { class: "group" },
@@ -41,16 +56,25 @@ export class Controls {
     this.selects = [];
     const streams = [...new Set(models.flatMap((model) => (model.controls.streams === true ? streamsOf(model) : [])))];
     const rows = [];
+    const lacking = [];
+    const lack = (name, label) => {
+      const why = reasonOf(name, models);
+      if (why?.startsWith("this model has ")) lacking.push(LACKING[name]);
+      else if (why && label) rows.push(unavailable(label, why));
+    };
+    lack("gate");
     for (const stream of streams) {
       const select = choice(STREAM_CHOICES, (value) => view.setEdits(setStream(view.state.edits, stream, value || null)));
       this.selects.push([select, (edits) => edits.streams?.[stream] ?? ""]);
-      rows.push(row(`${stream} stream`, select).node);
+      const { node } = row(`${stream} stream`, select);
+      node.title = [TIPS[stream], TIPS.stream].filter(Boolean).join(" ");
+      rows.push(node);
     }
-    if (!streams.length) rows.push(unavailable("Streams", reasonOf("streams", models)));
+    if (!streams.length) lack("streams", "Streams");
     for (const part of Object.keys(PLACES)) {
       const places = [...new Set(models.flatMap((model) => (model.controls[part] === true ? placesOf(model, part) : [])))];
       if (!places.length) {
-        rows.push(unavailable(PLACE_LABELS[part], reasonOf(part, models)));
+        lack(part, PLACE_LABELS[part]);
         continue;
       }
       const word = PLACES[part];
@@ -61,7 +85,14 @@ export class Controls {
       });
       select.append(element("option", { text: "several places", attributes: { value: "several", disabled: "", hidden: "" } }));
       this.selects.push([select, (edits) => placeOf(edits[part] ?? [], places)]);
-      rows.push(row(PLACE_LABELS[part], select).node);
+      const { node } = row(PLACE_LABELS[part], select);
+      node.title = TIPS[part];
+      rows.push(node);
+    }
+    this.gateRow.node.hidden = lacking.includes(LACKING.gate);
+    if (lacking.length) {
+      const whose = models.length > 1 ? "Not in these models" : "Not in this model";
+      rows.push(element("p", { class: "reason lacking", text: `${whose}: ${lacking.join(", ")}.` }));
     }
     this.whole.replaceChildren(element("div", { class: "group-title" }, element("h3", { text: "The whole model" })), ...rows);
   }
