@@ -589,6 +589,37 @@ def test_a_locked_token_keeps_the_answers_and_says_how_to_unlock(page: Page) -> 
     )
 
 
+def test_digits_agree_and_nothing_covers_the_lens(page: Page) -> None:
+    page.open(text=TEXT, edits={"heads": {"L0.H1": {"scale": 0.9}}})
+    shown = re.search(r"\((.+ → .+)\)", page.text(".changes .lead"))
+    values = page.page.locator(".pairs .value").all_inner_texts()
+    assert shown and shown[1] in values
+    ticks = page.page.locator(".track .tick")
+    assert ticks.all_inner_texts() == ["0", "1"]
+    page.page.get_by_label("Scale", exact=True).fill("0")
+    page.ready()
+    page.page.wait_for_selector(".lens td")
+    for card in ("stage", "heads", "next", "lens"):
+        page.page.locator(f".card.{card}").hover()
+        saving, body = (page.page.locator(f".card.{card} {part}").bounding_box() for part in (".saving", ".body"))
+        assert saving["y"] + saving["height"] <= body["y"] + 1, card
+
+
+def test_the_lens_stays_at_its_token_when_the_stream_changes(page: Page) -> None:
+    page.page.set_viewport_size({"width": 700, "height": 900})
+    page.open(text=TEXT)
+    page.page.wait_for_selector(".lens td")
+    first = """() => { const scroll = document.querySelector('.lens .scroll');
+      return [...scroll.querySelectorAll('th[scope=col]')].findLastIndex(e => e.offsetLeft <= scroll.scrollLeft); }"""
+    page.do("const box = document.querySelector('.lens .scroll'); box.scrollLeft = box.scrollWidth * 0.4; 0")
+    before = page.do(first)
+    assert before > 2
+    for stream in ("token", "context", "sum"):
+        page.page.locator(".lens").get_by_role("button", name=stream, exact=True).click()
+        page.page.wait_for_timeout(400)
+        assert page.do(first) == before, stream
+
+
 @pytest.mark.slow
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")

@@ -28,7 +28,7 @@ export class Controls {
     this.switch = element("button", { class: "switch", attributes: { type: "button" }, on: { click: () => view.toggleHead() } });
     this.headTitle = element("h3", {});
     const edit = (name, value) => view.setEdits(setHead(view.state.edits, view.shownHead(), name, value));
-    this.scale = slider("Scale", SCALE, 0.05, "×", (value) => edit("scale", value));
+    this.scale = slider("Scale", SCALE, 0.05, "×", (value) => edit("scale", value), [0, 1]);
     this.scale.node.title = TIPS.scale;
     this.alpha = slider("Sharpen", ALPHA, 0.5, "α", (value) => edit("alpha", value));
     this.alpha.node.title = TIPS.alpha;
@@ -158,13 +158,18 @@ function choice(options, onChoice) {
 }
 
 /** A slider with its value; a double click sets it back to 1. */
-function slider(label, [low, high], step, sign, onValue) {
+function slider(label, [low, high], step, sign, onValue, ticks = []) {
   const input = element("input", {
     attributes: { type: "range", min: String(low), max: String(high), step: String(step), "aria-label": label },
     on: { input: () => onValue(Number(input.value)), dblclick: () => onValue(1) },
   });
   const output = element("output");
-  const line = element("span", { class: "slider" }, input, output);
+  const marks = ticks.map((at) => {
+    const mark = element("span", { class: "tick", text: String(at) });
+    mark.style.setProperty("--share", String((at - low) / (high - low)));
+    return mark;
+  });
+  const line = element("span", { class: "slider" }, element("span", { class: "track" }, input, ...marks), output);
   const { node, forbid } = row(label, line);
   const draw = (value) => {
     if (Number(input.value) !== value) input.value = String(value);

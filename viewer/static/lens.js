@@ -95,13 +95,17 @@ export class Lens {
     this.colours = view.colours;
     const fresh = this.texts !== column.texts;
     if (fresh) this.build(length);
+    const { scrollLeft, scrollWidth, clientWidth } = this.scroll;
+    const atEnd = fresh || scrollLeft >= scrollWidth - clientWidth - 4; // the last token is what most people look at
+    const first = this.columns.findLast((head) => head.offsetLeft <= scrollLeft) ?? this.columns[0];
+    const beyond = scrollLeft - first.offsetLeft;
     this.cells.forEach((cell, i) => {
       const { id, p } = this.entry(Math.floor(i / length), i % length, 0);
       setText(cell, visible(column.model.tokenizer.pieces[id] ?? `#${id}`));
       cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.6));
       cell.dataset.p = plain(p, 4);
     });
-    if (fresh) this.scroll.scrollLeft = this.scroll.scrollWidth; // the last token is what most people look at
+    this.scroll.scrollLeft = atEnd ? this.scroll.scrollWidth : first.offsetLeft + beyond; // columns are as wide as their words
     this.cue();
     this.drawFocus();
   }

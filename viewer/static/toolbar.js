@@ -2,7 +2,7 @@
 
 import { element, setText } from "./dom.js";
 import { listEdits } from "./edits.js";
-import { meanLoss, plain, topTokens } from "./numbers.js";
+import { meanLoss, plain, probability, topTokens } from "./numbers.js";
 
 export class Toolbar {
   constructor(view) {
@@ -142,8 +142,8 @@ export class Toolbar {
       const [before] = topTokens(base.logits, at, model.vocab, 1);
       const [after] = topTokens(result.logits, at, model.vocab, 1);
       const name = ({ id }) => `“${model.tokenizer.pieces[id].trim() || "a space"}”`;
-      const next = before.id === after.id ? `stays ${name(after)} (${plain(before.p)} → ${plain(after.p)})` : `becomes ${name(after)} instead of ${name(before)}`;
-      if (several) return `in ${model.name}: ${name(before)} ${before.id === after.id ? `stays (${plain(before.p)} → ${plain(after.p)})` : `→ ${name(after)}`}`;
+      const next = before.id === after.id ? `stays ${name(after)} (${probability(before.p)} → ${probability(after.p)})` : `becomes ${name(after)} instead of ${name(before)}`;
+      if (several) return `in ${model.name}: ${name(before)} ${before.id === after.id ? `stays (${probability(before.p)} → ${probability(after.p)})` : `→ ${name(after)}`}`;
       const change = meanLoss(column.losses) - meanLoss(column.baseLosses);
       const loss = Math.abs(change) < 0.0005 ? "the loss stays" : `the loss ${change > 0 ? "rises" : "falls"} by ${plain(Math.abs(change), 3)} nats`;
       return `the next token ${next} and ${loss}`;
