@@ -10,7 +10,7 @@ const MOVED = 0.05; // a weight that changed by more is drawn as it was, dashed
 const NOTED = 0.05; // nats: smaller changes of a token's loss are not written below it
 const SMALLEST = 0.7; // the sentence is shrunk to one row if that leaves at least this share of its size
 const HINTS = {
-  lines: "Lines run from a token to the earlier tokens that this head attends to. Thicker is more attention.",
+  lines: "Lines run to the earlier tokens that this head attends to. Thicker is more attention.",
   matrix: "A row is the token that looks, a column the token it looks at. A stronger colour is more attention.",
   change: "A row is the token that looks. Orange: more attention than as trained; blue: less.",
 };
@@ -25,8 +25,7 @@ export class Stage {
     this.score = element("p", { class: "score" });
     this.title = element("span", { class: "title" });
     this.preview = element("span", { class: "badge preview", text: "preview", title: "The head that you point at. Click its square to keep it." });
-    this.locked = element("button", { class: "quiet locked", attributes: { type: "button" }, on: { click: () => view.set({ token: null, key: null }) } });
-    this.card.heading.append(this.title, this.preview, this.badge, this.locked);
+    this.card.heading.append(this.title, this.preview, this.badge);
     this.lines = svgElement("svg", { class: "lines", "aria-hidden": "true" });
     this.words = element("div", {
       class: "words",
@@ -118,9 +117,6 @@ export class Stage {
     setText(this.badge, words.join(", "));
     this.badge.hidden = !words.length;
     this.preview.hidden = this.view.preview === null;
-    const { token } = this.view.state;
-    this.locked.hidden = token === null;
-    if (token !== null) setText(this.locked, `${this.column.texts[Math.min(token, this.column.texts.length - 1)].quoted} is locked, Esc unlocks`);
   }
 
   drawTokens() {
@@ -308,9 +304,10 @@ export class Stage {
     const { texts } = this.column;
     const query = focus?.query ?? texts.length - 1;
     const name = (t) => texts[t].quoted;
+    const lock = focus && !this.view.hover ? "Locked, Esc unlocks: " : "";
     const was = (q, k) => (before && Math.abs(weight(q, k) - before(q, k)) >= 0.01 ? ` (was ${plain(before(q, k))})` : "");
     if (focus && focus.key !== null) {
-      setText(this.status, `${name(query)} attends to ${name(focus.key)}: ${plain(weight(query, focus.key), 3)}${was(query, focus.key)}`);
+      setText(this.status, `${lock}${name(query)} attends to ${name(focus.key)}: ${plain(weight(query, focus.key), 3)}${was(query, focus.key)}`);
       return;
     }
     const list = (pairs, other) => {
@@ -322,7 +319,7 @@ export class Stage {
     const out = list(all.filter((t) => t <= query).map((t) => [query, t]), "k");
     const into = list(all.filter((t) => t > query).map((t) => [t, query]), "q");
     const gate = this.column.result.gates ? ` Its gate there is ${plain(this.gate(query), 3)} (mean over channels).` : "";
-    setText(this.status, `${name(query)} attends to ${out || "nothing much"}${into ? `. It is attended to by ${into}` : ""}.${gate}`);
+    setText(this.status, `${lock}${name(query)} attends to ${out || "nothing much"}${into ? `. It is attended to by ${into}` : ""}.${gate}`);
   }
 }
 
