@@ -621,6 +621,18 @@ def test_the_lens_stays_at_its_token_when_the_stream_changes(page: Page) -> None
         assert page.do(first) == before, stream
 
 
+def test_a_saved_sentence_of_two_rows_keeps_its_lines_on_its_words(page: Page) -> None:
+    page.page.set_viewport_size({"width": 600, "height": 900})
+    page.open(text=TEXT, head="L5.H4", edits={"heads": {"L5.H4": {"scale": 0}}})
+    assert len(set(page.do("[...document.querySelectorAll('.token')].map(e => e.offsetTop)"))) > 1
+    with page.page.expect_download() as waiting:
+        page.page.locator(".card.stage").hover()
+        page.page.locator(".card.stage").get_by_role("button", name="SVG").click()
+    svg = Path(waiting.value.path()).read_text()
+    rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:and|looked|robot|monkey|Everyone)<', svg)}
+    assert len(rows) > 1 and "<title>Layer 5, head 4 off: Hana" in svg
+
+
 @pytest.mark.slow
 def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
     page.open(text="Lily")

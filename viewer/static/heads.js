@@ -115,7 +115,7 @@ export class Heads {
       node.dataset.effect = Number.isFinite(value) ? String(value) : "";
       node.title = Number.isFinite(value) ? `${name} off: ${job.score.name} ${signed(value)}` : `${name}: not measured yet`;
     });
-    setText(this.card.hint, "Each head off alone. Blue: the score falls, so the model needs the head; orange: it rises.");
+    setText(this.card.hint, "Each head off alone. Blue: the score falls without it; orange: it rises.");
     if (effects.waits(job)) {
       const seconds = Math.ceil(effects.milliseconds(job) / 1000);
       const click = () => {

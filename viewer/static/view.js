@@ -255,12 +255,13 @@ export class View {
         attributes: { type: "button" },
         on: { click: () => this.save(panel, kind) },
       });
-    panel.card.head.lastElementChild.append(element("span", { class: "saving" }, save("SVG"), save("PNG")));
+    panel.card.head.lastElementChild.prepend(element("span", { class: "saving" }, save("SVG"), save("PNG")));
   }
 
   async save(panel, kind) {
     const name = `${panel.column.model.id}-${panel.node.classList[1]}.${kind.toLowerCase()}`;
-    const svg = drawSvg(panel.node, `${panel.card.heading.textContent}: ${this.state.text}`, this.caption(panel.column));
+    const title = [...panel.card.heading.childNodes].filter((part) => !part.hidden).map((part) => part.textContent).join(" ");
+    const svg = drawSvg(panel.node, `${title}: ${this.state.text}`, this.caption(panel.column));
     download(kind === "SVG" ? new Blob([svg], { type: "image/svg+xml" }) : await drawPng(svg), name);
   }
 
