@@ -489,7 +489,7 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
     page.page.wait_for_selector(".notice:visible")
     said = page.text(".notice")
     assert re.fullmatch(
-        r"stories/lfa reads 128 tokens and the text has \d+: shorten it\. The last text that fitted is shown\.", said
+        r"\d+ of 128 tokens: stories/lfa reads no longer text, so shorten it\. The last text that fitted is shown\.", said
     )
     np.testing.assert_array_equal(page.array("logits"), shown)
     page.page.get_by_label("Text", exact=True).fill("")
@@ -631,6 +631,18 @@ def test_a_saved_sentence_of_two_rows_keeps_its_lines_on_its_words(page: Page) -
     svg = Path(waiting.value.path()).read_text()
     rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:and|looked|robot|monkey|Everyone)<', svg)}
     assert len(rows) > 1 and "<title>Layer 5, head 4 off: Hana" in svg
+
+
+def test_enter_runs_the_text_and_shift_enter_begins_a_line(page: Page) -> None:
+    page.open(text="Lily")
+    field = page.page.get_by_label("Text", exact=True)
+    field.fill("Lily had a dog.")
+    field.press("End")
+    field.press("Enter")
+    page.page.wait_for_function("() => streamscope.state.text === 'Lily had a dog.'")
+    assert field.input_value() == "Lily had a dog."
+    field.press("Shift+Enter")
+    page.page.wait_for_function("() => streamscope.state.text === 'Lily had a dog.\\n'")
 
 
 @pytest.mark.slow

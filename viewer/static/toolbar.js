@@ -28,8 +28,15 @@ export class Toolbar {
     this.bar = element("div", { class: "bar-top" }, brand, this.models.node, this.second.node, this.steps, actions);
 
     this.text = element("textarea", {
-      attributes: { rows: "1", spellcheck: "false", "aria-label": "Text", placeholder: "Type a sentence to begin", autocomplete: "off", dir: "auto" },
-      on: { input: () => view.typeText(this.text.value) },
+      attributes: { rows: "1", spellcheck: "false", "aria-label": "Text", placeholder: "Type a sentence to begin", title: "Enter runs the model, Shift Enter begins a line", autocomplete: "off", dir: "auto" },
+      on: {
+        input: () => view.typeText(this.text.value),
+        keydown: (event) => {
+          if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+          event.preventDefault();
+          view.typeText(this.text.value, 0);
+        },
+      },
     });
     this.suites = element("select", { attributes: { "aria-label": "Sentences of the suites" }, on: { change: () => this.chooseCase() } });
     this.fillSuites();

@@ -127,9 +127,9 @@ export class View {
     this.set({ model, second: second === model ? null : second, step: null });
   }
 
-  typeText(text) {
+  typeText(text, pause = TYPING_PAUSE) {
     clearTimeout(this.typing);
-    this.typing = setTimeout(() => this.set({ text, token: null, key: null }), TYPING_PAUSE);
+    this.typing = setTimeout(() => this.set({ text, token: null, key: null }), pause);
   }
 
   swapCase() {
@@ -310,7 +310,7 @@ export class View {
     const ids = await engine.tokenize(text);
     const tokens = Int32Array.from(model.tokenizer.bos_id === null ? ids : [model.tokenizer.bos_id, ...ids]);
     if (tokens.length > model.n_ctx) {
-      return `${model.name} reads ${model.n_ctx} tokens and the text has ${tokens.length}: shorten it. The last text that fitted is shown.`;
+      return `${tokens.length} of ${model.n_ctx} tokens: ${model.name} reads no longer text, so shorten it. The last text that fitted is shown.`;
     }
     const step = this.nearestStep(model);
     const fitted = fitEdits(edits, model);
