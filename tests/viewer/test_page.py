@@ -489,7 +489,8 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
     page.page.wait_for_selector(".notice:visible")
     said = page.text(".notice")
     assert re.fullmatch(
-        r"\d+ of 128 tokens: stories/lfa reads no longer text, so shorten it\. The last text that fitted is shown\.", said
+        r"\d+ of 128 tokens: stories/lfa reads no longer text, so shorten it\. The last text that fitted is shown\.",
+        said,
     )
     np.testing.assert_array_equal(page.array("logits"), shown)
     page.page.get_by_label("Text", exact=True).fill("")
