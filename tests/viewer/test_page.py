@@ -195,7 +195,7 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
         "L3.H2 × -0.5", "L3.H2 sharpened, α = 4", "token stream off for the unembedding",
         "context stream off everywhere", "Mixing = identity in L2.v",
     ]  # fmt: skip
-    assert "× -0.5, α = 4" in page.text(".badge")
+    assert "× -0.5, α = 4" in page.text(".badge:not(.preview)")
     with page.page.expect_download() as waiting:
         page.page.get_by_role("button", name="Save edits").click()
     assert waiting.value.suggested_filename == "edits.json"
