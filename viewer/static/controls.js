@@ -11,7 +11,7 @@ const TIPS = {
   gate: "The share of the head's output that passes: open is all of it, shut none.",
   token: "The stream that holds the token itself and never changes from layer to layer.",
   context: "The stream into which the layers write what they gather from other tokens.",
-  mixing: "They combine the parts of a vector inside a layer; the identity leaves each part on its own.",
+  mixing: "Matrices that mix heads or streams inside a layer; the identity leaves each on its own.",
   h_res: "The matrices by which parallel residual streams exchange their content between layers.",
   canon: "Small convolutions that mix a token with the few before it.",
   stream: "Off for the unembedding: only the prediction at the end reads 0. Off everywhere: the layers read 0 too.",
