@@ -108,6 +108,7 @@ def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.Mo
     folder, ran = reader
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["streamscope"])
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)  # the live page would be served until Ctrl-C
     for i in range(len(ran), at + 1):
         streamscope(typed(COMMANDS[i][1]))
         ran.append(i)
