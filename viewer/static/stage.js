@@ -139,7 +139,7 @@ export class Stage {
       const change = loss - baseLosses[at];
       word.style.setProperty("--tint", at ? colourAt(view.colours.loss, Math.min(1, loss / FULL_LOSS) * 0.62) : "transparent");
       const size = edited ? Math.abs(change) : 0;
-      setText(number, at === 0 || (edited && size < NOTED) ? "" : edited ? signed(change, 1) : plain(loss, 1));
+      setText(number, at === 0 || (edited && size < NOTED) ? "" : edited ? signed(change, size < 10 ? 1 : 0) : plain(loss, 1));
       number.className = `number${size < NOTED ? "" : change > 0 ? " worse" : " better"}${size >= 0.5 ? " large" : ""}`;
     });
     const [before, after] = [meanLoss(baseLosses), meanLoss(losses)];
@@ -153,11 +153,11 @@ export class Stage {
 
   /** Shrinks the words where that puts the whole sentence on one row. */
   fit() {
-    const room = this.strip.clientWidth;
+    const last = this.tokens.at(-1).node;
     const set = (share) => this.strip.style.setProperty("--fit", share.toFixed(3));
     const fits = (share) => {
       set(share);
-      return this.words.scrollWidth <= room;
+      return last.getBoundingClientRect().right <= this.words.getBoundingClientRect().right - 0.5; // parts of a pixel wrap too
     };
     this.words.style.flexWrap = "nowrap";
     let share = 1;
