@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, str] = {
     "ablation_effects": "--groups L18.H6 --tasks gender-16 --draws 4",
     "abliterate": "--a happy --b sad --to FOLDER/without --max-documents 4 --draws 2",
     "amplify": "--max-documents 4 --alpha 1 4",
+    "circuits": "--task induction --pairs 8 --method eap --draws 1",
     "coherence": "",
     "coreference": "",
     "direct_logit_attribution": "--tasks gender-16",

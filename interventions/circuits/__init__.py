@@ -57,7 +57,7 @@ class Circuits(Instrument):
     """Seed of random circuits and bootstraps."""
 
     figures: ClassVar = (
-        Circuit("score", title="The best edges"),
+        Circuit("score", title="The best edges between heads, FFNs and streams"),
         Curve("f", "faithfulness", x="share", by="ranking", log=True, title="Share of the effect that a circuit keeps"),
         Intervals("score", label="edge", title="Scores of the best edges, with 95 % intervals"),
     )

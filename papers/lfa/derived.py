@@ -99,11 +99,11 @@ def _costs(quantities: pd.DataFrame, arms: Arms) -> Iterator[pd.DataFrame]:
         compared = {"cost": control, **({"cost.d-cas": D_CAS} if preset == LFA else {})}
         for quantity, other in compared.items():
             share = value / loss.get((other, seed), NAN) - 1
-            rows.add(quantity, "cost", "share of the loss", share, detail=f"compared with {other}",
+            rows.add(quantity, "cost", "share of the loss", share, detail=f"beside {other}",
                      why="" if share == share else f"no run of {other}")  # fmt: skip
         if preset == CFM:
             less, of = loss.get((LFA, seed), NAN), loss.get((control, seed), NAN)
             share = (value - less) / of
-            rows.add("cost.added", "cost", "share of the loss", share, detail=f"compared with {LFA}, of {control}",
+            rows.add("cost.added", "cost", "share of the loss", share, detail=f"beside {LFA}, of {control}",
                      why="" if share == share else f"no run of {LFA if less != less else control}")  # fmt: skip
         yield rows.of(preset, seed)
