@@ -1,4 +1,4 @@
-"""Find the circuit of a task: what every edge between heads, FFNs and streams is worth, and what the best carry.
+"""Find the circuit of a task: what each edge between heads, FFNs and streams is worth.
 
     python -m interventions.circuits stories/lfa --task stories
     python -m interventions.circuits runs/lfa --task competing --method exact --out lfa.parquet --figure lfa.html

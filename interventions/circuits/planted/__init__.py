@@ -1,4 +1,4 @@
-"""Planted circuits: small models with weights written by hand, in which it is known which edges compute the answer.
+"""Small models with weights written by hand, in which the edges that compute the answer are known.
 
     python -m interventions.circuits.planted --out runs/planted          five runs, one per topology, with noise .1
     python -m interventions.circuits.planted --figure auroc.html         AUROC of every method against noise
