@@ -82,6 +82,7 @@ def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(tmp_path: Path) 
     }
 
 
+@pytest.mark.slow
 def test_trained_for_all_papers_and_not_again_for_one(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
