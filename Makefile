@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE =
 MUTANTS ?=
 MINUTES ?= 60
 
-.PHONY: demo smollm2 zoo cards test test-slow test-real docs mutants lint clean
+.PHONY: demo smollm2 zoo cards test test-browser test-slow test-real docs mutants lint clean
 
 $(BASE): pyproject.toml constraints.txt # what a demonstration needs
 	$(PYTHON) -m venv $(VENV)
@@ -58,7 +58,11 @@ cards: $(STAMP)
 	$(BIN)/python -m papers.zoo $(ZOO:%=stories/%) --out models/zoo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not real' -n auto --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not real and not browser' -n auto --dist loadfile --no-loadscope-reorder
+	@echo "Left out: the live page in a browser (make test-browser), what takes long (make test-slow), a real model (make test-real)."
+
+test-browser: $(STAMP) # the live page in the Chromium of this machine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'browser and not slow' tests/viewer
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder

@@ -55,8 +55,12 @@ LONG = (
 """Files of a quarter of a minute and more: first, so that no worker ends with one while the other has nothing left."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+    for item in items:
+        if "chromium" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
 
 
 def pytest_collection_finish() -> None:
