@@ -70,11 +70,10 @@ ARCHITECTURES = {
 }  # fmt: skip
 """Architectures that are read."""
 SPLIT_DIGITS = (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False))
-LLAMA3 = (
+LLAMA3 = (  # the words of Llama 3; those of Qwen 2 have single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-"""The words of Llama 3; those of Qwen 2 have single digits."""
 
 
 def _by_rule(rule: str) -> tuple[Any, ...]:
