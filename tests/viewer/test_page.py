@@ -125,6 +125,16 @@ def test_hover_lights_both_directions_and_a_click_locks_until_the_next(page: Pag
     assert page.state()["token"] is None
 
 
+def test_a_shorter_text_is_shown_while_the_pointer_is_on_a_token_that_is_gone(page: Page) -> None:
+    page.open(text=TEXT, head="L5.H4")
+    page.page.wait_for_selector(".lens td")
+    page.do("streamscope.focus({ query: 20, key: null })")  # as a pointer does that then rests
+    page.do("streamscope.set({ text: 'Lily had' })")
+    page.ready()
+    assert page.do("streamscope.columns[0].tokens.length") < page.do("streamscope.hover.query") == 20
+    assert page.text(".status").startswith("“had” attends to") and "Point at a token" in page.text(".finders")
+
+
 def test_a_cell_of_the_matrix_lights_its_row_and_column_and_locks(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT, head="L5.H4", view="matrix")
     pattern = in_torch(models["lfa"], TEXT)[2][5, 4]

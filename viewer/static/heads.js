@@ -66,13 +66,13 @@ export class Heads {
 
   /** The pair of tokens whose attention is compared: the later one looks at the earlier one. */
   pair() {
-    const { hover, state } = this.view;
-    const last = this.column.tokens.length - 1;
-    if (hover?.key !== undefined && hover?.key !== null) return [hover.query, hover.key];
-    if (state.key !== null && !hover) return [state.token, state.key];
-    const at = hover?.query ?? state.token;
-    const other = state.token === null || state.token === at ? last : state.token;
-    return at !== null && at !== other && at <= last ? [Math.max(at, other), Math.min(at, other)] : null;
+    const { token } = this.view.state;
+    const focus = this.view.focused(this.column);
+    if (!focus) return null;
+    if (focus.key !== null) return [focus.query, focus.key];
+    const at = focus.query;
+    const other = token === null || token === at ? this.column.tokens.length - 1 : token;
+    return at === other ? null : [Math.max(at, other), Math.min(at, other)];
   }
 
   /** Which heads attend from one token of the pair to the other: a blue bar on each, and the three that do most. */

@@ -36,7 +36,7 @@ export class Lens {
 
   point(event) {
     const at = this.at(event);
-    if (!at || !this.found) return this.leave();
+    if (!at || !this.found || this.texts !== this.column.texts) return this.leave(); // a table of the text before
     this.view.focus({ query: at.token, key: null });
     const entries = Array.from({ length: KEPT }, (_, k) => this.entry(at.row, at.token, k));
     const name = at.row ? `after layer ${at.row - 1}` : "embedding";
@@ -134,7 +134,7 @@ export class Lens {
 
   drawFocus() {
     if (!this.cells) return;
-    const at = this.view.focused()?.query ?? null;
+    const at = this.view.focused(this.column)?.query ?? null;
     if (at === this.marked) return;
     this.marked = at;
     this.columns.forEach((head, t) => head.classList.toggle("focus", t === at));

@@ -213,7 +213,7 @@ export class Stage {
   drawLines() {
     const { view, column, boxes } = this;
     if (!column.result || !boxes || boxes.length !== column.tokens.length) return;
-    const focus = view.focused();
+    const focus = view.focused(column);
     const weight = this.weights();
     const before = column.edited ? this.weights(column.base) : null;
     const length = boxes.length;
@@ -392,7 +392,7 @@ class Matrix {
       this.texts = column.texts;
       this.size = size;
     }
-    const focus = view.focused();
+    const focus = view.focused(column);
     this.row.hidden = this.line.hidden = !focus;
     if (!focus) return;
     this.row.style.setProperty("--at", String(focus.query));

@@ -154,9 +154,11 @@ export class View {
     this.draw(["focus"]);
   }
 
-  focused() {
-    if (this.hover) return this.hover;
-    return this.state.token === null ? null : { query: this.state.token, key: this.state.key };
+  /** The focus in a column; null if it lies beyond its text: what is pointed at may be a token of another text. */
+  focused({ tokens }) {
+    const { token, key } = this.state;
+    const focus = this.hover ?? (token === null ? null : { query: token, key });
+    return focus && Math.max(focus.query, focus.key ?? 0) < tokens.length ? focus : null;
   }
 
   lock(token, key) {
