@@ -18,7 +18,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import read_edits
 from streamscope.viewer import View, bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers
-from streamscope.viewer.session import Shown
+from streamscope.viewer.session import Session, Shown, page_data
 from tests.viewer.pages import CASES, TEXT, Page, answered, browser
 
 HEAD = "L2.H1"
@@ -371,6 +371,26 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
     assert other.state() == seen and other.console == []
     np.testing.assert_array_equal(other.array("logits"), page.array("logits"))
     other.page.close()
+
+
+def test_an_address_holds_what_was_undone_of_the_first_state(chromium: Any, models: dict[str, Any]) -> None:
+    shown = [Shown(f"stories/{name}", name, models[name]) for name in ("lfa", "gpt2")]
+    data = page_data(shown, "server", state={"text": TEXT, "second": "gpt2", "token": 7, "head": "L5.H4"})
+    context = chromium.new_context()
+    context.route("**/*", Answers(Session(shown), bundle.page(data)))
+    page = Page(context.new_page())
+    page.page.goto(ADDRESS)
+    page.ready()
+    assert page.state()["second"] == "gpt2" and page.state()["token"] == 7
+    page.page.get_by_label("Compare with").select_option("")
+    page.ready()
+    page.page.keyboard.press("Escape")
+    other = Page(context.new_page())
+    other.page.goto(page.page.url)
+    other.ready()
+    assert other.state() == page.state() and other.state()["second"] is other.state()["token"] is None
+    assert page.console == other.console == [] and not other.page.locator(".notice").is_visible()
+    context.close()
 
 
 def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> None:

@@ -17,14 +17,16 @@ import { parseHead } from "./edits.js";
  * @property {Object} edits
  */
 
+const OPTIONAL = ["second", "step", "head", "token", "key"];
 const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change", "effect"] };
 
-/** The address's hash for a state; what is as in `defaults` is left out, except text and head. */
+/** The address's hash for a state; what is as in `defaults` is left out, except text and head. null is an empty word. */
 export function toHash(state, defaults) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    if (value === null || (!["text", "head"].includes(name) && JSON.stringify(value) === JSON.stringify(defaults[name]))) continue;
-    words.set(name, typeof value === "object" ? JSON.stringify(value) : String(value));
+    const same = JSON.stringify(value) === JSON.stringify(defaults[name]);
+    if (same && (value === null || !["text", "head"].includes(name))) continue;
+    words.set(name, value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value));
   }
   return `#${words}`;
 }
@@ -48,6 +50,7 @@ export function fromHash(hash, defaults, models) {
 
 function read(name, text, ids) {
   if (name === "text" || name === "lens") return text;
+  if (text === "" && OPTIONAL.includes(name)) return null;
   if (name === "model" || name === "second") return ids.includes(text) ? text : undefined;
   if (name === "head") return parseHead(text) ? text : undefined;
   if (["step", "token", "key"].includes(name)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
