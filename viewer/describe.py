@@ -50,7 +50,7 @@ def describe(model: Any, name: str, identity: str, steps: Sequence[int] = ()) ->
         "tokenizer": tokenizer_of(model),
         "suites": stories_suite(model),
         "blob": blob,
-        "snapshots": [{"step": step, "blob": f"{blob}-{step}" if step != max(steps) else blob} for step in steps],
+        "snapshots": [{"step": step, "blob": f"{blob}@{step}" if step != max(steps) else blob} for step in steps],
         "python": python_template(name, snapshots=bool(steps)),
     }
 

@@ -75,7 +75,7 @@ def test_the_page_holds_models_snapshots_and_notices(made: bytes, monkeypatch: p
     monkeypatch.setattr(page, "graph_of", lambda model: asked.append(str(model.run)) or str(model.run).encode())
     html = page.html(open_models(["stories/lfa@all", "stories/std-t"]), "Lily had a ball.")
     assert len(asked) == 8 and len(set(asked)) == 8 and asked[0].endswith("zoo/lfa")  # the last snapshot is the model
-    for blob in ("wasm", "onnx-lfa", "onnx-lfa-1000", "onnx-std-t"):
+    for blob in ("wasm", "onnx-lfa", "onnx-lfa@1000", "onnx-std-t"):
         assert html.count(f'id="{blob}"') == 1
     assert "globalThis.ort" in html and "Copyright (c) Microsoft Corporation" in html and str(ROOT) not in html
 
