@@ -1,6 +1,7 @@
 """The front end of the live page in a real Chromium, answered by torch: what it shows, and every control by hand."""
 
 import base64
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -523,6 +524,12 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
         said,
     )
     np.testing.assert_array_equal(page.array("logits"), shown)
+    page.page.evaluate("edits => streamscope.setEdits(edits)", OFF)  # acts on the text that is shown
+    page.ready()
+    logits = in_torch(models["lfa"], TEXT, off(HEAD))[1]
+    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
+    assert page.text(".changes .lead").startswith("Without L2.H1, the next token becomes “monkey” instead of “robot”")
+    assert page.text(".notice") == said and json.dumps(TEXT) in page.do("streamscope.python()")
     page.page.get_by_label("Text", exact=True).fill("")
     page.page.wait_for_selector(".notice:has-text('Type at least one word.')")
     page.page.get_by_label("Text", exact=True).fill("Lily")
@@ -774,7 +781,19 @@ def test_the_server_is_named_when_it_does_not_answer(chromium: Any, answers: Ans
     context = chromium.new_context()
     context.route("**/*", lambda route: answers(route) if route.request.method == "GET" else route.abort())
     page = Page(context.new_page()).open(ADDRESS)
-    assert page.text(".notice") == "The server does not answer: is `streamscope view` still running?"
+    stopped = "The server does not answer: is `streamscope view` still running?"
+    assert page.text(".notice") == stopped
+    context.unroute("**/*")
+    context.route("**/*", answers)
+    page.open(ADDRESS, text=TEXT)
+    assert not page.page.locator(".notice").is_visible()
+    context.unroute("**/*")
+    context.route("**/*", lambda route: route.abort())
+    page.page.evaluate("edits => streamscope.setEdits(edits)", OFF)
+    page.ready()
+    assert page.text(".notice") == stopped and page.text(".changes .lead") == "", (
+        "no effect is named that was not computed"
+    )
     context.close()
 
 

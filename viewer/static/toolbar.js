@@ -136,14 +136,16 @@ export class Toolbar {
     row.scrollLeft = scrollLeft;
   }
 
-  /** What the edits do, in one sentence: to the next token, and to the loss; "" without edits. */
+  /** What the edits do, in one sentence: to the next token, and to the loss; "" without edits, and before an answer. */
   effect(columns = this.view.columns) {
-    const entries = listEdits(this.view.state.edits);
-    if (!entries.length) return "";
+    const { edits } = this.view.state;
+    const entries = listEdits(edits);
+    const answered = columns.filter((column) => column.asked === edits);
+    if (!entries.length || !answered.length) return "";
     const off = entries.length === 1 && / off$/.exec(entries[0].label);
     const subject = off ? `Without ${entries[0].label.replace(/ off$/, "")}` : entries.length === 1 ? `With ${entries[0].label}` : `With these ${entries.length} changes`;
     const several = columns.length > 1;
-    const parts = columns.filter((column) => column.result).map((column) => {
+    const parts = answered.map((column) => {
       const { base, result, model } = column;
       const at = this.view.predictAt(column);
       const [before] = topTokens(base.logits, at, model.vocab, 1);

@@ -27,6 +27,7 @@ class Column {
     this.tokens = [];
     this.texts = [];
     this.answers = [];
+    this.asked = null;
     this.base = null;
     this.result = null;
     this.edited = false;
@@ -310,13 +311,12 @@ export class View {
     const { model, engine } = column;
     const { text, edits } = this.state;
     const ids = await engine.tokenize(text);
-    const tokens = Int32Array.from(model.tokenizer.bos_id === null ? ids : [model.tokenizer.bos_id, ...ids]);
-    if (tokens.length > model.n_ctx) {
-      return `${tokens.length} of ${model.n_ctx} tokens: ${model.name} reads no longer text, so shorten it. The last text that fitted is shown.`;
-    }
+    const typed = Int32Array.from(model.tokenizer.bos_id === null ? ids : [model.tokenizer.bos_id, ...ids]);
+    const refused = refusal(typed, model);
+    const tokens = refused ? column.tokens : typed; // edits act on the text that is shown
+    if (!tokens.length) return refused;
     const step = this.nearestStep(model);
     const fitted = fitEdits(edits, model);
-    if (tokens.length < 2) return "Type at least one word.";
     const basis = JSON.stringify([Array.from(tokens), step]);
     const started = performance.now();
     let running = column.runMilliseconds;
@@ -326,28 +326,34 @@ export class View {
       running = performance.now() - began;
       return found;
     };
-    if (column.basis !== basis) {
-      const base = await this.alone(timed({}));
+    const fresh = column.basis !== basis;
+    const edited = Object.keys(fitted.edits).length > 0;
+    const base = fresh ? await this.alone(timed({})) : column.base;
+    const result = edited ? await this.alone(timed(fitted.edits)) : base;
+    const answers = fresh && !refused ? await this.answersOf(engine, text) : column.answers;
+    // no await from here on, so that all that is drawn is of one answer
+    if (fresh) {
       column.basis = basis;
       column.base = base;
       column.tokens = tokens;
-      column.text = text;
+      column.text = refused ? column.text : text;
       column.texts = describeTokens(tokens, model.tokenizer);
-      column.answers = await this.answersOf(engine, text);
+      column.answers = answers;
       column.baseLosses = tokenLosses(base.logits, tokens, model.vocab);
     }
     if (this.state.head === null) this.state = { ...this.state, head: strongestHead(column) };
+    column.result = result;
+    column.asked = edits;
     column.edits = fitted.edits;
     column.problems = fitted.problems;
-    column.edited = Object.keys(fitted.edits).length > 0;
-    column.result = column.edited ? await this.alone(timed(fitted.edits)) : column.base;
+    column.edited = edited;
     column.losses = column.edited ? tokenLosses(column.result.logits, tokens, model.vocab) : column.baseLosses;
     column.shift = patternShift(column.base.patterns, column.result.patterns, model.layers * model.heads, tokens.length);
     column.milliseconds = performance.now() - started;
     column.runMilliseconds = running;
     const { token, key } = this.state;
     if (Math.max(token ?? 0, key ?? 0) >= tokens.length) this.state = { ...this.state, token: null, key: null };
-    return null;
+    return refused;
   }
 
   /** The snapshot of a model whose training step is nearest to the one chosen; null for the final weights. */
@@ -410,11 +416,11 @@ export class View {
 
   /** The lines of Python that compute what the first model shows. */
   python() {
-    const { model } = this.columns[0];
+    const { model, text, edits } = this.columns[0];
     const { layer, head } = parseHead(this.state.head);
     const values = {
-      TEXT: JSON.stringify(this.state.text),
-      EDITS: JSON.stringify(fitEdits(this.state.edits, model).edits, null, 1).replaceAll(/\n */g, " "),
+      TEXT: JSON.stringify(text),
+      EDITS: JSON.stringify(edits, null, 1).replaceAll(/\n */g, " "),
       LAYER: String(layer),
       HEAD: String(head),
       STEP: this.nearestStep(model) === null ? "" : `@${this.nearestStep(model)}`,
@@ -436,6 +442,13 @@ export class View {
     const copied = await writing.then(() => true, () => false);
     note.textContent = copied ? "Copied." : "Press Ctrl+C to copy it.";
   }
+}
+
+/** Why a model does not read these tokens, in one line, or null. */
+function refusal(tokens, model) {
+  if (tokens.length < 2) return "Type at least one word.";
+  if (tokens.length <= model.n_ctx) return null;
+  return `${tokens.length} of ${model.n_ctx} tokens: ${model.name} reads no longer text, so shorten it. The last text that fitted is shown.`;
 }
 
 /** The head to begin with: the one that attends most from the last token to a case's answer, else to any word before. */
