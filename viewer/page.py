@@ -26,7 +26,7 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
     script, wasm = runtime.read("script").decode(), runtime.read("wasm")
     data, blobs = page_data(shown, "page", text, **options), {"wasm": wasm}
     for one, description in zip(shown, data["models"], strict=True):
-        if description["tokenizer"] is None or description["tokenizer"]["json"] is None:
+        if description["tokenizer"]["json"] is None:
             raise InputError(f"{one.name} has no byte-level BPE, which a page needs: drop --out, for the server")
         blobs[description["blob"]] = graph_of(one.model)
         for snapshot in description["snapshots"]:

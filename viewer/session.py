@@ -37,6 +37,7 @@ class Shown:
     identity: str
     model: Any
     steps: tuple[int, ...] = ()
+    dtype: str = "fp32"
     at: dict[int, Any] = field(default_factory=dict)
     """Models of snapshots that were asked for."""
 
@@ -48,7 +49,7 @@ class Shown:
             known = ", ".join(map(str, self.steps)) or "none"
             raise InputError(f"{self.name} has no snapshot {step!r:.40}; it has {known}")
         if step not in self.at:
-            self.at[step] = load(f"{self.name}@{step}", device=self.model.cfg.device)
+            self.at[step] = load(f"{self.name}@{step}", device=self.model.cfg.device, dtype=self.dtype)
         return self.at[step]
 
     def description(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def open_models(names: Sequence[str], device: str = "cpu", dtype: str = "fp32") 
         steps = tuple(row["step"] for row in snapshots(run_folder(run))) if run != name else ()
         if run != name and not steps:
             run_folder(f"{run}@0")  # says where snapshots come from
-        found.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps))
+        found.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps, dtype))
     return found
 
 
@@ -78,11 +79,10 @@ def page_data(
 ) -> dict[str, Any]:
     """The data of the page: `report` is a page to link, `state` what it opens with besides the text (`state.js`).
 
-    Raises `InputError` for a text that exceeds a model's context.
+    Raises `InputError` for a model without a tokenizer, and for a text that exceeds a model's context.
     """
     for one in shown:
-        if text:
-            check_text(one.model, one.name, text)
+        check_text(one.model, one.name, text)
     first = {**({"text": text} if text else {}), **(state or {})}
     models = [one.description() for one in shown]
     return {"host": host, "version": version(), "models": models, "state": first, "report": report}
@@ -108,19 +108,20 @@ class Session:
         """Answer a question, as bytes or JSON data. Raises `InputError` with one line for a wrong one."""
         if kind not in KINDS:
             raise unknown("question", kind, list(KINDS))
-        if not isinstance(question, dict) or question.get("model") not in self.shown:
+        if not isinstance(question, dict) or question.get("model") not in list(self.shown):  # also of what has no hash
             raise InputError(f"a question names a model of this page: {', '.join(self.shown)}")
         shown = self.shown[question["model"]]
         if kind == "tokenize":
             if not isinstance(text := question.get("text"), str):
                 raise InputError("tokenize needs a text")
-            check_text(shown.model, shown.name, "")
             return {"ids": shown.model.tokenizer.encode(text, bos=False)}
         model, edits = shown.at_step(question.get("step")), question.get("edits", {})
         if not isinstance(edits, dict):
             raise InputError("edits must be an object")
         tokens = _tokens(model, question.get("tokens"))
         stream = question.get("stream") if kind == "lens" else None
+        if kind == "lens" and stream is None:
+            raise InputError("lens needs a stream")
         return packed(outputs(model, tokens, edits, stream))
 
 

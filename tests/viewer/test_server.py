@@ -24,7 +24,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import edits_of
 from streamscope.viewer.server import LARGEST, application
-from streamscope.viewer.session import check_text, open_models, page_data, unpacked
+from streamscope.viewer.session import Shown, open_models, page_data, unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token"
@@ -126,6 +126,8 @@ def test_fifty_updates_at_once_are_answered_in_their_order(client: TestClient) -
         ("run", question(edits=[]), "edits must be an object"),
         ("run", question(edits={"heads": {"L9.H9": {"scale": 0}}}), "'L9.H9': this model has layers 0 to 5"),
         ("run", question(step=7), "stories/lfa has no snapshot 7; it has none"),
+        ("run", {"model": ["lfa"]}, "a question names a model of this page: lfa, std-t"),
+        ("lens", question(), "lens needs a stream"),
         ("lens", question(stream=3), "the lens reads streams 0 to 2, not 3"),
         ("tokenize", {"model": "lfa"}, "tokenize needs a text"),
         ("load", question(), "unknown question 'load': .*"),
@@ -163,6 +165,11 @@ def test_snapshots_answer_with_their_own_weights() -> None:
         )
 
 
+def test_snapshots_have_the_dtype_of_their_model() -> None:
+    shown = open_models(["stories/lfa@all"], dtype="bf16")[0]
+    assert {p.dtype for step in (None, 1000) for p in shown.at_step(step).parameters()} == {torch.bfloat16}
+
+
 def test_the_text_must_fit_and_the_models_open() -> None:
     shown = open_models(["stories/lfa"])
     with pytest.raises(InputError, match=r"^the text has \d+ tokens, the context of stories/lfa only 128: shorten it$"):
@@ -173,8 +180,8 @@ def test_the_text_must_fit_and_the_models_open() -> None:
         open_models(["stories/std-t@all"])
     untexted = load("stories/lfa")
     untexted.tokenizer = None
-    with pytest.raises(InputError, match="it reads no text"):
-        check_text(untexted, "x", "a")
+    with pytest.raises(InputError, match="^x has no tokenizer, so it reads no text: save one"):
+        page_data([Shown("x", "x", untexted)], "server")
 
 
 def test_the_command_serves_until_it_is_interrupted() -> None:
