@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         page.route("**/*", answers)
         page.goto(ADDRESS + options.address)
         page.wait_for_selector("main[data-state=ready]")
-        page.wait_for_selector(".lens td")
+        page.wait_for_selector(".lens :is(td, .reason)")  # a bridge has no lens
         picture = page.screenshot()
     write_atomically(options.out, lambda part: part.write_bytes(picture))
 

@@ -112,7 +112,7 @@ export async function askServer(path, question) {
   });
   const binary = response.headers.get("Content-Type") === "application/octet-stream";
   if (response.ok && binary) return response.arrayBuffer();
-  const said = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
-  if (!response.ok) throw new Error(said.error);
-  return said;
+  const answer = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
 }

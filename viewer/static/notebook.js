@@ -35,17 +35,17 @@ function render({ model: widget, el }) {
   const data = widget.get("data");
   const state = { ...data.state, edits: widget.get("edits") };
   if (widget.get("text")) state.text = widget.get("text");
-  let told = JSON.stringify(state.edits);
-  const tell = ({ edits, text }) => {
-    told = JSON.stringify(edits);
+  let known = JSON.stringify(state.edits);
+  const handOn = ({ edits, text }) => {
+    known = JSON.stringify(edits);
     widget.set("edits", edits);
     widget.set("text", text);
     widget.save_changes();
   };
-  const view = new View(root, { ...data, state }, (model) => remoteEngine(model, ask), { onAnswer: tell });
+  const view = new View(root, { ...data, state }, (model) => remoteEngine(model, ask), { onAnswer: handOn });
   widget.on("change:edits", () => {
     const edits = widget.get("edits");
-    if (JSON.stringify(edits) !== told) view.setEdits(edits);
+    if (JSON.stringify(edits) !== known) view.setEdits(edits);
   });
   widget.on("change:text", () => {
     if (widget.get("text") !== view.state.text) view.set({ text: widget.get("text"), token: null, key: null });

@@ -71,7 +71,7 @@ function drawBox(style, at, svg) {
   if (edged && !whole) svg.append(svgElement("rect", { ...printed({ ...at, height: border }), fill: style.borderTopColor }));
 }
 
-/** A text in lines of at most so many letters. */
+/** A text in lines of at most `most` letters. */
 function wrapped(text, most) {
   const lines = [""];
   for (const word of text.split(/\s+/)) {

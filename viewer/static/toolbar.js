@@ -51,9 +51,9 @@ export class Toolbar {
   fillSuites() {
     this.cases = [];
     const empty = element("option", { text: "Sentences …", attributes: { value: "" } });
-    const groups = this.view.data.models[0].suites.map(({ name, cases }) => {
+    const groups = this.view.data.models[0].suites.map(({ title, cases }) => {
       const options = cases.map((entry) => element("option", { text: entry.text, attributes: { value: String(this.cases.push(entry) - 1) } }));
-      return element("optgroup", { attributes: { label: name } }, ...options);
+      return element("optgroup", { attributes: { label: title } }, ...options);
     });
     this.suites.replaceChildren(empty, ...groups);
     this.suites.hidden = !this.cases.length;

@@ -40,7 +40,7 @@ export class View {
    * @param {Object} data  models, suites and the first state, as the host packed them
    * @param {function(Object): Object} makeEngine  a model's description to its engine
    * @param {{address?: boolean, onAnswer?: function({text: string, edits: Object}): void}} [host]  whether the address
-   *   holds the state, and who is told what the first model answered
+   *   holds the state, and a function that gets what the first model answered
    */
   constructor(root, data, makeEngine, host = {}) {
     this.root = root;
