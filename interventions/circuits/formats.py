@@ -5,8 +5,9 @@
     r.save("circuit.pt")                     edges_scores and edges_in_graph [senders, readers], src_nodes, dst_nodes
     read_circuit("circuit.json")             a frame of edges: edge, score, in_graph
 
-Scores have MIB's sign: of the change of minus the metric when the edge is patched, which is that of our scores. Models
-with other edges than GPT-2 have further names (`x3.mlp`, `a3.kv1<k>`, `a3`), which MIB's own code does not know.
+Our scores have MIB's sign: how much minus the metric rises when the edge is patched. Models with other edges than GPT-2
+have further names (`x3.mlp`, `a3.kv1<k>`, `a3`), which MIB's own code does not know. Our .pt files also say which pairs
+of a sender and a reader are edges (real_edge_mask); without it, a file is read as that of a GPT-2.
 """
 
 import json
@@ -54,23 +55,29 @@ def write_circuit(edges: pd.DataFrame, cfg: Mapping[str, Any], path: Path) -> No
     at = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
     scores, there = torch.zeros(len(senders), len(readers)), torch.zeros(len(senders), len(readers), dtype=torch.bool)
     scores[at], there[at] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(kept)
+    real = torch.zeros_like(there)
+    real[at] = True
     file = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
-            "edges_in_graph": there, "nodes_in_graph": torch.tensor([name in inside for name in senders])}  # fmt: skip
+            "edges_in_graph": there, "real_edge_mask": real,
+            "nodes_in_graph": torch.tensor([name in inside for name in senders])}  # fmt: skip
     write_atomically(path, lambda part: torch.save(file, part))
 
 
 def read_circuit(path: str | Path) -> pd.DataFrame:
-    """The edges of a file: edge, score, in_graph. Raises `InputError` for a file that is none of the two."""
+    """The edges of a file: edge, score, in_graph. Raises `InputError` for a file of another form."""
     path = Path(path)
     try:
         if path.suffix == ".pt":
             d = torch.load(path, weights_only=True)
-            real = {e: None for e in _real(d["cfg"])} if set(d["src_nodes"]) <= set(_nodes(d["cfg"], ())) else {}
+            mask, real = d.get("real_edge_mask"), set(_real(d["cfg"]))
+            known = {*_nodes(d["cfg"], ()), *_readers(d["cfg"], ())}
+            if mask is None and not {*d["src_nodes"], *d["dst_nodes"]} <= known:
+                raise ValueError("it has parts that a GPT-2 has not, and no real_edge_mask")
             rows = [
                 (f"{u}->{v}", float(d["edges_scores"][i, j]), bool(d["edges_in_graph"][i, j]))
                 for j, v in enumerate(d["dst_nodes"])
                 for i, u in enumerate(d["src_nodes"])
-                if f"{u}->{v}" in real or (not real and (d["edges_scores"][i, j] != 0 or d["edges_in_graph"][i, j]))
+                if (f"{u}->{v}" in real if mask is None else mask[i, j])
             ]
         else:
             rows = [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.interventions.circuits import Circuits, metrics, planted, worth
-from streamscope.interventions.circuits.formats import read_circuit
+from streamscope.interventions.circuits.formats import read_circuit, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
 from streamscope.interventions.circuits.measure import task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
@@ -380,6 +381,29 @@ def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(InputError, match="is no circuit of MIB's form"):
         read_circuit(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize("kind", ["lfa", "kromcanon", "parallel", "hf:qwen3", "hf:olmo2"])
+def test_files_have_the_edges_of_every_model_and_no_others(kind: str, make: Any, tmp_path: Path) -> None:
+    model = make(kind)
+    names, rng = graph_of(model).names, np.random.default_rng(0)
+    scores, kept = rng.normal(size=len(names)), rng.random(len(names)) < 0.2
+    edges = pd.DataFrame({"edge": names, "score": scores, "in_graph": kept})
+    cfg = {"n_layers": model.config.n_layers, "n_heads": model.config.n_heads, "parallel_attn_mlp": kind == "parallel",
+           "d_model": model.config.d_model}  # fmt: skip
+    for path in (tmp_path / "circuit.json", tmp_path / "circuit.pt"):
+        write_circuit(edges, cfg, path)
+        read = read_circuit(path)
+        assert sorted(read["edge"]) == sorted(names)
+        pd.testing.assert_frame_equal(read.set_index("edge").loc[names], edges.set_index("edge"), atol=1e-6)
+    file = torch.load(path, weights_only=True)
+    del file["real_edge_mask"]  # a file of MIB's code has none
+    torch.save(file, path)
+    if kind in ("lfa", "parallel"):
+        assert {*names} <= {*read_circuit(path)["edge"]}
+    else:
+        with pytest.raises(InputError, match="parts that a GPT-2 has not, and no real_edge_mask"):
+            read_circuit(path)
 
 
 # ---- planted circuits --------------------------------------------------------------------------
