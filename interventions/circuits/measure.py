@@ -158,21 +158,23 @@ def _contrasts(how: Circuits, values: Observations) -> list[Contrast]:
 def tables(how: Circuits, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """edges: one row each; faithfulness: one row per ranking and share of edges; summary: CPR, CMD, edges for .9."""
     values, title = seen.blocks["circuits"], seen.about["title"]
-    whole = estimates["circuits"].where(ranking="whole model").frame.set_index("quantity")
-    effect = whole.loc["effect"]
-    flat = "" if effect["low"] > 0 or effect["high"] < 0 else FLAT
-    m = whole.loc["m"]
+    whole = estimates["circuits"].where(ranking="whole model", quantity="effect")
+    effect = whole.frame.iloc[0]
+    flat = "" if effect["low"] > 0 or effect["high"] < 0 else whole.reasons.get((0, "low"), FLAT)
+    m = estimates["circuits"].where(ranking="whole model", quantity="m").frame.iloc[0]
     able = f"clean {m['value']:+.2f} ({m['low']:.2f} … {m['high']:.2f}) nats" if m["low"] == m["low"] else ""
     title = f"{title}; {able}" if able else title
     curve = _faithfulness(seen, values, estimates["circuits"], flat, title)
     return {
-        "edges": _edges(how, seen, estimates["scores"], curve.frame, title),
+        "edges": _edges(how, seen, estimates["scores"], curve.frame, flat, title),
         "faithfulness": curve,
-        "summary": _summary(values, effect, estimates["circuits"], flat, title),
+        "summary": _summary(values, estimates["circuits"], flat, title),
     }
 
 
-def _edges(how: Circuits, seen: InstrumentData, found: Estimates, curve: pd.DataFrame, title: str) -> Table:
+def _edges(
+    how: Circuits, seen: InstrumentData, found: Estimates, curve: pd.DataFrame, flat: str, title: str
+) -> Table:  # fmt: skip
     frame, missing = found.wide(list(seen.blocks["scores"].cells))
     chosen, n = seen.extra[0].astype(float), len(frame)
     frame["chosen_by"] = chosen
@@ -181,7 +183,7 @@ def _edges(how: Circuits, seen: InstrumentData, found: Estimates, curve: pd.Data
     frame["enters"] = np.array(SHARES)[np.argmax(entering, 0)]
     kept = curve[curve["ranking"] == "size"].set_index("share")["f"]
     frame["f"] = frame["enters"].map(kept)
-    missing |= {(int(i), "f"): FLAT for i in np.flatnonzero(frame["f"].isna())}
+    missing |= {(int(i), "f"): flat for i in np.flatnonzero(frame["f"].isna())}
     return Table(frame, EDGES, missing, title, by="score", most=20)
 
 
@@ -221,17 +223,18 @@ def _interval(
     return bootstrap(values, [0, 1, *map(int, cells)], statistic)
 
 
-def _summary(values: Observations, effect: pd.Series, found: Estimates, flat: str, title: str) -> Table:
-    m = found.where(ranking="whole model", quantity="m").frame.iloc[0]
+def _summary(values: Observations, found: Estimates, flat: str, title: str) -> Table:
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     cells = values.cells
-    for name, one, unit in (("metric of the clean run", m, "nats"), ("effect: clean − corrupted", effect, "nats")):
-        numbers = {f"value{end}": one[of] for end, of in ENDS.items()}
-        missing |= {(len(rows), c): "one number" for c in numbers if np.isnan(numbers[c])}
+    for name, which in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
+        one = found.where(ranking="whole model", quantity=which)
+        numbers = {f"value{end}": one.frame[of].iloc[0] for end, of in ENDS.items()}
+        why = {f"value{end}": one.reasons.get((0, of), "") for end, of in ENDS.items()}
+        missing |= {(len(rows), c): text for c, text in why.items() if text}
         others = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
         missing |= {(len(rows), c): "not of a circuit" for c in others}
-        rows.append({"measure": name, "unit": unit, **numbers, **dict.fromkeys(others, np.nan)})
+        rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(others, np.nan)})
     drawn = np.flatnonzero(cells["ranking"] == "random")
     for name, ranking, statistic, unit in SUMMARY:
         own = np.flatnonzero(cells["ranking"] == ranking)

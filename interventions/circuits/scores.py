@@ -5,13 +5,13 @@
     eap-ig              the gradient averaged over m steps of the input from the corrupted to the clean embedding, the
                         last one clean (Hanna et al. 2024)
     eap-ig-activations  the gradient averaged over m steps of the sender's own layer, all before it clean
-    acdc                edge by edge from the output back, each patched together with all that are pruned by then; those
-                        that change the mean m by less than the threshold are pruned (after Conmy et al. 2023; the edges
-                        of one reader are tried together)
+    acdc                edge by edge from the output back, each patched together with all that are pruned so far; those
+                        that change the mean m by less than the threshold are pruned (after Conmy et al. 2023; here each
+                        edge of a reader is tried alone, and then all small ones are pruned at once)
     random              random numbers, the baseline
 
 Gradients hold the coefficients c at the clean run; what goes through a change of c is the edge to the mixing module.
-Scores are [edges, pairs]; beside them memory holds one batch.
+Scores are [edges, pairs]. Apart from them memory holds one batch, and all batches with acdc.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamscope.cli.errors import InputError
 from streamscope.interventions.circuits import metrics
 from streamscope.interventions.circuits.graph import Graph
 from streamscope.interventions.circuits.metrics import Batch, batches_of
@@ -65,7 +66,12 @@ def score_edges(
     spans: Sequence[Sequence[int]] = (),
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
-    """The score of every edge and pair, in the metric's unit."""
+    """The score of every edge and pair, in the metric's unit.
+
+    Raises `InputError` for the metric kl where a method takes its gradient at the clean run alone.
+    """
+    if metric == "kl" and (method == "eap" or (method.startswith("eap-ig") and steps == 1)):
+        raise InputError("the gradient of kl is 0 at the clean run: use eap-ig with several steps, or exact")
     found = np.zeros((len(graph.edges), len(pairs)), np.float32)
     if method == "random":
         found[:] = np.random.default_rng(seed).random((len(found), 1))

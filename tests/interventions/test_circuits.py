@@ -15,7 +15,7 @@ from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.interventions.circuits import Circuits, metrics, planted, worth
 from streamscope.interventions.circuits.formats import read_circuit, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
-from streamscope.interventions.circuits.measure import task_pairs
+from streamscope.interventions.circuits.measure import FLAT, task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import score_edges
@@ -500,3 +500,24 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
     assert "60 pairs of competing by noun" in task_pairs(Circuits(task="competing"), model)[2]
     with pytest.raises(InputError, match="got 1, 0, 0 and 0"):
         write_pairs(path, ["a"], [], [], [])
+
+
+def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:
+    path, model = tmp_path / "mine.jsonl", load("stories/lfa")
+    for names, why in ((["Tom", "Ben"], "one independent case"), (["Tom", "Ben", "Sam", "Max"], FLAT)):
+        write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                    [[f" {n}"] for n in names], [[" Mia"]] * len(names))  # fmt: skip
+        found = Circuits(task=str(path), method="random", metric="kl", draws=1).measure(model)
+        summary, curve, edges = (found.table(name) for name in ("summary", "faithfulness", "edges"))
+        assert np.isnan(summary.frame["value"].iloc[2:]).all() and summary.missing[2, "value"] == why
+        assert curve.frame["f"].isna().all() and curve.missing[0, "f"] == why
+        assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == why
+
+
+def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
+    model = randomise(build("std-t", "tiny"), std=0.1).eval()
+    graph, pairs = graph_of(model), pairs_of(model)
+    for method in ("eap", "eap-ig"):
+        with pytest.raises(InputError, match="the gradient of kl is 0 at the clean run"):
+            score_edges(model, graph, pairs, method, "kl", steps=1)
+    assert np.abs(score_edges(model, graph, pairs, "eap-ig", "kl", steps=2)).max() > 1e-4
