@@ -9,7 +9,7 @@ With a_h the attention pattern of head h, averaged over samples of equal length 
 
 within every layer (`L0`, …), their mean (`layers`, DST Table 3), and over all pairs of heads of the model (`all`).
 BOS sinks are heads with at least 90 % of their attention on BOS. They are all alike, so the title counts them, and
-`without sinks` is HSS over all pairs of other heads.
+`without sinks` is HSS over all pairs of other heads. If no head is a sink, it equals `all`.
 Entropy is −Σ_k A[q, k] ln A[q, k] in nats, the mean over queries q and samples (DST Table 3); uniform attention has the
 mean of ln(q + 1). Intervals come from the delete-a-block jackknife over blocks of samples.
 

@@ -24,6 +24,9 @@ from streamscope.probes.specialization import Specialization
 CHUNK_NUMBERS = 2**24
 """Attention weights held at once when streaming (64 MiB in float32, twice that while capturing)."""
 ALONE = "a single head has no other to differ from"
+ALL_SINKS = "fewer than two heads are no BOS sinks"
+WITHOUT_SINKS = "without sinks"
+"""The scope of all heads but the BOS sinks. A model without sinks has it too, so that models can be compared."""
 KEYS = ("scope", "layer", "index")
 
 
@@ -143,7 +146,7 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
     units["cluster"] = units["unit"]
     extra = {"samples": sum(sums.counts), "distances": every[0][0]}
     sinks = sink_names(sums.to_bos())
-    act = np.flatnonzero((sums.to_bos() < SINK).ravel()) if sinks else np.array([], int)
+    act = np.flatnonzero((sums.to_bos() < SINK).ravel())
     seen = InstrumentData({}, {}, {"title": "specialization", "sinks": sinks}, extra=extra)
     kinds: dict[str, tuple[str, ScopeValues]] = {
         "hss": ("1 − cosine", _hss(every, n_layers, n_heads, act)),
@@ -155,14 +158,16 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
         total = values[:, :1] + (len(used) - 1) * (left.mean(1, keepdims=True) - left)
         cells = pd.DataFrame([label for label, _ in found], columns=list(KEYS))
         others = (cells["scope"] == "all") * (n_layers - 1) * n_heads + n_heads - 1
-        alone = ((name == "hss") & (others == 0)).to_numpy()
+        others = others.where(cells["scope"] != WITHOUT_SINKS, len(act) - 1)
+        alone = ((name == "hss") & (others < 1)).to_numpy()
         seen.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=0.0), cells=cells, units=units,
             total=np.where(alone[:, None], 0.0, total), size=np.broadcast_to(~alone[:, None], total.shape),
         )  # fmt: skip
+        missing = np.where(alone, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()
         seen.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=one, null=None, missing=ALONE if lost else "")
-            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), alone, strict=True))
+            Contrast(quantity=name, weights={i: 1.0}, labels=one, null=None, missing=lost)
+            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), missing, strict=True))
         ]
     return seen
 
@@ -182,10 +187,9 @@ def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads:
     found.append((("layers", -1, -1), [float(d.mean()) for d in alone]))
     pairs = [float(d[whole].mean()) if len(whole[0]) else float("nan") for d, _ in every]
     found.append((("all", -1, -1), pairs))
-    if len(act) > 1:
-        i, j = act[np.stack(np.triu_indices(len(act), 1))]
-        found.append((("without sinks", -1, -1), [float(d[i, j].mean()) for d, _ in every]))
-    return found
+    i, j = act[np.stack(np.triu_indices(len(act), 1))]
+    acting = [float(d[i, j].mean()) if len(i) else float("nan") for d, _ in every]
+    return [*found, ((WITHOUT_SINKS, -1, -1), acting)]
 
 
 def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate_all
+from streamscope.instruments.observations import compare, estimate_all
 from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
@@ -103,9 +103,27 @@ def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
     with_sinks = summed(shown(torch.eye(T), sink, even, nearly))
     others = values(summed(shown(torch.eye(T), even)), "HSS")
     assert values(with_sinks, "HSS")["without sinks"] == pytest.approx(others["all"], rel=1e-6)
-    assert "without sinks" not in others and values(with_sinks, "HSS")["all"] != pytest.approx(others["all"], rel=0.05)
+    assert values(with_sinks, "HSS")["all"] != pytest.approx(others["all"], rel=0.05)
+    assert others["without sinks"] == others["all"], "no head is a sink"
+    alone = summed(shown(torch.eye(T), sink)).set_index(["measure", "scope"]).loc[("HSS", "without sinks")]
+    assert np.isnan(alone["value"]) and "fewer than two heads are no BOS sinks" in alone["undefined"]
     assert sinks_sentence(["L0H1", "L0H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
     assert sinks_sentence([], 4) == ""
+
+
+def test_a_model_with_sinks_is_compared_with_one_that_has_none() -> None:
+    """Both have the same scopes, so that the control's HSS can be subtracted."""
+    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+    sink = torch.eye(T)[torch.zeros(T, dtype=torch.long)]
+    seen = []
+    for heads in ((torch.eye(T), even, sink), (torch.eye(T), even, even)):
+        sums = Sums(10)
+        sums.add(shown(*heads))
+        seen.append(seen_of(sums, [[0]] * 3))
+    one, other = seen
+    found = compare(one.blocks["hss"], other.blocks["hss"], one.contrasts["hss"], other.contrasts["hss"])
+    rows = found.where(quantity="hss_difference").frame["value"]
+    assert len(rows) == 4 and rows.notna().all()
 
 
 def test_causal_heads_reach_one_minus_one_over_t() -> None:
@@ -130,7 +148,7 @@ def test_edited_model_with_identical_heads(model: StreamTransformer) -> None:
 
 
 def naive(patterns: Tensor) -> tuple[dict[str, float], dict[str, float]]:
-    """(HSS, entropy) by scope of patterns [samples, L, H, T, T], with loops and the formulas as printed."""
+    """(HSS, entropy) by scope of patterns [samples, L, H, T, T] without sinks: loops and the formulas as printed."""
     n, layers, heads = patterns.shape[:3]
     a = {(layer, h): patterns[:, layer, h].double().mean(0).flatten() for layer in range(layers) for h in range(heads)}
 
@@ -139,7 +157,7 @@ def naive(patterns: Tensor) -> tuple[dict[str, float], dict[str, float]]:
         return sum(terms) / (len(keys) * (len(keys) - 1))
 
     found = {f"L{layer}": score([(layer, h) for h in range(heads)]) for layer in range(layers)}
-    found |= {"layers": sum(found.values()) / layers, "all": score(list(a))}
+    found |= {"layers": sum(found.values()) / layers, "all": score(list(a)), "without sinks": score(list(a))}
     entropy = {}
     for layer in range(layers):
         for h in range(heads):
