@@ -8,7 +8,7 @@
 Position heads attend to places rather than words. Heads are ranked by PDS, their dependence on position; the top k (or
 those over the threshold) have their outputs z multiplied by a gate g. Each selection is compared with no intervention,
 with the k heads of the smallest PDS, and with random sets of k heads. BOS sinks (`probes.pds`) are not among those of
-the smallest PDS, because suppressing them changes little in any case. Units are prompts; the two orders of a minimal
+the smallest PDS, because their PDS is near 0 whatever the text says. Units are prompts; the two orders of a minimal
 pair are one case. The strongest gating is also broken down by layer, by the relation of the nouns and by whether the
 right noun stands first (LFA App. F). With three gates or more, a slope and a curvature are fitted (App. D). SPS, the
 attention to the right noun minus that to its competitor, is undefined in layers up to the first gated head, where it

@@ -95,7 +95,7 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     ranked_on = how.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f}" for r in ranking.frame.nlargest(5, "pds").itertuples())
     title = f"{title_of(model)} on {prompts.title()}; heads ranked on {ranked_on}: {best}"
-    title += sinks_sentence(names, len(scores)) + (", which are no bottom heads" if names else "")
+    title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
     seen = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for one in observed.values():
         add_measure(seen, protocol, one, model.config.n_layers, prompts.unit)
@@ -167,9 +167,9 @@ def design(
 ) -> Protocol:  # fmt: skip
     """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
 
-    `sinks` are heads that attend to BOS alone. Their PDS is 0 and they hardly act, so they are no bottom heads.
-    Random sets (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D). Raises
-    `InputError` for a k that leaves no controls.
+    `sinks` are heads that attend almost only to BOS. Their PDS is near 0 whatever the text says, so they are not used
+    as bottom heads. Random sets (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D).
+    Raises `InputError` for a k that leaves no controls.
     """
     edits: list[Edits] = []
     index: dict[tuple[tuple[Head, ...], float], int] = {}
@@ -184,6 +184,11 @@ def design(
     cells, random = [], []
     act = {head: pds for head, pds in scores.items() if head not in sinks}
     for name, heads in selections.items():
+        if sinks and len(heads) > len(act) // 2:
+            raise InputError(
+                f"{len(sinks)} of {len(scores)} heads are BOS sinks, and the other {len(act)} are too few to suppress "
+                f"{len(heads)} and compare with {len(heads)} more; suppress at most {len(act) // 2}"
+            )
         groups = {"selected": tuple(heads), "bottom": rank_heads(act, len(heads), "bottom")}
         cells += [cell(name, group, some, gate) for group, some in groups.items() for gate in gates]
         for i, some in enumerate(random_sets(scores, heads, len(heads), draws, seed)):

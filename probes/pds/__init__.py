@@ -7,7 +7,7 @@
 PDS of a head = |mean over pairs of α(query → target | target last) − mean of α(query → target | target first)| (LFA Eq.
 7, App. C). A head that attends to the latest noun has 1, a head that follows the tool wherever it stands has 0. A head
 that attends to neither, or uniformly, also has 0: read PDS together with `probes.coreference`. The title counts the
-BOS sinks, heads with at least 90 % of their attention on BOS: they have 0 whatever the text says.
+BOS sinks, heads with at least 90 % of their attention on BOS: their PDS is near 0 whatever the text says.
 """
 
 from typing import ClassVar, Literal

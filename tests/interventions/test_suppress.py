@@ -340,3 +340,5 @@ def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
         for with_sinks in ((), (sink,))
     }  # fmt: skip
     assert bottom[()] == {(sink,)} and (sink,) not in bottom[(sink,)]
+    with pytest.raises(InputError, match="8 of 10 heads are BOS sinks, and the other 2 are too few to suppress 2 "):
+        design(scores, {"top2": rank_heads(scores, 2)}, GATES, draws=2, sinks=sorted(scores)[:8])
