@@ -121,7 +121,7 @@ def peak_gigabytes() -> float:
 # ---- losses of documents ------------------------------------------------------------------------
 
 Variant = Edits | StreamTransformer | Callable[[], StreamTransformer]
-"""Edits, another model, or what makes one: then it exists only while a batch runs."""
+"""Edits, another model, or a function that makes one. The model of a function exists only while a batch runs."""
 NATS = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
 """Loss of documents, with their tokens as sizes."""
 PERCENT = Measure(

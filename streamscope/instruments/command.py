@@ -335,7 +335,8 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         _work(jobs, parts)
         return
     kept = None if how.shared or (len(jobs) == 1 and options.launch == "serial") else parts
-    results = [_result(job, kept, f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "") for i, job in enumerate(jobs)]
+    labels = [f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "" for i in range(len(jobs))]
+    results = [_result(job, kept, label, alone=len(jobs) == 1) for job, label in zip(jobs, labels, strict=True)]
     finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
 
 
@@ -381,12 +382,12 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
         print(visible(result.about["no_mean"]))
     for path in written:
         print(visible(f"written {path}"))
-    if "interrupted" in result.about:
-        raise KeyboardInterrupt
     if figure is not None:
         write_figure(result.figure(), figure)
         size = f" ({figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
         print(visible(f"figure {figure}") + f"{size if figure.suffix == '.html' else ''}")
+    if "interrupted" in result.about:
+        raise KeyboardInterrupt
 
 
 def contents(options: Any) -> Iterator[str]:
@@ -412,12 +413,16 @@ def _parts(out: Path) -> Path:
     return out.with_name(f".{out.name}.parts")
 
 
-def _result(job: Job, kept: Path | None, label: str) -> "Result":
-    """What a job measures, or, in the folder `kept`, what a worker or an earlier call that was killed did."""
+def _result(job: Job, kept: Path | None, label: str, alone: bool) -> "Result":
+    """What a job measures, or, in the folder `kept`, what a worker or an earlier call that was killed did.
+
+    Only a job that is `alone` keeps what it measured before an interruption: after that of one of several jobs the
+    command would go on with the next.
+    """
     from streamscope.instruments.result import Result
 
     if kept is None:
-        return job.do(label, keep=True)
+        return job.do(label, keep=alone)
     path = kept / f"{job.task}.parquet"
     if path.exists():
         return replace(Result.load(path), figures=job.instrument.figures)

@@ -345,6 +345,27 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
         Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
 
 
+def test_an_interruption_ends_a_command_of_several_runs(tmp_path, capsys, monkeypatch) -> None:
+    """Ctrl-C in the first of two runs does not go on with the second, and writes a figure of one run alone."""
+    passes = []
+
+    def interrupted(*given, **options):
+        passes.append(given)
+        if len(passes) == 3:
+            raise KeyboardInterrupt
+        return measure_rows(*given, **options)
+
+    monkeypatch.setattr(observe, "measure_rows", interrupted)
+    argv = ["--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--max-documents", "8"]
+    with pytest.raises(KeyboardInterrupt):
+        main(["lfa", "std-t", *argv])
+    assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
+    passes.clear()
+    with pytest.raises(KeyboardInterrupt):
+        main(["lfa", *argv, "--figure", str(tmp_path / "x.html")])
+    assert (tmp_path / "x.html").is_file()
+
+
 def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
     monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)
