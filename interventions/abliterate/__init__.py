@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument, need_parts
+from streamscope.instruments.contract import Instrument, instrument, need_parts, say
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
 
@@ -89,9 +89,11 @@ class Abliterate(Instrument):
         return self
 
     def run(self, data: Opened, progress: Callable[[Iterable], Iterable] = iter) -> "Result":
-        """Measure, then write the changed model if a folder is given."""
+        """Measure, then write the changed model if a folder is given and the measurement was not interrupted."""
         result = super().run(data, progress)
-        if self.to is not None:
+        if self.to is not None and getattr(progress, "interrupted", None):
+            say(progress, f"{self.to} is not written")
+        elif self.to is not None:
             self._body().write(self, data.model, result)
         return result
 

@@ -12,6 +12,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
+from streamscope.interventions import observe
 from streamscope.interventions.abliterate import Abliterate, main
 from streamscope.interventions.abliterate.weights import abliterate_weights, largest_output, project_out
 from streamscope.interventions.observe import document_losses
@@ -19,6 +20,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.readout import divergences
 from streamscope.models.runs import main as runs
+from streamscope.models.sweep import measure_rows
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions
@@ -170,7 +172,9 @@ def test_divergence_of_a_model_from_itself_is_zero(tiny_run: Path) -> None:
     assert (result.kl == 0).all() and (result.edited[0] == result.baseline).all() and (result.tokens > 0).all()
 
 
-def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_command(
+    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, out = tmp_path / "lfa", tmp_path / "new"
     train(arguments(corpus, run, "--set", "n_ctx=64"))
     directions([str(run), "--draws", "0", "--out", str(tmp_path / "d.parquet")])
@@ -201,6 +205,19 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     read = ["--side", "read", "--dense", "--to", str(tmp_path / "x"), "--max-documents", "4"]
     main([str(run), "--direction", file, *read])
     assert "--side write" in capsys.readouterr().out
+
+    def stop(*given: Any, **options: Any) -> Any:
+        if stopped.append(0) or len(stopped) == 2:
+            raise KeyboardInterrupt
+        return measure_rows(*given, **options)
+
+    stopped: list[int] = []
+    monkeypatch.setattr(observe, "measure_rows", stop)
+    cut = ["--dense", "--to", str(tmp_path / "cut"), "--max-documents", "6", "--batch-size", "3"]
+    with pytest.raises(KeyboardInterrupt):
+        main([str(run), "--direction", file, *cut])
+    assert "cut is not written" in capsys.readouterr().err and not (tmp_path / "cut").exists()
+    monkeypatch.undo()
     main([str(out), "--direction", file, "--max-documents", "4", "--out", str(tmp_path / "other.parquet")])
     assert Result.load(tmp_path / "other.parquet").about["title"].endswith(f" tokens; direction found in {run}")
     assert len(Result.load(tmp_path / "d.parquet").table().frame) > 0
