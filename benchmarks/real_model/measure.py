@@ -84,8 +84,10 @@ def measure(options: Options) -> None:
         check_writable(options.out)
     rows: list[dict[str, Any]] = []
     if options.only and options.out is not None and options.out.is_file():
-        before = Result.load(options.out).table().frame
-        rows = before[~before["instrument"].isin(names)].to_dict("records")
+        before = Result.load(options.out)
+        if before.about.get("run") != options.run:
+            raise InputError(f"{options.out} has the costs on {before.about.get('run')}: name another file for --out")
+        rows = [row for row in before.table().frame.to_dict("records") if row["instrument"] not in names]
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             arguments = ARGUMENTS[name].replace("FOLDER", folder).split()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamscope.benchmarks.real_model import Options, measure
+from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
 
 
@@ -44,3 +45,5 @@ def test_measuring_some_instruments_keeps_the_rows_of_the_others(
     measure.measure(Options(only=("sps", "ablate"), out=out, limit=2.0))
     found = Result.load(out).table().frame
     assert found["instrument"].tolist() == ["ablate", "pds", "sps"] and found["cpu"].tolist() == [2.0, 1.0, 2.0]
+    with pytest.raises(InputError, match="has the costs on runs/smollm2: name another file"):
+        measure.measure(Options(run="runs/other", only=("sps",), out=out))
