@@ -128,6 +128,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
     ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not supported"),
     ("gemma2", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "only every k-th layer"),
+    ("gemma2", {"layer_types": ["sliding_attention"] * 2}, "has 2 entries, but the model has 3 layers"),
     ("gemma3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types \['chunked_attention'\] are not supported"),
     ("gemma3", {"rope_parameters": {"rope_theta": 300.0}}, "only those of both kinds of layers"),
     (

@@ -341,8 +341,13 @@ def sliding(theirs: Theirs, default: int | None) -> int:
     return window or 0
 
 
-def every_kth(marked: Sequence[bool], what: str) -> int:
-    """k if layers k, 2k, …, counted from 1, are marked, 0 if none is. Raises `InputError` for another pattern."""
+def every_kth(marked: Sequence[bool], n: int, what: str) -> int:
+    """k if of n layers k, 2k, …, counted from 1, are marked, 0 if none is.
+
+    Raises `InputError` for another pattern, and for marks of another number of layers.
+    """
+    if len(marked) != n:
+        raise InputError(f"{what} has {len(marked)} entries, but the model has {n} layers")
     k = next((i + 1 for i, one in enumerate(marked) if one), 0)
     if any(one != (k > 0 and (i + 1) % k == 0) for i, one in enumerate(marked)):
         raise InputError(f"{what} is not supported, only every k-th layer")
@@ -354,7 +359,7 @@ def nope(theirs: Theirs) -> Rope:
     n, step = theirs["num_hidden_layers"], theirs.get("no_rope_layer_interval", 4)
     rotated = theirs.get("no_rope_layers")
     if rotated is not None:
-        step = every_kth([not one for one in rotated[:n]], f"no_rope_layers = {rotated!r}")
+        step = every_kth([not one for one in rotated[:n]], n, f"no_rope_layers = {rotated!r}")
     return rope(theirs, theta=2_000_000.0, skip=step)
 
 
@@ -450,7 +455,8 @@ def gemma(
     if types is not None:
         if unknown_types := set(types) - {"full_attention", "sliding_attention"}:
             raise InputError(f"layer_types {sorted(unknown_types)} are not supported")
-        every = every_kth([one == "full_attention" for one in types], f"layer_types = {types!r}")
+        full = [one == "full_attention" for one in types]
+        every = every_kth(full, theirs["num_hidden_layers"], f"layer_types = {types!r}")
     usual = {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
     theirs = {
         **usual,
