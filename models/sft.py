@@ -9,8 +9,8 @@
 A line of the data is {"prompt": …, "response": …}, or a chat {"messages": [{"role": …, "content": …}, …]} for a model
 with a chat template. The loss is the mean over the tokens of the responses (of a chat, the assistant's turns) and the
 token that ends each, with --unmasked also over the prompts; padding is never a target. Batches are padded to their
-longest row, and those of a large model are split into micro-batches, which does not change the gradient. Before the
-training, one line says how much memory it will take.
+longest row. Those of a large model are split into micro-batches, which changes the gradient only by rounding. Before
+the training, one line says how much memory it will take.
 
 --lora RANK freezes the model's weights W and trains W + (α / RANK) B A in their place, in the projections --lora-on
 (Hu et al. 2021, LoRA). The run holds the merged weights, so it is an ordinary run.

@@ -95,7 +95,7 @@ def resume(out: Path) -> None:
     _fit(trainer, counts)
 
 
-def bounded(training: Training, row: int) -> Training:
+def with_micro_batches(training: Training, row: int) -> Training:
     """More micro-batches where a batch of rows of `row` numbers (tokens · layers · width) exceeds `AT_ONCE`.
 
     The gradient is the same up to rounding, and so is the number of steps.
@@ -151,7 +151,7 @@ def _trainer(
         adapters = add_lora(model, lora["rank"], lora["alpha"], lora["names"], training.seed_of("weights"))
         counts["lora"] = {**lora, "parameters": adapters}
     longest = max(w.n_ctx for w in windows.values())
-    training = bounded(training, longest * model.config.n_layers * model.config.d_model)
+    training = with_micro_batches(training, longest * model.config.n_layers * model.config.d_model)
     trainer = Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device)
     announce(trainer, longest)
     return trainer, counts
