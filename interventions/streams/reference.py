@@ -52,7 +52,7 @@ def random_embeddings(model: "StreamTransformer", stream: str, seed: int, draw: 
     n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
     ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
     with torch.no_grad():
-        x = model.embed.weight[ids]
+        x = model.embed(ids[None])[0]
         if model.pos_embed is not None:
             x = x + model.pos_embed.weight[:n]
     return dict.fromkeys(hook_names(stream, model.config.n_layers), x)

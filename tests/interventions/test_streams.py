@@ -185,6 +185,10 @@ def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
     distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
     assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
     assert not torch.equal(words, random_embeddings(model, "token", 0, 1)["blocks.0.hook_token_pre"])
+    plain, scaled = (
+        random_embeddings(make("cfm", embed_scale=s), "token", 0, 0)["blocks.0.hook_token_pre"] for s in (1.0, 4.0)
+    )
+    assert torch.equal(scaled, 4 * plain), "random words are scaled as the embedding is"
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     for draw in range(50):
         ids = window(shards, 32, 3, draw)
