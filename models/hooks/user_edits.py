@@ -1,6 +1,6 @@
 """Edits from a user's own file, for `--edit` of every command that measures a model.
 
-    found.json                              what the live page copied: JSON without code (`hooks.controls`)
+    edits.json                              edits saved in the live page: JSON without code (`hooks.controls`)
     halve.py:halve@blocks.3.attn.hook_z     halve(value, hook) -> value, at a hook or a pattern of hooks
     halve.py:edits                          edits(model) -> {hook or pattern: function(value, hook) -> value}
     halve.py:EDITS                          such a dict itself

@@ -7,10 +7,10 @@
 
 Weights are A_h[q, k] of `hook_pattern`, shares of attention: the row of a query sums to 1 over the keys k ≤ q. Without
 --heads, or with --query, each row of the picture is a head, and all attend from one token: --query, else the prompt's
-own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. Attention to BOS,
-which takes most of it in many heads, does not set the scale of colours: it is as dark as the largest other weight, or
-"≥" on the bar. One prompt is one
-observation without an interval; `probes.heads` and `probes.coreference` give intervals.
+own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. In many heads BOS
+takes most of the attention, so it does not set the scale of colours. Larger weights on BOS have the darkest colour,
+which the bar marks with "≥". One prompt is one observation without an interval; `probes.heads` and `probes.coreference`
+give intervals.
 """
 
 from collections.abc import Mapping
