@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
@@ -128,11 +129,15 @@ AGREES, DIFFERS, OPEN = "agrees", "does not agree", "inconclusive"
 
 
 def agreement(found: Value, side: Literal["above", "below"], limit: float) -> str:
-    """Whether the whole interval (without one, the number) lies on the side of the limit that a paper names."""
-    low, high = (found.low, found.high) if found.low == found.low else (found.value, found.value)
-    if low <= limit <= high:
+    """The verdict on a statement: it agrees if the whole 95 % interval lies on the paper's side of the limit.
+
+    Raises `InputError` for a number that has no interval.
+    """
+    if found.low != found.low:
+        raise InputError(f"{FILE.name}: {found.value:g} has no interval, so it decides no statement")
+    if found.low <= limit <= found.high:
         return OPEN
-    return AGREES if (low > limit) == (side == "above") else DIFFERS
+    return AGREES if (found.low > limit) == (side == "above") else DIFFERS
 
 
 def real_page(source: Source, folder: str) -> Page:

@@ -81,8 +81,9 @@ def test_the_readme_counts_the_ledger(source: Source) -> None:
     for paper in counts.index:
         reproduced, contradicted = counts.loc[paper, ["reproduced", "contradicted"]]
         assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
-    other = len(source.claims) - counts[["reproduced", "contradicted"]].to_numpy().sum()
-    assert f"The other {other} of {len(source.claims)} claims" in text
+    other = len(source.claims) - counts[list(DECIDED)].to_numpy().sum()
+    assert f"Another {counts['no effect'].sum()} show *no effect*." in text
+    assert f"The other {other} of {len(source.claims)} claims were not decided." in text
     assert text.count("\n") <= 90 and len(text.split()) <= 700
 
 
@@ -162,6 +163,12 @@ def real(name: str, **where: str) -> pd.Series:
     return row
 
 
+def drawn_heads() -> list[str]:
+    """The heads in the figure of the Hydra effect."""
+    (hydra,) = (one for one in page_texts()["real"]["part"] if one["name"] == "hydra")
+    return [row["label"].partition(",")[0] for row in hydra["figure"]["rows"]]
+
+
 KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
 IN_WORDS: dict[str, Callable[[], bool]] = {
     "mixing stays frozen only if parameters are stored in bf16": lambda: verdict(
@@ -193,7 +200,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "lfa_eighth/architectures", "cost", "d-cas", "ci_high"),
     "RoPE alone takes that advantage away": against_learned_positions,
     "The models that were judged do not copy nouns": nobody_copies,
-    "Models trained ten times longer do copy": lambda: every(pd.concat([
+    "Models that are trained longer copy nouns": lambda: every(pd.concat([
         pd.read_parquet(path)["cannot"] for path in (RESULTS / "lfa_long").glob("*/competence.parquet")]) == ""),
     "The lower loss is not": lambda: verdict("hdpl_eighth/order", "hdpl < llama") == "opposite",
     "the hybrid overfits less, as the paper says": lambda: verdict(
@@ -213,13 +220,23 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         f"{KROM}/sweep-claims", f"{LONG.format(-2, 'fp32')} above 0.01", "mixed") == "opposite",
     "none of them is in the first third of the layers": lambda: every(
         table("smollm2/pds").query("over")["layer"] >= 10),
-    "larger than that of random heads on average": lambda: real(
+    "with always choosing the first noun the difference is not significant": lambda: bool(
+        (one := real("coreference-held-out", halves="both", rule="first_mention"))["ci_low"] < 0 < one["ci_high"]),
+    "harm that preference more than random heads do on average": lambda: real(
         "suppress-controls", measure="coherence")["above_high"] < 0,
-    "it is not unusual": lambda: real("suppress-controls", measure="coherence")["p_rank"] > 0.05,
-    "later layers do not make up for it": lambda: real("hydra", group="L23H3")["compensation"] < 0,
-    "later attention and a new scale of the norm restore all of its effect": lambda: (
-        (one := real("hydra", group="L23H2"))["total_low"] < 0 < one["total_high"]
-        and min(one["attn"], one["norm"]) > 5 * abs(one["mlp"])),
+    "the harm is not unusual": lambda: real("suppress-controls", measure="coherence")["p_rank"] > 0.05,
+    "the eight heads that write the right name most directly": lambda: len(heads := table("smollm2/hydra")) == 8
+        and heads["direct"].is_monotonic_increasing,
+    "The figure has the four whose direct effect is significant": lambda: drawn_heads() == table(
+        "smollm2/hydra").query("direct_p_holm < 0.05")["group"].tolist(),
+    "no less than by its direct effect alone": lambda: (
+        (one := real("hydra", group="L23H3"))["total"] <= one["direct"] and one["total_high"] < 0),
+    "Without the fourth we detect no change": lambda: (
+        (one := real("hydra", group="L23H2"))["total_low"] < 0 < one["total_high"]),
+    "Later attention and a new scale of the norm make up for its direct effect": lambda: (
+        (one := real("hydra", group="L23H2"))["attn"] + one["norm"] >= -one["direct"]
+        and max(one["attn_p_holm"], one["norm_p_holm"]) < 0.05),
+    "what later layers add is not significant": lambda: real("hydra", group="L23H2")["compensation_p_holm"] > 0.05,
 }  # fmt: skip
 """What a sentence of `pages.toml` says without a number -> whether its tables hold it."""
 
@@ -232,6 +249,24 @@ def test_what_sentences_say_in_words_is_what_the_tables_hold(words: str) -> None
     texts = [text for one in pages for text in one["sentences"]]
     assert any(words in text for text in texts), "no sentence says this"
     assert IN_WORDS[words]()
+
+
+def test_statements_about_the_real_model_name_what_is_in_its_tables() -> None:
+    """Heads, limits, cases and effects that pages.toml spells out."""
+    statements = {one["says"]: one for one in page_texts()["real"]["claim"]}
+    pds = table("smollm2/pds")
+    assert pds.loc[pds.groupby(pds["layer"] // 10)["pds"].idxmax(), "head"].tolist() == ["L9H2", "L13H8", "L22H2"]
+    (half,) = (one["limit"] for says, one in statements.items() if "we ask for half of it" in says)
+    assert half == pytest.approx(-table("smollm2/sps").loc[0, "sps"] / 2, abs=1e-5)
+    for name, cases, texts in (("coreference", 29, 8), ("competing", 60, 30)):
+        one = real(f"{name}-held-out", halves="both", rule="recency")
+        assert (one["n"], one["clusters"]) == (cases, texts)
+        assert any(f"({cases} cases, {texts} texts)" in says for says in statements)
+    heads = table("smollm2/hydra").set_index("group")
+    assert heads.index[3] == "L23H2" and heads.index[heads["compensation_low"] > 0].tolist() == ["L23H2"]
+    directs = [f"{heads.loc[name, 'direct']:.2f}".replace("-", "−") for name in ("L23H3", "L23H2")]
+    units = [one["unit"] for one in statements.values() if one["of"].startswith("smollm2/hydra")]
+    assert units == [f"nats, of a direct effect of {direct}" for direct in directs]
 
 
 # ---- numbers, words, figures -------------------------------------------------------------------
@@ -337,10 +372,11 @@ def test_a_figure_puts_numbers_where_they_belong() -> None:
 
 
 def test_a_statement_agrees_if_the_whole_interval_lies_where_the_paper_expects_it() -> None:
-    inside, point = Value(0.1, 0.05, 0.15), Value(3.0)
+    inside = Value(0.1, 0.05, 0.15)
     assert agreement(inside, "above", 0.04) == "agrees" and agreement(inside, "below", 0.04) == "does not agree"
     assert agreement(inside, "above", 0.1) == "inconclusive" and agreement(inside, "below", 0.2) == "agrees"
-    assert agreement(point, "above", 2) == "agrees" and agreement(point, "below", 2) == "does not agree"
+    with pytest.raises(InputError, match="3 has no interval"):
+        agreement(Value(3.0), "above", 2)
 
 
 def test_a_map_puts_tokens_and_names_of_clusters_where_they_belong() -> None:
