@@ -6,6 +6,7 @@
 Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself; its folder
 holds the tables as parquet, one per measure with the run as its first column. Prompts are held-out minimal pairs of
 the built-in stories, documents those that the run was validated on. One to two minutes per zoo model on a core.
+FOLDER/live.html is the live page of the first two runs. It needs the extra `view` and `python -m viewer.runtime`.
 """
 
 from collections.abc import Sequence

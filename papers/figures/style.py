@@ -81,7 +81,7 @@ def symbol(i: int) -> str:
 
 
 def panels(style: Style, titles: list[str], columns: int, height: float, **more: Any) -> Any:
-    """A figure of panels in rows of at most `columns` on a page, in a column too they stand side by side."""
+    """A figure of panels, at most `columns` in a row, whatever the width of the figure."""
     rows = -(-len(titles) // columns)
     canvas = make_subplots(rows, columns, subplot_titles=titles, **more)
     canvas.update_annotations(font_size=9)
