@@ -1,6 +1,5 @@
 """A model in a bridge, in server and notebook: its head scales and attention, and reasons for all other controls."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -73,5 +72,5 @@ def test_other_controls_have_a_reason(session: tuple[Session, Any]) -> None:
 def test_no_page_holds_a_bridge(session: tuple[Session, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "read", lambda name: b"")
     with pytest.raises(InputError, match="gptj runs in a bridge, which only the server and the notebook show"):
-        page.html([session[1]])
-    assert os.listdir(tmp_path) == []
+        page.write_page([session[1]], tmp_path / "page.html")
+    assert not any(tmp_path.iterdir())
