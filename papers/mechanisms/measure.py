@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from streamscope.cli.disk import check_writable
+from streamscope.cli.disk import check_folder
 from streamscope.cli.provenance import provenance
 from streamscope.features.cluster import Cluster
 from streamscope.features.tables import FeatureTables
@@ -74,14 +74,12 @@ PARTS = {
 
 def measure(options: Options) -> None:
     """Measure the parts that are not there."""
-    options.out.mkdir(parents=True, exist_ok=True)
+    check_folder(options.out)
     files = {name: options.out / f"{name}.parquet" for name in PARTS}
     left = [name for name, file in files.items() if not file.is_file()]
     if not left:
         print(f"{options.out} has every part: {', '.join(PARTS)}")
         return
-    for name in left:
-        check_writable(files[name])
     model = load_for_instruments(options.run)
     seconds = seconds_per_token(model) * sum(PARTS[name].tokens for name in left)
     print(f"about {duration(seconds)} for {', '.join(left)}, and 2 GB of memory", file=sys.stderr, flush=True)

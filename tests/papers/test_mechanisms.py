@@ -44,7 +44,8 @@ def test_heads_of_hydra_are_chosen_on_other_prompts(monkeypatch: pytest.MonkeyPa
     assert len(table) == 2 and measured and not choice & measured
 
 
-def test_a_folder_that_is_a_file_is_refused_before_the_work(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_text("")
-    with pytest.raises((InputError, OSError)):
+    monkeypatch.setattr(body, "load_for_instruments", lambda run: pytest.fail("loaded"))
+    with pytest.raises(InputError, match=f"^--out {tmp_path / 'x'} is a file: give a folder$"):
         main(["stories/lfa", "--out", str(tmp_path / "x")])
