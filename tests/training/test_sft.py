@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -209,6 +210,14 @@ def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(
     for row, parts in ((162 * 30 * 576, 2), (128 * 6 * 192, 1), (10**12, 16)):
         assert with_micro_batches(training, row).accumulate == parts
     assert with_micro_batches(replace(training, accumulate=4), 1).accumulate == 4
+    split_as: list[int] = []
+
+    def watched(*given: Any) -> Training:
+        found = with_micro_batches(*given)
+        split_as.append(found.accumulate)
+        return found
+
+    monkeypatch.setattr(tuning, "with_micro_batches", watched)
     for name in ("whole", "split"):
         main([str(tiny_run), "--data", str(pairs), "--batch-size", "4", "--steps", "6", "--lr", "1e-3", "--out",
               str(tmp_path / name)])  # fmt: skip
@@ -218,3 +227,4 @@ def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(
     assert all(torch.allclose(x, split[key], rtol=1e-3, atol=1e-5) for key, x in whole.items())
     assert not torch.allclose(before["embed.weight"], whole["embed.weight"], atol=1e-4)
     main(["--resume", "--out", str(tmp_path / "split")])
+    assert split_as == [1, 4, 4]
