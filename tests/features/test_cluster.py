@@ -1,5 +1,6 @@
 """Clusters of planted tables, as the command writes them, and every bad input."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -273,7 +274,32 @@ def test_constant_columns_are_left_out_and_named(tmp_path: Path) -> None:
     assert result.about["constant"] == ["kappa"]
 
 
-def test_groups_that_nothing_joins_are_told_of() -> None:
+class Map:
+    """In place of UMAP, which compiles for a quarter of a minute: the first two columns, and warnings."""
+
+    n_neighbors = 15
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = messages
+
+    def fit_transform(self, z: np.ndarray) -> np.ndarray:
+        for message in self.messages:
+            warnings.warn(message, stacklevel=1)
+        return z[:, :2]
+
+
+def test_a_map_has_a_note_where_groups_are_unconnected() -> None:
+    """Equal tokens are placed once; other warnings are passed on."""
+    z, vector, labels = np.arange(60.0).reshape(20, 3), np.repeat(np.arange(20), 2), pd.DataFrame(index=range(40))
+    assert "unconnected groups" in _place(Map("Graph is not fully connected, spectral"), labels, z, vector)
+    assert labels[["x", "y"]].to_numpy().tolist() == z[vector, :2].tolist()
+    with pytest.warns(UserWarning, match="^slow$"):
+        assert _place(Map("slow"), labels, z, vector) == ""
+    assert "needs more than 15 distinct vectors (15 here)" in _place(Map(), labels, z[:15], vector)
+
+
+@pytest.mark.slow
+def test_umap_warns_of_groups_that_nothing_joins() -> None:
     """Eight groups far apart, of which UMAP warns, and one group, of which it does not."""
     rng, labels = np.random.default_rng(0), pd.DataFrame(index=range(160))
     apart = np.concatenate([rng.normal(0, 0.01, (20, 5)) + 1000 * j for j in range(8)])
