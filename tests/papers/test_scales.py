@@ -1,6 +1,7 @@
 """One command per paper: which runs it needs, that it trains them once, measures once, and says what is wrong."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -82,25 +83,6 @@ def test_the_scale_of_the_bundle_is_the_recipe_of_the_specimens(tmp_path: Path) 
     }
 
 
-@pytest.mark.slow
-def test_trained_for_all_papers_and_not_again_for_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    argv = ["--seeds", "1", "--train", "steps=6", "--train", "eval_every=6"]
-    train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *argv])
-    assert capsys.readouterr().out.count("│ done") == 5, "two architectures, and o, down and both hybrid as well"
-    train_all(["tiny", "--papers", "hdpl", "pls", "--out", str(tmp_path), *argv, "--status"])
-    said = capsys.readouterr().out  # its title is a path, and a parallel test's has popen in it
-    assert said.count("│ done") == 5 and said.count("│ open") == 2
-
-    def never(*args: object) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr("streamscope.models.grid.train", never)
-    hdpl.main(["--scale", "tiny", "--folder", str(tmp_path), *argv])
-    assert (tmp_path / "page-hdpl" / "README.md").is_file()
-
-
 def test_an_arm_may_belong_to_some_scales() -> None:
     heads = {scale: [c.name for c in cells("dst", scale, 1) if "heads" in c.name] for scale in ("zoo", "paper")}
     assert heads == {"zoo": [f"dst-kron-heads{n}-s0" for n in (4, 8, 16)], "paper": []}
@@ -160,18 +142,22 @@ def test_options_given_replace_those_of_the_recipe() -> None:
 def test_trained_once_measured_once_judged_again(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv = [
-        "--scale",
-        "tiny",
-        "--seeds",
-        "1",
-        "--folder",
-        str(tmp_path),
-        "--train",
-        "steps=6",
-        "--train",
-        "eval_every=6",
-    ]
+    """The command of all papers trains; a paper's own finds the runs in the folder and measures them."""
+    shared = ["--seeds", "1", "--train", "steps=6", "--train", "eval_every=6"]
+    train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *shared])
+    assert capsys.readouterr().out.count("│ done") == 5, "two architectures, and o, down and both hybrid as well"
+    train_all(["tiny", "--papers", "hdpl", "pls", "--out", str(tmp_path), *shared, "--status"])
+    said = capsys.readouterr().out  # its title is a path, and a parallel test's has popen in it
+    assert said.count("│ done") == 5 and said.count("│ open") == 2
+
+    def never(what: str) -> Callable[..., None]:
+        def stub(*args: object) -> None:
+            raise AssertionError(f"{what} again")
+
+        return stub
+
+    monkeypatch.setattr("streamscope.models.grid.train", never("trained"))
+    argv = ["--scale", "tiny", "--folder", str(tmp_path), *shared]
     hdpl.main([*argv, "--figure", "2", "--format", "html"])
     page = tmp_path / "page-hdpl"
     assert {"README.md", "losses.parquet", "measured.json", "hdpl-figure-2.html"} <= {p.name for p in page.iterdir()}
@@ -180,11 +166,7 @@ def test_trained_once_measured_once_judged_again(
     assert "here: one seed each" in (page / "hdpl-figure-2.html").read_text(), "of the runs, not of the bundle"
     short_page(page)
 
-    def never(*args: object) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr("streamscope.models.grid.train", never)
-    monkeypatch.setattr("streamscope.papers.hdpl.report.losses", never)
+    monkeypatch.setattr("streamscope.papers.hdpl.report.losses", never("measured"))
     hdpl.main(argv)
     metrics = tmp_path / "hdpl-s0" / "metrics.jsonl"
     metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[-1] + "\n")
@@ -193,7 +175,7 @@ def test_trained_once_measured_once_judged_again(
     with pytest.raises(InputError, match="was started with other options"):
         hdpl.main([*argv, "--train", "lr=1e-2"])
     shutil.rmtree(tmp_path / "hdpl-llama-s0")
-    with pytest.raises(AssertionError, match="measured again"):  # the cell is open again, and train is the stub
+    with pytest.raises(AssertionError, match="trained again"):  # the cell is open again
         hdpl.main(argv)
 
 
@@ -222,7 +204,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         (["--scale", "tiny", "--seeds", "1", "--train", "data=nowhere.txt"], "nowhere.txt"),
     ):
         with pytest.raises(InputError, match=line):
-            hdpl.main([*argv, "--folder", str(tmp_path / "runs")])
+            pls.main([*argv, "--folder", str(tmp_path / "runs")])  # whose arms are two processes
 
 
 @pytest.mark.slow
