@@ -22,7 +22,7 @@ import traitlets
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edit
-from streamscope.models.hooks.controls import control_values, edits_of
+from streamscope.models.hooks.controls import control_values, edits_of, spelled_out
 from streamscope.viewer import bundle
 from streamscope.viewer.page import write_page
 from streamscope.viewer.session import KINDS, Session, check_text, open_models, page_data
@@ -89,7 +89,7 @@ class View(anywidget.AnyWidget):
     @traitlets.validate("edits")
     def _fitting(self, proposal: Any) -> dict[str, Any]:
         control_values(proposal["value"], self.model.config)
-        return proposal["value"]
+        return spelled_out(proposal["value"], self.model.config)
 
     @traitlets.validate("text")
     def _within_context(self, proposal: Any) -> str:

@@ -18,7 +18,6 @@ arrays into edits, for a forward pass in torch and for the graph that the page r
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -167,6 +166,28 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
     return values
 
 
+def spelled_out(data: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """The same edits with every head and place by its own name, L4.H0 and L4.H1 for L4.*, as the live page writes them.
+
+    `data` has passed `control_values`.
+    """
+    found = dict(data)
+    heads: dict[str, Any] = {}
+    for spec, one in data.get("heads", {}).items():
+        for layer, head in parse_heads(spec, config.n_layers, config.n_heads):
+            name = f"L{layer}.H{head}"
+            heads[name] = heads.get(name, {}) | one
+    if heads:
+        found["heads"] = heads
+    for key in ("mixing", "h_res", "canon"):
+        if data.get(key):
+            control = controls(config)[key]
+            assert isinstance(control, Control)
+            places = parse_parts(data[key], config.n_layers, control.labels[1], f"place of {key}")
+            found[key] = [f"L{layer}.{name}" for layer, name in places]
+    return found
+
+
 def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = data.get(key, {})
     if not isinstance(value, dict):
@@ -181,8 +202,9 @@ def _choice(choices: Mapping[str, Any], value: Any, where: str) -> Any:
 
 
 def _number(value: Any, where: str, key: str) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (key == "alpha" and value <= 0):
+    limits = torch.finfo(torch.float32)  # beyond it a number is 0 or infinite in the array
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limits.max
+    if not number or (key == "alpha" and value < limits.tiny):
         raise InputError(f"{where} must be a finite number{' above 0' if key == 'alpha' else ''}, got {value!r:.60}")
     return float(value)
 

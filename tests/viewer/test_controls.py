@@ -131,6 +131,8 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
         ('{"heads": {"L0.H0": {"scales": 0}}}', "unknown key of L0.H0 'scales': did you mean scale?"),
         ('{"heads": {"L0.H0": {"scale": "0"}}}', "L0.H0.scale must be a finite number, got '0'"),
         ('{"heads": {"L0.H0": {"scale": NaN}}}', "L0.H0.scale must be a finite number, got nan"),
+        ('{"heads": {"L0.H0": {"scale": 1e39}}}', r"L0.H0.scale must be a finite number, got 1e\+39"),
+        ('{"heads": {"L0.H0": {"alpha": 1e-50}}}', "L0.H0.alpha must be a finite number above 0, got 1e-50"),
         ('{"heads": {"L0.H0": {"scale": true}}}', "L0.H0.scale must be a finite number, got True"),
         ('{"heads": {"L0.H0": {"alpha": 0}}}', "L0.H0.alpha must be a finite number above 0, got 0"),
         ('{"heads": {"L0.H0": {"gate": "open"}}}', "L0.H0.gate cannot be changed: this model has no gates"),
@@ -146,6 +148,11 @@ def test_wrong_edits_are_one_line(models: dict[str, Any], text: str, line: str) 
     with pytest.raises(InputError, match=f"^{line}$".replace("{", r"\{").replace("?$", r"\?$")) as error:
         control_values(read_edits(text), models["lfa"].config)
     assert "\n" not in str(error.value)
+
+
+def test_an_integer_that_no_float_holds_is_one_line(models: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"^L0.H0.scale must be a finite number, got 10+$"):
+        control_values({"heads": {"L0.H0": {"scale": 10**400}}}, models["lfa"].config)
 
 
 def test_a_bridge_has_heads_only() -> None:

@@ -869,6 +869,11 @@ def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[s
     page.page.wait_for_selector(".changes:has-text('Nothing is changed')")
     page.page.wait_for_selector(ready)
     assert page.do("widget.values.edits") == {}
+    beyond = {"heads": {"L0.H1": {"scale": 3}, "L1.H0": {"alpha": 0.5}}}  # the sliders' ranges
+    page.page.evaluate("edits => { widget.values.edits = edits; on['change:edits'](); }", beyond)
+    page.page.wait_for_selector(".chip")
+    page.page.wait_for_selector(ready)
+    assert page.do("widget.values.edits") == beyond
     page.page.evaluate("edits => { widget.values.edits = edits; on['change:edits'](); }", OFF)
     page.page.wait_for_selector(".chip")
     page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")

@@ -5,6 +5,7 @@
  * Only what differs from the model as trained is in it. Needs no browser.
  */
 
+/** Ranges of the sliders; other numbers come from Python or from an address. */
 export const SCALE = [-1, 2];
 export const ALPHA = [1, 16];
 const GATES = { open: 1, shut: 0 };
@@ -13,10 +14,9 @@ const REACH = { unembedding: "stream_unembed", everywhere: "stream_all" };
 export const PLACES = { mixing: "identity", h_res: "identity", canon: "off" };
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
-const within = (value, [low, high]) => typeof value === "number" && value >= low && value <= high;
 const VALID = {
-  scale: (value) => within(value, SCALE),
-  alpha: (value) => within(value, ALPHA),
+  scale: Number.isFinite,
+  alpha: (value) => Number.isFinite(value) && value > 0,
   gate: (value) => typeof value === "string" && Object.hasOwn(GATES, value),
 };
 
