@@ -41,9 +41,10 @@ def write_report(options: Options) -> None:
 
 
 def _write_live(found: Sequence[tuple[Subject, Found]], out: Path) -> str:
-    """The live page of the first two runs, opened on the passage of the attention picture; "" where it cannot be made.
+    """The live page of the first two runs; "" where it cannot be made.
 
-    It needs packages of the extra `view`, and ONNX Runtime in the cache.
+    It opens with the first run, whose head it is, on the passage of the attention picture. It needs packages of the
+    extra `view`, and ONNX Runtime in the cache.
     """
     try:
         check_extra()
@@ -53,7 +54,6 @@ def _write_live(found: Sequence[tuple[Subject, Found]], out: Path) -> str:
         shown = [Shown(subject.run, name, subject.model) for (subject, _), name in zip(found, names, strict=False)]
         first = found[0][1]
         state = {"head": first.head.replace("H", ".H"), "token": int(first.rows[0]["query"].iloc[0])}
-        state |= {"second": names[1]} if len(names) > 1 else {}
         write_live(shown, out / LIVE, first.text, report="index.html", state=state)
     except InputError as error:
         print(f"without the live page: {error}")
