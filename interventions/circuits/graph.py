@@ -33,35 +33,35 @@ ATTENTION: tuple[Part, ...] = ("q", "k", "v", "g")
 """Readers of an attention layer, in the order of the graph."""
 
 
-@dataclass(frozen=True)
-class Sender:
-    """What writes to the residual state. `stage` is 2ℓ for attention of layer ℓ, 2ℓ + 1 for its FFN, −1 for the
-    input."""
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What writes to the residual state or reads it.
+
+    `stage` is 2ℓ for attention of layer ℓ and 2ℓ + 1 for its FFN, −1 for the input and 2L for the unembedding.
+    """
 
     name: str
+    stage: int
+    head: int = 0
+
+    @property
+    def layer(self) -> int:
+        """Layer, from 0; −1 for the input, L for the unembedding."""
+        return self.stage // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sender(Node):
+    """What writes to the residual state."""
+
     kind: Kind
-    stage: int
-    head: int = 0
-
-    @property
-    def layer(self) -> int:
-        """Layer, from 0; −1 for the input."""
-        return self.stage // 2
 
 
-@dataclass(frozen=True)
-class Reader:
-    """What reads the residual state, with `stage` as in `Sender`; 2L for the unembedding."""
+@dataclass(frozen=True, kw_only=True)
+class Reader(Node):
+    """What reads the residual state."""
 
-    name: str
     part: Part
-    stage: int
-    head: int = 0
-
-    @property
-    def layer(self) -> int:
-        """Layer, from 0; L for the unembedding."""
-        return self.stage // 2
 
 
 @dataclass(frozen=True)
@@ -188,25 +188,25 @@ def graph_of(model: Any) -> Graph:
     L, H, G = c.n_layers, c.n_heads, c.kv_heads
     gate = c.attention.gate
     gated, by_value = gate is not None and gate.source != "query", gate is not None and gate.source == "value"
-    senders, readers = [Sender("input", "input", -1)], list[Reader]()
+    senders, readers = [Sender(name="input", kind="input", stage=-1)], list[Reader]()
     for layer in range(L):
         a, m = 2 * layer, 2 * layer + 1
         if isinstance(residual, Hyper):
-            readers.append(Reader(f"x{layer}.attn", "mix", a))
+            readers.append(Reader(name=f"x{layer}.attn", part="mix", stage=a))
         for part in ATTENTION[: 4 if gated else 3]:
             n = G if part in ("k", "v") else H
             label = "kv" if n < H else "h"
-            readers += [Reader(f"a{layer}.{label}{h}<{part}>", part, a, h) for h in range(n)]
+            readers += [Reader(name=f"a{layer}.{label}{h}<{part}>", part=part, stage=a, head=h) for h in range(n)]
         if sends_by_head(model):
-            senders += [Sender(f"a{layer}.h{h}", "head", a, h) for h in range(H)]
-            senders.append(Sender(f"a{layer}.bias", "bias", a))
+            senders += [Sender(name=f"a{layer}.h{h}", kind="head", stage=a, head=h) for h in range(H)]
+            senders.append(Sender(name=f"a{layer}.bias", kind="bias", stage=a))
         else:
-            senders.append(Sender(f"a{layer}", "attn", a))
+            senders.append(Sender(name=f"a{layer}", kind="attn", stage=a))
         if isinstance(residual, Hyper):
-            readers.append(Reader(f"x{layer}.mlp", "mix", m))
-        readers.append(Reader(f"m{layer}", "mlp", m))
-        senders.append(Sender(f"m{layer}", "mlp", m))
-    readers.append(Reader("logits", "logits", 2 * L))
+            readers.append(Reader(name=f"x{layer}.mlp", part="mix", stage=m))
+        readers.append(Reader(name=f"m{layer}", part="mlp", stage=m))
+        senders.append(Sender(name=f"m{layer}", kind="mlp", stage=m))
+    readers.append(Reader(name="logits", part="logits", stage=2 * L))
     parallel = getattr(residual, "order", "") == "parallel"
     reads = [read_vector(residual, "v" if by_value and v.part == "g" else v.part) for v in readers]
     connected = np.array([

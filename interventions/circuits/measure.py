@@ -18,7 +18,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.circuits import Circuits, worth
-from streamscope.interventions.circuits.graph import Graph, check_model, graph_of
+from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
 from streamscope.interventions.circuits.metrics import batches_of
 from streamscope.interventions.circuits.scores import MEMORY, score_edges
 from streamscope.interventions.circuits.worth import SHARES, Ranking
@@ -108,8 +108,7 @@ def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
         if isinstance(residual, Hyper):
             stream = "all streams"
         elif isinstance(residual, DualStream):
-            token = u.kind == "input" or (u.kind != "mlp" and residual.kind == "token_factor")
-            stream = "token" if token else "context"
+            stream = residual.streams[int(write_vector(residual, u.kind).argmax())]
         else:
             stream = "residual"
         rows.append({"edge": name, "sender": u.name, "reader": v.name, "sender_layer": u.layer, "reader_layer": v.layer,

@@ -24,7 +24,7 @@ from streamscope.interventions.circuits.run import run
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares k of the edges, those of MIB."""
-Ranking = Literal["score", "size", "random"]
+Ranking = Literal["score", "size"]
 WHOLE = 0.9
 """Share of the effect for which edges are counted."""
 
