@@ -202,7 +202,7 @@ def _faithfulness(
         own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
         drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
         for name, at in (("f", own), ("random", drawn)):
-            numbers, why = _interval(values, at, worth.first, flat)
+            numbers, why = _interval(values, at, worth.mean_faithfulness, flat)
             row |= {f"{name}{end}": numbers[of] for end, of in ENDS.items()}
             missing |= {(i, f"{name}{end}"): why[of] for end, of in ENDS.items() if of in why}
         rows.append(row)

@@ -41,9 +41,9 @@ def batches_of(
     pairs: Sequence[PatchPair], metric: Metric, tokens: int, spans: Sequence[Sequence[int]] = (),
     device: str | torch.device = "cpu",
 ) -> Iterator[Batch]:  # fmt: skip
-    """The pairs in batches of at most so many tokens. `spans` are the answers' tokens, which the metric loss needs.
+    """The pairs in batches of at most `tokens` tokens. `spans` are the answers' tokens, which the metric loss needs.
 
-    Raises `InputError` for the metric loss where they are not known.
+    Raises `InputError` for the metric loss where spans are missing.
     """
     if metric == "loss" and not spans:
         raise InputError("the metric loss needs answers as text: give a task with continuations, or another --metric")

@@ -3,12 +3,12 @@
     clean, corrupt = run(model, graph, tokens), run(model, graph, corrupted)
     run(model, graph, tokens, patched=M, other=corrupt.out).logits(at)
 
-The state X [B, T, N, D] holds the outputs of this run. A reader's input is what it reads of X, less what its patched
-edges carry too much:
+The state X [B, T, N, D] holds the outputs of this run. A reader's input is what it reads of X, minus the difference
+between the two runs on its patched edges:
 
     in_v = Σ_s pre_v[s] X_s − Σ_{u patched for v} c_{u→v} (out_u − out_u of the other run)
 
-Kept edges so carry the recomputed output, and coefficients are those of this run. With no edge patched this is the
+So kept edges carry the recomputed output, and coefficients are those of this run. With no edge patched this is the
 model's own forward pass; with all, the other run.
 """
 
@@ -184,7 +184,7 @@ class Run:
             z = attn.hook_z(attn.attend(*heads_of(block, x)))
         update = block.write(z)
         by_head = sends_by_head(self.model) and self.out.shape[2] > 0
-        return update, written(block, z) if by_head else update[:, :, None]
+        return update, head_outputs(block, z) if by_head else update[:, :, None]
 
 
 def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tensor | None = None, **how: Any) -> Run:
@@ -212,7 +212,7 @@ def run(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], **how: Any) -> Run
     return start(model, graph, tokens, **how).finish()
 
 
-def written(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T senders D"]:
+def head_outputs(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T senders D"]:
     """Every head's part of the attention update, then the output bias."""
     attn = block.attn
     own = torch.einsum("bthk,hkd->bthd", z, attn.W_O)

@@ -87,7 +87,7 @@ def score_edges(
         if method == "exact":
             scores = exact(model, graph, both, metric)
         else:
-            scores = attributed(model, graph, both, metric, method, steps)
+            scores = attribution(model, graph, both, metric, method, steps)
         found[:, batch.rows] = scores.cpu().numpy()
     return found
 
@@ -105,7 +105,7 @@ def exact(model: Any, graph: Graph, both: Pass, metric: Metric) -> Float[Tensor,
         edges = np.flatnonzero(graph.edges[:, 1] == v)
         for some in np.split(edges, range(rows, len(edges), rows)):
             shift = -excess(graph, both, v, graph.edges[some, 0]).flatten(0, 1)
-            one = repeated(both.states[graph.readers[v].stage], len(some), out=False)
+            one = repeat_run(both.states[graph.readers[v].stage], len(some), out=False)
             logits = replace(one, shifted=(v, shift)).finish().logits(both.batch.at.repeat(len(some), 1))
             found[some] = both.m - metrics.value(metric, logits.unflatten(0, (-1, B)), both.batch, both.logits)
     return found
@@ -122,7 +122,7 @@ def excess(graph: Graph, both: Pass, v: int, senders: Sequence[int] | np.ndarray
     return change if c is None else c[:, :, at].movedim(2, 0)[..., None] * change
 
 
-def repeated(state: Run, n: int, *, out: bool) -> Run:
+def repeat_run(state: Run, n: int, *, out: bool) -> Run:
     """A run n times along the batch, to go on from its stage; without `out` the outputs of senders are not kept."""
 
     def many(x: Tensor | None) -> Tensor | None:
@@ -152,7 +152,7 @@ def _frozen(model: Any) -> Iterator[None]:
             p.requires_grad_(True)
 
 
-def attributed(
+def attribution(
     model: Any, graph: Graph, both: Pass, metric: Metric, method: Method, steps: int
 ) -> Float[Tensor, "edges B"]:
     """Σ over positions of the excess times a gradient of m, averaged over the steps of the method."""
@@ -258,7 +258,7 @@ def _with_patched(
     masks = patched.repeat(n, 1, 1)
     for i, some in enumerate(more):
         masks[i, list(some), v] = True
-    state = repeated(one.states[graph.readers[v].stage], n, out=True)
+    state = repeat_run(one.states[graph.readers[v].stage], n, out=True)
     made = replace(
         state, patched=masks.repeat_interleave(B, 0).to(one.m.device), other=one.corrupt.out.repeat(n, 1, 1, 1)
     ).finish()

@@ -4,7 +4,8 @@
 
 C_k are the best share k of the edges, M is the clean run, ∅ the corrupted one. f is a ratio of means over pairs, and
 integrals are trapezoids between the shares `SHARES` (MIB, Mueller et al. 2025). CPR ranks edges by score, CMD by its
-size. Edges are chosen on one half of the pairs. The other half judges them, next to random circuits of as many edges.
+size. Edges are chosen on one half of the pairs. The other half judges them, compared with random circuits of as many
+edges.
 Edges that lie on no path from the input to the logits count, but are patched.
 """
 
@@ -72,7 +73,7 @@ def faithfulness(total: Any, size: Any, axis: int = -1) -> np.ndarray:
         return np.asarray((m[2:] - m[1]) / (m[0] - m[1]))
 
 
-def first(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+def mean_faithfulness(total: Any, size: Any, axis: int = -1) -> np.ndarray:
     """f of the only circuit, or the mean of several."""
     return np.asarray(faithfulness(total, size, axis).mean(0))
 

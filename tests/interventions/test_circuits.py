@@ -452,7 +452,7 @@ def test_the_command_writes_planted_runs(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_areas_by_hand() -> None:
-    """f = k gives CPR = CMD = (1 − .001²)/2 and a whole circuit at .9; random sequences are averaged."""
+    """f = k gives CPR = (1 − .001²)/2 and CMD = .999 − CPR; random sequences are averaged."""
     k = np.array(worth.SHARES)
     m = np.concatenate([[3.0, 1.0], 1.0 + 2.0 * k])[:, None]  # clean, corrupted, circuits; one cluster
     size = np.ones_like(m)

@@ -26,7 +26,8 @@ class Options:
     figure: Path | None = None
     """Write AUROC against noise here: .html, .svg, .pdf or .png; a .csv with the numbers lies next to it."""
     noise: tuple[NotNegative, ...] = (0.1,)
-    """Noise of the runs (the first), and the places of the curve."""
+    """Rms of the noise, as a share of the rms of a planted block: 0.1 is about 0.025 of its non-zero weights. The runs
+    have the first, the figure has all."""
     methods: tuple[Method, ...] = METHODS
     """Methods of the curve."""
     seed: Seed = 0
