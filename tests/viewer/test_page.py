@@ -453,6 +453,9 @@ def test_the_slider_shows_the_weights_of_a_training_step(page: Page) -> None:
     page.page.get_by_label("Compare with").select_option("gpt2")
     page.ready()
     assert page.state()["step"] is None, "other models have other steps"
+    page.open(text=TEXT, step=900)
+    assert page.text(".steps output") == "1,000", "the step whose weights are shown"
+    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
 
 
 def test_both_orders_of_a_sentence_are_one_click_apart(page: Page) -> None:

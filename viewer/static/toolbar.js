@@ -88,9 +88,9 @@ export class Toolbar {
     const { snapshots } = columns[0].model;
     this.steps.hidden = snapshots.length < 2;
     if (snapshots.length > 1) {
-      const at = state.step === null ? snapshots.length - 1 : snapshots.findIndex(({ step }) => step === state.step);
+      const shown = this.view.nearestStep(columns[0].model) ?? snapshots.at(-1).step;
       this.step.max = String(snapshots.length - 1);
-      this.step.value = String(at < 0 ? snapshots.length - 1 : at);
+      this.step.value = String(snapshots.findIndex(({ step }) => step === shown));
       setText(this.stepText, snapshots[Number(this.step.value)].step.toLocaleString("en"));
     }
     if (this.text.value !== state.text) this.text.value = state.text;
