@@ -1,6 +1,6 @@
 """The graph of a model that runs in the page: `engine.Watched` as ONNX, with the weights in their file's precision.
 
-    graph = graph_of(load("stories/lfa"))        bytes of lfa.onnx: 36 inputs' worth of controls, any number of tokens
+    graph = graph_of(load("stories/lfa"))        an ONNX file; its inputs are tokens, rows of the lens, and controls
 
 An export takes 10 to 110 seconds, most of it for the architecture. So the cache keeps the graph of an architecture
 without its weights, by the content of the configuration and of our code; every run and snapshot of it fills in its own.
@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def graph_of(model: Any) -> bytes:
         raise InputError(
             f"{model.config.name} runs in a bridge, which only the server and the notebook show: drop --out"
         )
+    if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
+        model = deepcopy(model).float().cpu()  # as a page computes; the cache knows no other dtype
     graph = onnx.load_from_string(_skeleton(model))
     _fill(graph, {f"model.{name}": value for name, value in model.named_parameters()})
     return bytes(graph.SerializeToString())

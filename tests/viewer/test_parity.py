@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,18 @@ def test_the_graph_is_small_and_names_no_folder() -> None:
     assert stored["model.blocks.0.mlp.up.weight:bf16"] == onnx.TensorProto.BFLOAT16
     assert len(content) < 2 * sum(p.numel() for p in model.parameters()) + 40_000
     assert b".py" not in content and b"/home" not in content
+
+
+def test_a_model_in_bf16_is_exported_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache holds one graph of an architecture, so a server's bf16 must not get into it."""
+    from streamscope.viewer import export
+
+    model = exported("lfa")
+    graph, asked = export._skeleton(model), []
+    monkeypatch.setattr(export, "_skeleton", lambda model: asked.append({p.dtype for p in model.parameters()}) or graph)
+    half = deepcopy(model).to(torch.bfloat16)
+    assert graph_of(half) == graph_of(deepcopy(half).float()) and asked == [{torch.float32}] * 2
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
 
 
 def test_one_architecture_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
