@@ -10,8 +10,9 @@ and extremes of `rounds`. Pause background work: the page has one thread, and a 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from streamscope.cli.bounds import Count
+from streamscope.cli.bounds import Bounds, Count
 from streamscope.cli.parse import main_with_body
 
 
@@ -23,7 +24,7 @@ class Options:
     """Model of the page: a run folder or a bundled model."""
     server: str = "stories/lfa"
     """Model of the server, such as runs/smollm2."""
-    lengths: tuple[Count, ...] = (32, 128)
+    lengths: tuple[Annotated[int, Bounds(low=2)], ...] = (32, 128)
     """Lengths of the text in tokens, BOS included."""
     rounds: Count = 15
     """Timed updates at every length, and edits at the server."""
