@@ -446,6 +446,9 @@ def test_the_command_writes_planted_runs(tmp_path: Path, capsys: pytest.CaptureF
         assert torch.equal(p, q)
     with pytest.raises(InputError, match="give --out FOLDER"):
         planted.main([])
+    with pytest.raises(InputError, match="a figure is a file that ends in"):
+        planted.main(["--out", str(tmp_path / "none"), "--figure", "auroc.txt"])
+    assert not (tmp_path / "none").exists()
 
 
 # ---- what a circuit is worth -------------------------------------------------------------------

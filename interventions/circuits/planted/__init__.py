@@ -39,9 +39,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if options.out is None and options.figure is None:
         raise InputError("give --out FOLDER for the models, --figure FILE for AUROC against noise, or both")
+    from streamscope.instruments.figures import check_figure
     from streamscope.interventions.circuits.planted.detection import detection
     from streamscope.interventions.circuits.planted.models import build_planted, specification
 
+    if options.figure is not None:
+        check_figure(options.figure)
     for name in specification()["circuits"] if options.out is not None else ():
         assert options.out is not None
         build_planted(name, options.noise[0], options.seed).save(options.out / name)
