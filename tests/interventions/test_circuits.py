@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.figures import Circuit as FigureOfEdges
+from streamscope.instruments.figures.circuit import draw_circuit
+from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.instruments.prompts.counterfactual import write_pairs
+from streamscope.instruments.table import Table
 from streamscope.interventions.circuits import Circuits, metrics, planted, worth
 from streamscope.interventions.circuits.formats import read_circuit, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
-from streamscope.interventions.circuits.measure import FLAT, task_pairs
+from streamscope.interventions.circuits.measure import EDGES, FLAT, task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import score_edges
@@ -524,3 +528,27 @@ def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
         with pytest.raises(InputError, match="the gradient of kl is 0 at the clean run"):
             score_edges(model, graph, pairs, method, "kl", steps=1)
     assert np.abs(score_edges(model, graph, pairs, "eap-ig", "kl", steps=2)).max() > 1e-4
+
+
+def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the_circuit_of_each_share() -> None:
+    graph = graph_of(build("llama", "tiny", n_heads=4, **{"attention.kv_heads": 2}))
+    ends = [(graph.senders[u], graph.readers[v]) for u, v in graph.edges]
+    n = len(ends)
+    frame = pd.DataFrame({
+        "edge": graph.names, "sender": [u.name for u, _ in ends], "reader": [v.name for _, v in ends],
+        "part": [v.part for _, v in ends], "score": np.linspace(1.0, -0.5, n),
+        "enters": np.repeat([0.1, 1.0], [7, n - 7]), "f": np.repeat([0.4, 1.0], [7, n - 7]),
+    })  # fmt: skip
+    table = Table(frame, tuple(c for c in EDGES if c.name in frame), {}, "edges")
+    drawn = draw_circuit(FigureOfEdges("score", most=50), table, PALETTE)
+    assert drawn is not None
+    parts = drawn.data[-1]
+    at = dict(zip(parts.text, zip(parts.x, parts.y, strict=True), strict=True))
+    for group, heads in (("kv0", ("h0", "h1")), ("kv1", ("h2", "h3"))):
+        assert at[f"a1.{group}"][0] == np.mean([at[f"a1.{h}"][0] for h in heads])
+        assert at["m0"][1] < at[f"a1.{group}"][1] < at["a1.h0"][1] < at["m1"][1] < at["logits"][1]
+    assert len(drawn.data) == 51
+    few, many = drawn.layout.sliders[0].steps
+    assert (few.label, many.label) == ("10 %, f 0.40", "100 %, f 1.00")
+    assert sum(few.args[0]["visible"]) == 7 + 1 and all(many.args[0]["visible"])
+    assert {line.line.dash for line in drawn.data[:50]} == {"solid", "dot"}

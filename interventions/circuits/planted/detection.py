@@ -17,7 +17,7 @@ COLUMNS = (
     key("circuit", "circuit", "the planted circuit"),
     key("method", "method", "how edges are scored"),
     key("noise", "noise", "rms of the noise in every weight / rms of the planted blocks", "share", "g"),
-    number("auroc", "AUROC", "share of pairs", "true edges above other edges, by mean |score|", ".3f"),
+    number("auroc", "AUROC", "share of pairs of edges", "true edges above other edges, by mean |score|", ".3f"),
     number("as_mib", "AUROC, ten points", "area", "by MIB's ten sizes, false positives rescaled by the last", ".3f"),
     number("accuracy", "accuracy", "share of prompts", "prompts that the model answers right", ".2f"),
     number("true", "true edges", "edges", "edges that change the answer in the model without noise", "d"),
@@ -42,5 +42,5 @@ def detection(
                     "true": int(one.true.sum()), "edges": len(one.true),
                 })  # fmt: skip
     table = Table(pd.DataFrame(rows), COLUMNS, {}, f"True edges of planted circuits, {pairs} pairs each, seed {seed}")
-    figure = Curve("auroc", x="noise", by="method", each=("circuit",), title="Planted circuits: true edges found")
+    figure = Curve("auroc", x="noise", by="method", each=("circuit",), title="True edges that scores find")
     return Result({"detection": table}, {}, {}, (figure,), {}, {"model": "planted circuits"})

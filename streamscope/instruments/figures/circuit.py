@@ -13,8 +13,11 @@ WIDEST_EDGE = 7.0
 NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp)(?P<head>\d*))?")
 
 
-def place_of(name: str, heads: int, last: int) -> tuple[float, float]:
-    """(x, y) of a part by its name: layers upwards, attention below its FFN, heads from left to right."""
+def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, float]:
+    """(x, y) of a part by its name: layers upwards, attention below its FFN, heads from left to right.
+
+    A key-value head is below the middle of the heads that share it.
+    """
     name = name.partition("<")[0]
     found = NODE.fullmatch(name)
     if found is None:
@@ -24,6 +27,8 @@ def place_of(name: str, heads: int, last: int) -> tuple[float, float]:
         return -0.5 * heads - 0.5, 2.0 * layer + (0.6 if found["part"] == "mlp" else -0.4)
     if found["kind"] == "m" or not head:
         return 0.0, 2.0 * layer + (found["kind"] == "m")
+    if found["part"] == "kv":
+        return (int(head) + 0.5) * heads / groups - heads / 2, 2.0 * layer - 0.4
     return int(head) - (heads - 1) / 2, 2.0 * layer
 
 
@@ -35,9 +40,11 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
         return None
     names = pd.concat([table.frame[figure.sender], table.frame[figure.reader].str.partition("<")[0]]).unique()
     found = [m for m in map(NODE.fullmatch, names) if m is not None]
-    heads = 1 + max((int(m["head"]) for m in found if m["head"]), default=0)
+    heads, groups = (
+        1 + max((int(m["head"]) for m in found if m["part"] == part and m["head"]), default=0) for part in ("h", "kv")
+    )
     last = max((int(m["layer"]) for m in found), default=0)
-    at = {name: place_of(name, heads, last) for name in names}
+    at = {name: place_of(name, heads, groups, last) for name in names}
     colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame[figure.color].unique()))}
     column, largest = table.column(figure.y), float(frame[figure.y].abs().max()) or 1.0
     drawn, seen = go.Figure(), set[str]()
@@ -56,11 +63,10 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
                   "dash": "solid" if row[figure.y] >= 0 else "dot"},
         )  # fmt: skip
         seen.add(color)
-    shown = [name for name in names if "kv" not in name]
     drawn.add_scatter(
-        x=[at[n][0] for n in shown], y=[at[n][1] for n in shown], mode="markers+text", text=shown, showlegend=False,
+        x=[at[n][0] for n in names], y=[at[n][1] for n in names], mode="markers+text", text=names, showlegend=False,
         textposition="middle right", textfont={"size": 8}, hoverinfo="skip",
-        marker={"size": 9, "color": "#999999", "symbol": ["circle" if n[0] == "a" else "square" for n in shown]},
+        marker={"size": 9, "color": "#999999", "symbol": ["circle" if n[0] == "a" else "square" for n in names]},
     )  # fmt: skip
     axis = {"visible": False}
     drawn.update_layout(
