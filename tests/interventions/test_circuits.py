@@ -1,6 +1,7 @@
 """Circuits: the decomposition, patched runs and scores against plain loops, on every preset and Hugging Face family."""
 
 import json
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -367,7 +368,7 @@ def test_attribution_on_gpt2_is_that_of_the_formula(method: str, alphas: list[fl
 
 
 def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
-    result = Circuits(task="ioi", pairs=16, method="eap", draws=1).measure(load("stories/gpt2"))
+    result = Circuits(task="ioi", pairs=8, method="eap", draws=1).measure(load("stories/gpt2"))
     frame = result.table("edges").frame
     read = {}
     for suffix in (".json", ".pt"):
@@ -413,9 +414,12 @@ def test_files_have_the_edges_of_every_model_and_no_others(kind: str, make: Any,
 # ---- planted circuits --------------------------------------------------------------------------
 
 
+few_pairs = cache(partial(plant, pairs=12))
+
+
 @pytest.mark.parametrize("name", some(list(specification()["circuits"]), ("induction", "hyper-connections")))
 def test_planted_circuits_are_found(name: str) -> None:
-    one = plant(name)
+    one = few_pairs(name)
     assert one.accuracy() >= 0.9
     true = {edge for edge, there in zip(one.graph.names, one.true, strict=True) if there}
     heads = [f"a{h['layer']}.h{h['head']}" for h in specification()["circuits"][name]["heads"]]
@@ -430,7 +434,7 @@ def test_planted_circuits_are_found(name: str) -> None:
 
 
 def test_pruning_keeps_what_was_planted() -> None:
-    one = plant("induction")
+    one = few_pairs("induction")
     scores = np.abs(score_edges(one.model, one.graph, one.pairs, "acdc", threshold=0.05).mean(1))
     assert scores[one.true].min() > 0.05 and (scores > 0.05).sum() < 4 * one.true.sum()
 
