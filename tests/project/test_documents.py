@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,9 +110,18 @@ def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.Mo
     folder, ran = reader
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["streamscope"])
-    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)  # the live page would be served until Ctrl-C
+    served: list[bool] = []
+
+    async def no_loop(server: Any) -> None:
+        """In place of the loop until Ctrl-C: the live page's server starts and ends."""
+        served.append(server.started)
+
+    monkeypatch.setattr("uvicorn.Server.main_loop", no_loop)
     for i in range(len(ran), at + 1):
-        streamscope(typed(COMMANDS[i][1]))
+        words = typed(COMMANDS[i][1])
+        streamscope(words)
+        assert served == [True] * (words[0] in ("view", "viewer.view"))
+        served.clear()
         ran.append(i)
 
 
