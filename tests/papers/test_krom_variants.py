@@ -38,6 +38,7 @@ def runs(corpus, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("variants")
     for name, sets in PLAN.items():
         words = [word for one in sets for word in ("--set", one)]
+        words += ["--steps", "4", "--eval-every", "4", "--log-every", "1"]
         train(arguments(corpus, folder / name, *words, preset="gpt2" if name == "gpt2" else "kromhc"))
     return {name: folder / name for name in PLAN}
 
