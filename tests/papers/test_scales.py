@@ -10,7 +10,8 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set
-from streamscope.models.grid import begin, cells_of, read_grid
+from streamscope.models.grid import Cell, begin, cells_of, read_grid
+from streamscope.models.train import main as train
 from streamscope.papers import dst, hdpl, krom, lfa, pls
 from streamscope.papers.scales.__main__ import main as train_all
 from streamscope.papers.scales.measured import key
@@ -142,7 +143,16 @@ def test_options_given_replace_those_of_the_recipe() -> None:
 def test_trained_once_measured_once_judged_again(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command of all papers trains; a paper's own finds the runs in the folder and measures them."""
+    """The command of all papers trains; a paper's own finds the runs in the folder and measures them.
+
+    In this process: `tests/models/test_grid.py` trains in others.
+    """
+
+    def train_here(cell: Cell, out: Path, threads: int) -> dict[str, float]:
+        train([*cell.argv, "--out", str(out / cell.name)])
+        return {"step": 6, "loss": 0.0}
+
+    monkeypatch.setattr("streamscope.models.grid.train", train_here)
     shared = ["--seeds", "1", "--train", "steps=6", "--train", "eval_every=6"]
     train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *shared])
     assert capsys.readouterr().out.count("│ done") == 5, "two architectures, and o, down and both hybrid as well"
