@@ -46,7 +46,7 @@ def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
     Extract().measure(load("stories/gpt2"), Tokens(data="stories:1:3", max_tokens=60)).save(path)
     whole, was = path.read_bytes(), read_features(path)
     refused, rng = 0, np.random.default_rng(0)
-    places = rng.choice(len(whole), 300, replace=False)
+    places = rng.choice(len(whole), 150, replace=False)
     for place in places:
         raw = bytearray(whole)
         raw[place] ^= 1 << int(rng.integers(8))
