@@ -154,7 +154,7 @@ def plain(change: str, layer: int, part: str, means: dict[str, Tensor], order: S
 
 @pytest.mark.parametrize("residual", some(KINDS, ("kromhc", "hc")))
 def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
-    model, draws = moved(model_of(residual)), 2
+    model, draws = moved(model_of(residual, n_ctx=24)), 2
     result = measured(model, where=("everywhere", "L0.*", "L1.mlp"), draws=draws, seed=4)
     rows = [row[: model.config.n_ctx + 1] for row in open_data(DATA, model).rows()]
     names = [f"{name}.hook_{of}" for name in connections(model) for of in ("pre", "res", "post")]
