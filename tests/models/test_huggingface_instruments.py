@@ -11,6 +11,7 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.registry import discover
+from streamscope.interventions.patch import Patch
 from streamscope.models import load
 from tests.models.test_huggingface import CASES, theirs
 
@@ -60,6 +61,8 @@ def test_an_instrument_measures_or_refuses_in_one_line(name: str, model: Any) ->
         with pytest.raises(InputError, match=lacking[name]) as refused:
             how.measure(model, *data)
         assert "\n" not in str(refused.value)
-        return
+        if not isinstance(how, Patch):
+            return
+        how = replace(how, senders=())  # without paths it measures
     found = how.measure(model, *data)
     assert all(len(table.frame.columns) for table in found.tables.values()) and len(found.table().frame)
