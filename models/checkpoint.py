@@ -332,7 +332,7 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     model.sampling = read_sampling(folder)
     manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
-    if "do not add" in str(model.origin.get("bos")):
+    if "bos" in model.origin:
         print(f"{run_label(folder)}: every text begins with {model.origin['bos']}", file=sys.stderr)
     model = model.to(device).eval()
     release_memory()

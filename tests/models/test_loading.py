@@ -230,3 +230,14 @@ def test_every_instrument_measures_a_model_in_bf16(name: str) -> None:
             assert np.isfinite(mine).mean() >= 0.9 * np.isfinite(theirs).mean(), kind
         if name in ("ablate", "streams", "steer", "pds", "logit_lens", "coherence"):
             assert np.nanstd(mine - theirs) < 0.05 * np.nanstd(theirs), kind
+
+
+@pytest.mark.parametrize("own", ["add", "do not add"])
+def test_loading_a_model_from_elsewhere_says_which_token_begins_a_text(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(build("llama", "tiny"), tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(json.dumps({"bos": f"'<s>', which its own files {own}"}))
+    load(tmp_path / "run")
+    assert capsys.readouterr().err.endswith(f"every text begins with '<s>', which its own files {own}\n")
