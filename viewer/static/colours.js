@@ -8,11 +8,11 @@ export function readColours(node) {
     return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
   };
   const colours = {};
-  for (const name of ["surface", "weak", "query", "query-strong", "key", "key-strong", "loss", "worse", "better"])
+  for (const name of ["surface", "weak", "query", "query-strong", "key", "fall", "rise", "loss", "worse", "better"])
     colours[name] = read(`--${name}`);
   return {
     pattern: ramp([colours.weak, colours.query, colours["query-strong"]]),
-    change: ramp([colours["query-strong"], colours.query, colours.weak, colours.key, colours["key-strong"]]),
+    change: ramp([colours.fall, colours.query, colours.weak, colours.key, colours.rise]),
     loss: ramp([colours.surface, colours.loss]),
     lens: ramp([colours.surface, colours.query]),
   };

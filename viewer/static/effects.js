@@ -46,13 +46,14 @@ export class Effects {
     return this.found.get(key);
   }
 
+  /** How long the heads that are left take, by the last one: the first run of a text takes longer. */
   milliseconds(job) {
-    return (job.count - job.done) * this.column.runMilliseconds;
+    return (job.count - job.done) * job.milliseconds;
   }
 
-  /** Whether the rest takes so long that a person is asked first. */
+  /** Whether the rest takes so long that a person is asked first; one head is always measured. */
   waits(job) {
-    return job.done < job.count && !this.allowed.has(job.key) && this.milliseconds(job) > ASK;
+    return job.done > 0 && job.done < job.count && !this.allowed.has(job.key) && this.milliseconds(job) > ASK;
   }
 
   allow() {
@@ -79,8 +80,10 @@ export class Effects {
         const name = headName(Math.floor(job.done / model.heads), job.done % model.heads);
         const off = setHead(edits, name, "scale", 0);
         const isOff = edits.heads?.[name]?.scale === 0;
+        const began = performance.now();
         const logits = isOff ? column.result.logits : (await view.alone(() => column.engine.run(tokens, off, step))).logits;
         job.values[job.done] = isOff ? 0 : job.score.of(logits) - job.now;
+        if (!isOff) job.milliseconds = performance.now() - began;
         job.done++;
         if (performance.now() - drawn > REDRAW) {
           drawn = performance.now();

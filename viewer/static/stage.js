@@ -139,7 +139,7 @@ export class Stage {
       const change = loss - baseLosses[at];
       word.style.setProperty("--tint", at ? colourAt(view.colours.loss, Math.min(1, loss / FULL_LOSS) * 0.62) : "transparent");
       const size = edited ? Math.abs(change) : 0;
-      setText(number, at === 0 || (edited && size < NOTED) ? "" : edited ? signed(change, size < 10 ? 1 : 0) : plain(loss, 1));
+      setText(number, at === 0 || (edited && size < NOTED) ? "" : edited ? signed(change, size < 10 ? 1 : 0) : plain(loss, loss < 10 ? 1 : 0));
       number.className = `number${size < NOTED ? "" : change > 0 ? " worse" : " better"}${size >= 0.5 ? " large" : ""}`;
     });
     const [before, after] = [meanLoss(baseLosses), meanLoss(losses)];
@@ -243,9 +243,15 @@ export class Stage {
     const order = { rest: 0, in: 1, was: 2, out: 3 };
     drawn.sort((a, b) => order[a.kind] - order[b.kind] || a.w - b.w);
     const strongest = drawn.filter(({ kind, q, k, w }) => kind === "out" && q !== k && w >= 0.1).slice(-3);
+    const written = []; // from the strongest on, where no number stands yet: the sentence below names all
+    for (const { q, k, w } of strongest.reverse()) {
+      const { x, y } = this.weightPlace(q, k);
+      if (written.some((other) => Math.abs(x - other.x) < 26 && Math.abs(y - other.y) < 12)) continue;
+      written.push({ x, y, text: plain(w) });
+    }
     this.lines.replaceChildren(
       ...drawn.map((line) => this.line(line)),
-      ...strongest.map(({ q, k, w }) => this.weightLabel(q, k, w)),
+      ...written.map(({ x, y, text }) => svgElement("text", { class: "weight", x: x.toFixed(1), y: y.toFixed(1), "text-anchor": "middle" }, text)),
     );
     this.drawStatus(focus, weight, before);
   }
@@ -286,14 +292,13 @@ export class Stage {
     );
   }
 
-  weightLabel(q, k, w) {
+  /** Where the number of a line stands. */
+  weightPlace(q, k) {
     const from = this.boxes[q];
     const to = this.boxes[k];
-    const same = from.row === to.row;
-    const at = same
+    return from.row === to.row
       ? { x: (from.x + to.x) / 2, y: from.top - 2 - this.height(from, to) - 4 }
       : { x: to.x, y: to.bottom + 14 };
-    return svgElement("text", { class: "weight", x: at.x.toFixed(1), y: at.y.toFixed(1), "text-anchor": "middle" }, plain(w));
   }
 
   drawStatus(focus, weight, before) {

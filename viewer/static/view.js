@@ -319,17 +319,11 @@ export class View {
     const fitted = fitEdits(edits, model);
     const basis = JSON.stringify([Array.from(tokens), step]);
     const started = performance.now();
-    let running = column.runMilliseconds;
-    const timed = (changes) => async () => {
-      const began = performance.now();
-      const found = await engine.run(tokens, changes, step);
-      running = performance.now() - began;
-      return found;
-    };
+    const run = (changes) => this.alone(() => engine.run(tokens, changes, step));
     const fresh = column.basis !== basis;
     const edited = Object.keys(fitted.edits).length > 0;
-    const base = fresh ? await this.alone(timed({})) : column.base;
-    const result = edited ? await this.alone(timed(fitted.edits)) : base;
+    const base = fresh ? await run({}) : column.base;
+    const result = edited ? await run(fitted.edits) : base;
     const answers = fresh && !refused ? await this.answersOf(engine, text) : column.answers;
     // no await from here on, so that all that is drawn is of one answer
     if (fresh) {
@@ -350,7 +344,6 @@ export class View {
     column.losses = column.edited ? tokenLosses(column.result.logits, tokens, model.vocab) : column.baseLosses;
     column.shift = patternShift(column.base.patterns, column.result.patterns, model.layers * model.heads, tokens.length);
     column.milliseconds = performance.now() - started;
-    column.runMilliseconds = running;
     const { token, key } = this.state;
     if (Math.max(token ?? 0, key ?? 0) >= tokens.length) this.state = { ...this.state, token: null, key: null };
     return refused;
