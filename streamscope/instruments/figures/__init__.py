@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from streamscope.cli.disk import check_writable, write_atomically, write_text
 from streamscope.cli.errors import InputError
@@ -19,15 +19,21 @@ from streamscope.cli.errors import InputError
 class Figure:
     """Base: the column `y` of a table (the main one without a name)."""
 
+    name_end: ClassVar[str] = ""
+    """The end of a figure's name, with fields in braces."""
     y: str
     table: str | None = None
     title: str = field(default="", kw_only=True)
     """What is shown, for the reader of a picture without its page; the model is added. Default: the column's title."""
+    each: tuple[str, ...] = field(default=(), kw_only=True)
+    """A panel for every combination of these columns' values; the last of two or more goes across."""
+    over_runs: bool = field(default=False, kw_only=True)
+    """Several runs are in one panel (rows of a map, places of x), and have no panels of their own."""
 
     @property
     def name(self) -> str:
         """What `Result.figure` calls it."""
-        return self.y if self.table is None else f"{self.table}-{self.y}"
+        return "-".join(filter(None, (self.table, self.y, self.name_end.format(**vars(self)))))
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,6 @@ class HeadMap(Figure):
     """
 
     by: str | None = None
-    each: tuple[str, ...] = ()
-    """A panel for every combination of these columns' values; the last of two or more goes across."""
     rows: str = "layer"
     columns: str = "index"
     text: str | None = None
@@ -48,8 +52,6 @@ class HeadMap(Figure):
     """The column that names the columns of the map."""
     row_names: str | None = None
     """The column that names its rows."""
-    over_runs: bool = False
-    """Several runs are one map, and no panels of their own."""
     levels: tuple[tuple[float, str], ...] = ()
     """What the values stand for where they are levels, from the lowest: the bar of colours is a legend of them."""
     apart: int | None = None
@@ -69,19 +71,13 @@ class Intervals(Figure):
     At the smallest value of `by` where rows differ in it. Of more than `most` rows those with the largest values.
     """
 
+    name_end: ClassVar[str] = "intervals"
     label: str = "head"
     reference: str | None = None
     by: str | None = None
     most: int = 40
     ranked: bool = True
     """The largest above; else in the order of the table."""
-    each: tuple[str, ...] = ()
-    """A panel for every combination of these columns' values; the last of two or more goes across."""
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-intervals"
 
 
 @dataclass(frozen=True)
@@ -91,64 +87,40 @@ class Curve(Figure):
     Of more than `most` lines those that move the most.
     """
 
+    name_end: ClassVar[str] = "over-{x}"
     x: str = "scale"
     by: str | None = None
     log: bool = False
     most: int = 7
-    each: tuple[str, ...] = ()
-    """A panel for every combination of these columns' values; the last of two or more goes across."""
     reference: str | None = None
     """Another column, as a dotted line without a band."""
-    over_runs: bool = False
-    """Several runs are places of x in one panel, and no panels of their own."""
     draws: str | None = None
     """A table of controls drawn at random, y in a column of the same name: grey marks at their x."""
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-over-{self.x}"
 
 
 @dataclass(frozen=True)
 class Scatter(Figure):
     """The value against another column `x`, a mark for each row, with the line where both are equal."""
 
+    name_end: ClassVar[str] = "against-{x}"
     x: str = ""
     label: str = "head"
-    each: tuple[str, ...] = ()
-    """A panel for every combination of these columns' values; the last of two or more goes across."""
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-against-{self.x}"
 
 
 @dataclass(frozen=True)
 class Matrix(Figure):
     """What pairs do: a map of `label` against `label`, where each row of the table is a pair A+B."""
 
+    name_end: ClassVar[str] = "pairs"
     label: str = "head"
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-pairs"
 
 
 @dataclass(frozen=True)
 class Histogram(Figure):
     """How many rows have which value, with a line where the column `at` lies."""
 
+    name_end: ClassVar[str] = "histogram"
     at: str | None = None
-    each: tuple[str, ...] = ()
-    """A panel for every combination of these columns' values; the last of two or more goes across."""
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-histogram"
 
 
 @dataclass(frozen=True)
@@ -159,6 +131,7 @@ class Points(Figure):
     marks they have; the others are grey, and those of `none` lighter.
     """
 
+    name_end: ClassVar[str] = "by-{color}"
     x: str = "x"
     color: str = ""
     text: tuple[str, ...] = ()
@@ -169,33 +142,16 @@ class Points(Figure):
     typical: str | None = None
     """A column of texts, the token in ⟦ ⟧: each colour is named by its commonest tokens as well."""
 
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-by-{self.color}"
-
 
 @dataclass(frozen=True)
 class Circuit(Figure):
     """The edges with the largest |y| as lines from `sender` to `reader`, layers upwards; a slider chooses how many.
 
-    Lines are as wide as |y|, dotted where y is negative, and coloured by the column `color`. Of more than `most` edges
-    those with the largest |y| are drawn.
+    Lines are as wide as |y|, dotted where y is negative, and coloured by the column `part`. The steps of the slider are
+    the column `enters`, the share of edges at which an edge enters; `f` is the share of the effect that these keep.
     """
 
-    sender: str = "sender"
-    reader: str = "reader"
-    color: str = "part"
-    most: int = 200
-    step: str = "enters"
-    """The column with the share of edges at which an edge enters: the steps of the slider."""
-    value: str = "f"
-    """The column with the share of the effect that this many edges keep."""
-
-    @property
-    def name(self) -> str:
-        """What `Result.figure` calls it."""
-        return f"{super().name}-circuit"
+    name_end: ClassVar[str] = "circuit"
 
 
 OVER = "over_steps"

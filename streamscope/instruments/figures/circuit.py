@@ -10,6 +10,8 @@ from streamscope.instruments.figures import Circuit
 from streamscope.instruments.table import Table
 
 WIDEST_EDGE = 7.0
+MOST_EDGES = 200
+"""Edges that are drawn: those with the largest |y|."""
 NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp)(?P<head>\d*))?")
 
 
@@ -35,27 +37,27 @@ def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, floa
 def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.Figure | None:
     """The figure with its slider, or None for a table without edges."""
     frame = table.frame[table.frame[figure.y].notna()]
-    frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]]
-    if not len(frame) or frame[[figure.sender, figure.reader]].duplicated().any():
+    frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[:MOST_EDGES]]
+    if not len(frame) or frame[["sender", "reader"]].duplicated().any():
         return None
-    names = pd.concat([table.frame[figure.sender], table.frame[figure.reader].str.partition("<")[0]]).unique()
+    names = pd.concat([table.frame["sender"], table.frame["reader"].str.partition("<")[0]]).unique()
     found = [m for m in map(NODE.fullmatch, names) if m is not None]
     heads, groups = (
         1 + max((int(m["head"]) for m in found if m["part"] == part and m["head"]), default=0) for part in ("h", "kv")
     )
     last = max((int(m["layer"]) for m in found), default=0)
     at = {name: place_of(name, heads, groups, last) for name in names}
-    colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame[figure.color].unique()))}
+    colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame["part"].unique()))}
     column, largest = table.column(figure.y), float(frame[figure.y].abs().max()) or 1.0
     drawn, seen = go.Figure(), set[str]()
     for row in frame.to_dict("records"):
-        (x0, y0), (x1, y1) = at[row[figure.sender]], at[row[figure.reader].partition("<")[0]]
-        color, size = str(row[figure.color]), abs(row[figure.y]) / largest
+        (x0, y0), (x1, y1) = at[row["sender"]], at[row["reader"].partition("<")[0]]
+        color, size = str(row["part"]), abs(row[figure.y]) / largest
         # a bend, so that edges along one column do not hide each other
         bend = 0.35 * np.sign(x1 - x0 or 1) * np.log1p(abs(y1 - y0) - 1 if abs(y1 - y0) > 1 else 0)
         t = np.linspace(0, 1, 9)
         x, y = x0 + (x1 - x0) * t + 4 * bend * t * (1 - t), y0 + (y1 - y0) * t
-        text = f"{row[figure.sender]} → {row[figure.reader]}: {column.text(row[figure.y])}"
+        text = f"{row['sender']} → {row['reader']}: {column.text(row[figure.y])}"
         drawn.add_scatter(
             x=x, y=y, mode="lines", name=color, legendgroup=color, showlegend=color not in seen, text=[text] * len(t),
             opacity=0.35 + 0.6 * size, hovertemplate="%{text}<extra></extra>",
@@ -70,20 +72,20 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     )  # fmt: skip
     axis = {"visible": False}
     drawn.update_layout(
-        xaxis=axis, yaxis=axis, height=max(480, 60 * (last + 2)), legend={"title": table.column(figure.color).title},
-        sliders=_slider(figure, frame),
+        xaxis=axis, yaxis=axis, height=max(480, 60 * (last + 2)), legend={"title": table.column("part").title},
+        sliders=_slider(frame),
     )  # fmt: skip
     return drawn
 
 
-def _slider(figure: Circuit, frame: pd.DataFrame) -> list[dict]:
+def _slider(frame: pd.DataFrame) -> list[dict]:
     """A step for each share of edges: the edges that are in then, and f."""
-    if figure.step not in frame:
+    if "enters" not in frame:
         return []
     steps = []
-    for k, some in frame.groupby(figure.step):
-        f = some[figure.value].iloc[0]
-        visible = [*(frame[figure.step] <= k), True]
+    for k, some in frame.groupby("enters"):
+        f = some["f"].iloc[0]
+        visible = [*(frame["enters"] <= k), True]
         label = f"{100 * float(k):g} %" + ("" if pd.isna(f) else f", f {f:.2f}")
         steps.append({"method": "restyle", "args": [{"visible": visible}], "label": label})
     return [{"active": len(steps) - 1, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}]

@@ -68,8 +68,8 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
     runs = ["run", "step"] if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ["run"]
-    runs = [] if getattr(figure, "over_runs", False) else runs
-    apart = [c for c in (*runs, *getattr(figure, "each", ())) if table.frame.get(c, pd.Series()).nunique() > 1]
+    runs = [] if figure.over_runs else runs
+    apart = [c for c in (*runs, *figure.each) if table.frame.get(c, pd.Series()).nunique() > 1]
     units = {block.measure.name: block.measure.unit for block in result.blocks.values()}
     drawn = _panels(figure, table, apart, units) if apart else _draw(figure, _in_units(figure, table, units))
     if drawn is not None and isinstance(figure, Curve) and figure.draws in result.tables:
