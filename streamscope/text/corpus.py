@@ -34,6 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -233,63 +234,34 @@ class HubCorpus(Corpus):
         return options | {"id": self.name, "revision": revision, **files}
 
 
+STORIES = {"stories": "stories", "stories3": "stories", "stories4": "stories4", "echo": "echo"}
+"""Scheme of a source -> the module of `text` that writes its documents."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoriesCorpus(Corpus):
-    """Built-in procedural stories of version 3: `n` documents that depend only on `seed`."""
+    """Built-in procedural text: `n` documents that depend only on `seed`, and those of version 4 on `stage`."""
 
     kind: ClassVar[str] = "stories"
+    scheme: str
     seed: int = STORIES_SEED
     n: int = STORIES_N
-
-    def _texts(self) -> Iterator[str]:
-        from streamscope.text import stories
-
-        return stories.documents(self.seed, self.n)
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        from streamscope.text import stories
-
-        return {"stories": f"stories-v{stories.VERSION}-{self.seed}-{self.n}"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stories4Corpus(StoriesCorpus):
-    """Stories of version 4, at one stage of the curriculum (`text.stories4`)."""
-
     stage: float = 1.0
 
-    def _texts(self) -> Iterator[str]:
-        from streamscope.text import stories4
+    @property
+    def _module(self) -> Any:
+        return import_module(f"streamscope.text.{STORIES[self.scheme]}")
 
-        return stories4.documents(self.seed, self.n, self.stage)
+    def _texts(self) -> Iterator[str]:
+        stage = {"stage": self.stage} if self.scheme == "stories4" else {}
+        documents: Iterator[str] = self._module.documents(self.seed, self.n, **stage)
+        return documents
 
     @property
     def _identity(self) -> dict[str, Any]:
-        from streamscope.text import stories4
-
-        return {"stories": f"stories-v{stories4.VERSION}-{self.seed}-{self.n}-{self.stage:g}"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EchoCorpus(StoriesCorpus):
-    """Random words that repeat (`text.echo`)."""
-
-    def _texts(self) -> Iterator[str]:
-        from streamscope.text import echo
-
-        return echo.documents(self.seed, self.n)
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        from streamscope.text import echo
-
-        return {"stories": f"echo-v{echo.VERSION}-{self.seed}-{self.n}"}
-
-
-STORIES: dict[str, type[StoriesCorpus]] = {
-    "stories": StoriesCorpus, "stories3": StoriesCorpus, "stories4": Stories4Corpus, "echo": EchoCorpus,
-}  # fmt: skip
+        name = "echo" if self.scheme == "echo" else "stories"
+        stage = f"-{self.stage:g}" if self.scheme == "stories4" else ""
+        return {"stories": f"{name}-v{self._module.VERSION}-{self.seed}-{self.n}{stage}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,7 +349,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         return _mixture(source, common)
     scheme, *rest = source.split(":")
     if scheme in STORIES:
-        return STORIES[scheme](**common, **_stories_options(source, scheme, rest))
+        return StoriesCorpus(**common, scheme=scheme, **_stories_options(source, scheme, rest))
     if scheme == "hf" and rest:
         return HubCorpus(**common, **_hub_options(source, rest))
     path = Path(source).expanduser()

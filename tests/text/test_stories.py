@@ -27,24 +27,15 @@ from streamscope.text.stories import (
     story,
 )
 from streamscope.text.stories.__main__ import main
-from streamscope.text.stories.lexicon import (
-    ANIMALS,
-    BOYS,
-    CONTAINERS,
-    GIRLS,
-    GROUPS,
-    NEUTRAL_THINGS,
-    SINGLES,
-    THINGS,
-    TOOLS,
-    read_text,
-)
+from streamscope.text.stories.lexicon import WORDS, read_text
 from streamscope.text.stories.world import PLOTS
 
 ROOT = Path(__file__).resolve().parents[2]
+KINDS = ("tools", "containers", "things", "neutral_things", "animals")
+SINGULAR = {noun for kind in KINDS for noun in WORDS[kind]}
 NOUNS = {
-    *TOOLS, *CONTAINERS, *THINGS, *NEUTRAL_THINGS, *ANIMALS, *(plural for plural, _ in ANIMALS.values()),
-    *GROUPS, *(s.removeprefix("the ") for s in SINGLES), *GIRLS, *BOYS,
+    *SINGULAR, *(plural for plural, _ in WORDS["animals"].values()), *WORDS["groups"],
+    *(s.removeprefix("the ") for s in WORDS["singles"]), *WORDS["girls"], *WORDS["boys"],
 }  # fmt: skip
 
 
@@ -117,13 +108,12 @@ def test_each_candidate_is_at_its_mention_nearest_before_the_pronoun(stories: li
 
 def test_nothing_else_competes_for_it(stories: list[Story]) -> None:
     """Between the first candidate and "it" no other singular thing or animal is named."""
-    singular = {*TOOLS, *CONTAINERS, *THINGS, *NEUTRAL_THINGS, *ANIMALS}
     for one in stories:
         for case in one.cases:
             if words(one.text, case.pronoun).lower() != "it":
                 continue
             passage = one.text[case.candidates[0].start : case.pronoun.start]
-            named = {w for w in re.findall(r"\b[a-z]+\b", passage) if w in singular}
+            named = {w for w in re.findall(r"\b[a-z]+\b", passage) if w in SINGULAR}
             assert named <= {words(one.text, s) for s in case.candidates}, passage
 
 
@@ -165,7 +155,7 @@ def test_held_out_combinations_are_disjoint(stories: list[Story], held_out: list
     assert not any(is_held_out(*key) for key in train)
     assert all(is_held_out(*key) for key in evaluation) and len(evaluation) > 500
     assert not train & evaluation
-    possible = [(t, c, use) for t, uses in TOOLS.items() for c in CONTAINERS for use in uses]
+    possible = [(t, c, use) for t, uses in WORDS["tools"].items() for c in WORDS["containers"] for use in uses]
     share = sum(is_held_out("tool-container", key) for key in possible) / len(possible)
     assert 0.07 <= share <= 0.13
     assert all(len(cases) > 300 for cases in by_category(held_out).values())
@@ -199,7 +189,7 @@ def test_facts_told_early_come_back(stories: list[Story]) -> None:
     for text in (s.text for s in stories):
         opening, *_, closing = text.split("\n\n")
         for color, thing in re.findall(r"(?:given \w+ an?|liked the|had an?) (\w+) (\w+)\b", opening):
-            if thing in THINGS:
+            if thing in WORDS["things"]:
                 told += 1
                 back += f"{color} {thing}" in closing
     assert told > 100 and back / told > 0.9
@@ -259,5 +249,5 @@ def test_a_damaged_lexicon_is_named(tmp_path: Path) -> None:
 
 def test_words_of_the_file_reach_the_generator() -> None:
     path = ROOT / "streamscope/text/stories/text.toml"
-    assert read_toml(path, dict[str, object])["words"]["girls"] == list(GIRLS)
+    assert read_toml(path, dict[str, object])["words"]["girls"] == list(WORDS["girls"])
     assert read_toml(path, dict[str, object])["plots"][0]["places"] == ["outside"] and "the park" in PLOTS[0].places

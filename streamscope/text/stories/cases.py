@@ -14,23 +14,7 @@ from collections.abc import Callable
 from random import Random
 from zlib import crc32
 
-from streamscope.text.stories.lexicon import (
-    ANIMALS,
-    BIG_PREY,
-    BOYS,
-    CONTAINER_ACTS,
-    CONTAINERS,
-    GIRLS,
-    HUNTED,
-    HUNTERS,
-    HUNTS,
-    ITEMS,
-    NEUTRAL_THINGS,
-    SMALL_HUNTERS,
-    TEXT,
-    TOOL_ACTS,
-    TOOLS,
-)
+from streamscope.text.stories.lexicon import TEXT, WORDS
 from streamscope.text.stories.template import Env, Label, expand, pick
 
 _TEXT = TEXT["cases"]
@@ -87,6 +71,11 @@ def actor(rng: Random, env: Env) -> dict[str, str]:
     return {**env, "s": env[a], "ss": env[a + "s"], "so": env[a + "o"], "sp": env[a + "p"], "o": env[b]}
 
 
+def others_like(pronoun: str, env: Env) -> tuple[str, ...]:
+    """Names of other children with this pronoun."""
+    return tuple(g for g in WORDS["girls" if pronoun == "she" else "boys"] if g not in (env["h"], env["f"]))
+
+
 def ordered(first: bool, target: str, competitor: str) -> list[str]:
     """Both, the target first or last."""
     return [target, competitor] if first else [competitor, target]
@@ -109,11 +98,11 @@ LOOKS = _TEXT["looks"]
 def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
     """Tools are used, containers hold: "He used it", "He put the apples into it"."""
     is_tool = rng.random() < 0.5
-    tools, containers = tuple(TOOLS), tuple(CONTAINERS)
+    tools, containers, items = WORDS["tools"], WORDS["containers"], WORDS["items"]
 
     def propose() -> Combination:
-        tool, container = pick(rng, tools), pick(rng, containers)
-        return (tool, container, pick(rng, TOOLS[tool])) if is_tool else (container, tool, pick(rng, ITEMS))
+        tool, container = pick(rng, tuple(tools)), pick(rng, tuple(containers))
+        return (tool, container, pick(rng, tools[tool])) if is_tool else (container, tool, pick(rng, items))
 
     combination = draw("tool-container", held_out, propose)
     if combination is None:
@@ -125,9 +114,10 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
     keys: tuple[str, ...] = ("a" + k, "b" + k)
     if not pair and rng.random() < 0.12:
         intros, keys = _TEXT["three_things"], (*keys, "c" + k)
-        things.insert(int(rng.random() * 3), noun(rng, "c" + k, pick(rng, NEUTRAL_THINGS), QUALITIES, pair))
+        at = int(rng.random() * 3)
+        things.insert(at, noun(rng, "c" + k, pick(rng, WORDS["neutral_things"]), QUALITIES, pair))
         env["x3"] = things[2]
-    close = "" if is_tool else pick(rng, CONTAINERS[target])
+    close = "" if is_tool else pick(rng, containers[target])
     env.update(x1=things[0], x2=things[1], n=target, m=other, p="p" + k, u="u" + k)
     env.update(use=verb, items=verb, close=close)
     text = expand(pick(rng, intros), env, rng) + between(rng, _TEXT["between_it"], env, pair)
@@ -135,7 +125,7 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
         if pair or rng.random() < 0.15:
             acts = "did the job well" if is_tool else "was rather heavy"
         else:
-            acts = (TOOL_ACTS if is_tool else CONTAINER_ACTS)[target]
+            acts = WORDS["tool_acts" if is_tool else "container_acts"][target]
         at_work = expand(pick(rng, _TEXT["at_work" if is_tool else "filled"]), env, rng)
         cue = f"[u{k} {at_work}], [p{k} it] {acts}."
     else:
@@ -149,7 +139,7 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
 EVENTS = _TEXT["events"]
 GLAD = frozenset(_TEXT["glad"])
 """Events after which both sides are content, so that an animal may do what its kind likes."""
-BIG_HUNTERS = tuple(h for h in HUNTERS if h not in SMALL_HUNTERS)
+BIG_HUNTERS = tuple(h for h in WORDS["hunters"] if h not in WORDS["small_hunters"])
 
 
 def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
@@ -169,8 +159,8 @@ def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
 def _event(
     rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool, people: bool
 ) -> Passage | None:
-    guests = tuple(g for g in (GIRLS if env["hs"] == "she" else BOYS) if g not in (env["h"], env["f"]))
-    events, animals = tuple(EVENTS), tuple(ANIMALS)
+    guests = others_like(env["hs"], env)
+    events, animals = tuple(EVENTS), tuple(WORDS["animals"])
 
     def propose() -> Combination:
         if people:
@@ -179,7 +169,7 @@ def _event(
         verb = pick(rng, (*events, "chase"))
         agent, patient = rng.sample(animals, 2)
         if verb == "chase":
-            agent, patient = pick(rng, BIG_HUNTERS), pick(rng, tuple(HUNTED))
+            agent, patient = pick(rng, BIG_HUNTERS), pick(rng, tuple(WORDS["hunted"]))
         return (agent, patient, verb) if is_agent else (patient, agent, verb)
 
     combination = draw("agent-patient", held_out, propose)
@@ -193,7 +183,7 @@ def _event(
         pronoun, env["o"], env["s"] = env["hs"], env["e"], env["f"]
     else:
         nouns = [noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair)]
-        pronoun, env["does"] = "it", ANIMALS[target][1]
+        pronoun, env["does"] = "it", WORDS["animals"][target][1]
     if not first:
         nouns.reverse()
     env.update(x1=nouns[0], x2=nouns[1], n=target, N=target, m=other)
@@ -205,7 +195,7 @@ def _event(
         cue = pick(rng, cues[0] if is_agent else cues[1])
         then = then_agent if is_agent else then_patient
         if verb in GLAD and not people and not pair and rng.random() < 0.6:
-            then = ANIMALS[target][1]
+            then = WORDS["animals"][target][1]
         text = expand(f"{event}.", env, rng)
         text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
     text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
@@ -218,9 +208,10 @@ def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
     """A hunter and its prey; their kinds make them agent and patient."""
 
     def propose() -> Combination:
-        hunter, hunted = pick(rng, HUNTERS), pick(rng, tuple(HUNTED))
-        while hunter in SMALL_HUNTERS and hunted in BIG_PREY:
-            hunted = pick(rng, tuple(HUNTED))
+        prey = tuple(WORDS["hunted"])
+        hunter, hunted = pick(rng, WORDS["hunters"]), pick(rng, prey)
+        while hunter in WORDS["small_hunters"] and hunted in WORDS["big_prey"]:
+            hunted = pick(rng, prey)
         return (hunter, hunted, pick(rng, _TEXT["hunt"])) if is_agent else (hunted, hunter, pick(rng, _TEXT["flee"]))
 
     combination = draw("agent-patient", held_out, propose)
@@ -229,13 +220,13 @@ def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
     target, other, cue = combination
     env = actor(rng, env)
     animals = ordered(first, noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair))
-    env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=ANIMALS[target][1])
+    env.update(x1=animals[0], x2=animals[1], n=target, m=other, does=WORDS["animals"][target][1])
     text = expand(
         pick(rng, _TEXT["two_animals"] if pair or rng.random() < 0.6 else _TEXT["two_animals_apart"]), env, rng
     )
     text += between(rng, BETWEEN_PEOPLE, env, pair)
     if not pair and rng.random() < 0.8:
-        then = HUNTS[target] if is_agent else HUNTED[target]
+        then = WORDS["hunts"][target] if is_agent else WORDS["hunted"][target]
     else:
         then = pick(rng, _TEXT["stalk"] if is_agent else _TEXT["escape"])
     text += f" [u{k} {cue}], [p{k} it] {then}."

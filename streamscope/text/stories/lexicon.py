@@ -25,30 +25,7 @@ def _frozen(x: Any) -> Any:
 
 TEXT = read_text(Path(__file__).with_name("text.toml"))
 WORDS = TEXT["words"]
-GIRLS = WORDS["girls"]
-BOYS = WORDS["boys"]
-ELDERS = WORDS["elders"]
-COLORS = WORDS["colors"]
-TOOLS = WORDS["tools"]
-CONTAINERS = WORDS["containers"]
-TOOL_ACTS = WORDS["tool_acts"]
-CONTAINER_ACTS = WORDS["container_acts"]
-ITEMS = WORDS["items"]
-NEUTRAL_THINGS = WORDS["neutral_things"]
-ANIMALS = WORDS["animals"]
-HUNTERS = WORDS["hunters"]
-SMALL_HUNTERS = WORDS["small_hunters"]
-BIG_PREY = WORDS["big_prey"]
-HUNTS = WORDS["hunts"]
-HUNTED = WORDS["hunted"]
-THINGS = WORDS["things"]
-PETS = WORDS["pets"]
-PET_NAMES = WORDS["pet_names"]
-STATES = WORDS["states"]
-ANIMAL_STATES = WORDS["animal_states"]
-GROUPS = WORDS["groups"]
-SINGLES = WORDS["singles"]
-WISHES = (("color", COLORS, "liked {o} best", "picked the {o} one"), *WORDS["wishes"])
+WISHES = (("color", WORDS["colors"], "liked {o} best", "picked the {o} one"), *WORDS["wishes"])
 """(wish, options, sentence before, sentence after); o is the option, which returns in the sentence after."""
-LISTS = {**WORDS["lists"], "color": COLORS, "things": tuple(THINGS)}
+LISTS = {**WORDS["lists"], "color": WORDS["colors"], "things": tuple(WORDS["things"])}
 """Lists for {#name} in templates."""

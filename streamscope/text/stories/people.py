@@ -20,19 +20,9 @@ from streamscope.text.stories.cases import (
     label_of_two,
     noun,
     ordered,
+    others_like,
 )
-from streamscope.text.stories.lexicon import (
-    ANIMAL_STATES,
-    ANIMALS,
-    BOYS,
-    GIRLS,
-    GROUPS,
-    SINGLES,
-    STATES,
-    TEXT,
-    THINGS,
-    WISHES,
-)
+from streamscope.text.stories.lexicon import TEXT, WISHES, WORDS
 from streamscope.text.stories.template import Env, Label, capital, expand, pick
 
 _TEXT = TEXT["people"]
@@ -45,17 +35,17 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
     if style < 0.45:
         return _animal_and_thing(rng, env, k, held_out, first, pair, is_owner)
     env = actor(rng, env)
-    things = tuple(THINGS)
+    things = WORDS["things"]
     double = style > 0.7
 
     def propose() -> Combination:
-        thing = pick(rng, things)
+        thing = pick(rng, tuple(things))
         verb = (
             pick(rng, tuple(_TEXT["care"]))
             if double
             else pick(rng, _TEXT["person_acts"])
             if is_owner
-            else THINGS[thing][1]
+            else things[thing][1]
         )
         return (env["s"], thing, verb) if double or is_owner else (thing, env["s"], verb)
 
@@ -97,10 +87,11 @@ def _animal_and_thing(
     rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_owner: bool
 ) -> Passage | None:
     """Both are "it"; the words before the pronoun are only true of one of them."""
+    things = WORDS["things"]
 
     def propose() -> Combination:
-        animal, thing = pick(rng, _TEXT["owners"]), pick(rng, tuple(THINGS))
-        return (animal, thing, pick(rng, _TEXT["animal_moods"])) if is_owner else (thing, animal, THINGS[thing][0])
+        animal, thing = pick(rng, _TEXT["owners"]), pick(rng, tuple(things))
+        return (animal, thing, pick(rng, _TEXT["animal_moods"])) if is_owner else (thing, animal, things[thing][0])
 
     combination = draw("possessor-possessed", held_out, propose)
     if combination is None:
@@ -122,10 +113,10 @@ def _animal_and_thing(
         text = expand("<{x1} belonged to {x2}|{x1} was the treasure of {x2}|{x1} lay beside {x2}>.", env, rng)
     text += between(rng, BETWEEN_PLURAL, env, pair)
     if is_owner:
-        env["does"] = ANIMALS[target][1]
+        env["does"] = WORDS["animals"][target][1]
         then = pick(rng, _TEXT["animal_calm"]) if pair or rng.random() < 0.3 else env["does"]
     else:
-        then = THINGS[target][1]
+        then = things[target][1]
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env) if is_owner else AFTER_THING[:4], env, pair)
     text += f" {PAIR_END} the" if pair else ""
@@ -139,12 +130,12 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     a, b = ("h", "f") if is_hero else ("f", "h")
     style = 0.0 if pair else rng.random()
     wish, options, before, then = pick(rng, WISHES)
-    states = tuple(STATES)
+    states = WORDS["states"]
 
     def propose() -> Combination:
         if style < 0.3:
             return (env[a], env[b], pick(rng, _TEXT["person_acts"]))
-        return (env[a], env[b], f"{wish} {pick(rng, options)}" if style > 0.7 else pick(rng, states))
+        return (env[a], env[b], f"{wish} {pick(rng, options)}" if style > 0.7 else pick(rng, tuple(states)))
 
     combination = draw("gender", held_out, propose)
     if combination is None:
@@ -167,16 +158,16 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
             facts += [before.format(o=o) for o in others]
             fact = then.format(o=option)
         else:
-            facts, fact = [f"was {verb}"], pick(rng, STATES[verb][1])
-            used = {STATES[verb][0]}
+            facts, fact = [f"was {verb}"], pick(rng, states[verb][1])
+            used = {states[verb][0]}
             while len(facts) < 3:
-                state = pick(rng, states)
-                if STATES[state][0] not in used:
-                    used.add(STATES[state][0])
+                state = pick(rng, tuple(states))
+                if states[state][0] not in used:
+                    used.add(states[state][0])
                     facts.append(f"was {state}")
         clauses = ordered(first, f"{people[0]} {facts[0]}", f"{people[1]} {facts[1]}")
         if third:  # a second child of the competitor's gender
-            others = [g for g in (GIRLS if env[b + "s"] == "she" else BOYS) if g not in (env["h"], env["f"])]
+            others = others_like(env[b + "s"], env)
             clauses.insert(int(rng.random() * 3), f"[c{k} {pick(rng, others)}] {facts[2]}")
             keys = (*keys, "c" + k)
             text = f"{clauses[0]}, {clauses[1]}, and {clauses[2]}."
@@ -192,15 +183,15 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     """A group and a single one, each in its own state, so that "they" cannot mean all of them."""
     is_group = rng.random() < 0.5
     animals = rng.random() < 0.5
-    states = ANIMAL_STATES if animals else STATES
-    kinds = tuple(ANIMALS)
+    states = WORDS["animal_states" if animals else "states"]
+    kinds = tuple(WORDS["animals"])
 
     def propose() -> Combination:
         if animals:
             one, many = rng.sample(kinds, 2)
-            group, single = ANIMALS[many][0], one
+            group, single = WORDS["animals"][many][0], one
         else:
-            group, single = pick(rng, GROUPS), pick(rng, tuple(SINGLES))
+            group, single = pick(rng, WORDS["groups"]), pick(rng, tuple(WORDS["singles"]))
         state = pick(rng, tuple(states))
         return (group, single, state) if is_group else (single, group, state)
 
@@ -226,7 +217,7 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
     text += capital(sentences[0]) if text else sentences[0]
     text += joint + (capital(sentences[1]) if joint == ". " else sentences[1]) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    pronoun = "They" if is_group else SINGLES.get(single, "It")
+    pronoun = "They" if is_group else WORDS["singles"].get(single, "It")
     text += f" [p{k} {pronoun}] {expand(pick(rng, states[state][1]), env, rng)}."
     name = target if target in ("Grandma", "Grandpa", "Mom", "Dad") else "the " + target.removeprefix("the ")
     follow = AFTER_PERSON[:1] if is_group or animals else AFTER_PERSON

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from streamscope.text.stories.cases import Passage, agent_patient, tool_container
-from streamscope.text.stories.lexicon import BOYS, COLORS, ELDERS, GIRLS, LISTS, PET_NAMES, PETS, TEXT, THINGS
+from streamscope.text.stories.lexicon import LISTS, TEXT, WORDS
 from streamscope.text.stories.people import gender, number, possessor_possessed
 from streamscope.text.stories.template import Label, capital, expand, pick
 
@@ -22,7 +22,6 @@ PASSAGES = {
     "gender": gender, "number": number,
 }  # fmt: skip
 _PRONOUNS = {"f": ("she", "her", "her", "girl"), "m": ("he", "him", "his", "boy")}
-_THINGS = tuple(THINGS)
 
 FACTS = _TEXT["facts"]
 EVENINGS = _TEXT["evenings"]
@@ -54,10 +53,10 @@ QUIET = 0.12
 
 def cast(rng: Random) -> dict[str, str]:
     """Draw two children of different gender, an adult, a pet, a thing with its color, and other details."""
-    girl, boy = pick(rng, GIRLS), pick(rng, BOYS)
+    girl, boy = pick(rng, WORDS["girls"]), pick(rng, WORDS["boys"])
     hero_is_girl = rng.random() < 0.5
-    elder = pick(rng, ELDERS)
-    color, toy = pick(rng, COLORS), pick(rng, _THINGS)
+    elder = pick(rng, WORDS["elders"])
+    color, toy = pick(rng, WORDS["colors"]), pick(rng, LISTS["things"])
     env = {"h": girl, "f": boy, "e": elder, "color": color, "toy_noun": toy, "toy": f"{color} {toy}"}
     if not hero_is_girl:
         env["h"], env["f"] = boy, girl
@@ -70,7 +69,7 @@ def cast(rng: Random) -> dict[str, str]:
                        ("time", "time")):  # fmt: skip
         env[slot] = pick(rng, LISTS[name])
     env["home_cap"] = capital(env["home"])
-    env["pet"], env["pet_name"] = pick(rng, PETS), pick(rng, PET_NAMES)
+    env["pet"], env["pet_name"] = pick(rng, WORDS["pets"]), pick(rng, WORDS["pet_names"])
     return env
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 from streamscope.cli.disk import read_toml
-from streamscope.text.stories.lexicon import ANIMALS, BOYS, CONTAINERS, GIRLS, THINGS, TOOLS, read_text
+from streamscope.text.stories.lexicon import WORDS, read_text
 
 TEXT = read_text(Path(__file__).with_name("text.toml"))
 """The sentences."""
@@ -44,7 +44,8 @@ def _load() -> tuple[Words, Words, tuple[str, ...], tuple[str, ...]]:
     tables = read_toml(Path(__file__).with_name("lexicon.toml"), dict[str, dict[str, str]])
     data = {section: {k: v.split() for k, v in table.items()} for section, table in tables.items()}
     names, nouns, reserved, plain = data["names"], data["nouns"], data["reserved"], data["plain"]
-    old = {"girls": GIRLS, "boys": BOYS, "animals": ANIMALS, "things": (*THINGS, *TOOLS, *CONTAINERS)}
+    old = {kind: WORDS[kind] for kind in ("girls", "boys", "animals")}
+    old["things"] = (*WORDS["things"], *WORDS["tools"], *WORDS["containers"])
     known = {k: [*old.get(k, ()), *names.get(k, nouns.get(k, ()))] for k in (*KINDS, "places")}
     kept: dict[str, list[str]] = {k: list(reserved.get(k, ())) for k in known}
     taken = {word.lower() for table in (known, plain) for group in table.values() for word in group}

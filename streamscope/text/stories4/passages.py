@@ -23,14 +23,13 @@ from streamscope.text.stories.cases import (
     label_of_two,
     ordered,
 )
-from streamscope.text.stories.lexicon import CONTAINERS, STATES
+from streamscope.text.stories.lexicon import WORDS
 from streamscope.text.stories.template import Env, capital, expand, pick
 from streamscope.text.stories4.lexicon import ADJECTIVES, RESERVED, TEXT, TRAINING, Words
 
 _TEXT = TEXT["passages"]
 HELD_OUT = ("", "combinations", "words")
-EVENT_NAMES = tuple(EVENTS)
-STATE_NAMES = tuple(STATES)
+STATES = WORDS["states"]
 
 ACTS = _TEXT["acts"]
 TRANSFERS = _TEXT["transfers"]
@@ -100,7 +99,7 @@ def event(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool)
     is_agent = rng.random() < 0.5
 
     def propose() -> Combination:
-        return (*two(rng, options), pick(rng, EVENT_NAMES))
+        return (*two(rng, options), pick(rng, tuple(EVENTS)))
 
     target, other, verb = combination = draw("event", held_out, propose)
     past, participle, agents, patients, _, _, then_agent, then_patient = EVENTS[verb]
@@ -167,7 +166,7 @@ def winograd(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bo
     pronoun."""
     did, how, of_first, of_second, *kinds = pick(rng, _TEXT["schemas"])
     words = vocabulary(held_out)
-    one_of, other_of = (tuple(CONTAINERS) if kind == "boxes" else getattr(words, kind) for kind in kinds)
+    one_of, other_of = (tuple(WORDS["containers"]) if kind == "boxes" else getattr(words, kind) for kind in kinds)
     adjective = pick(rng, of_first if first else of_second)
 
     def propose() -> Combination:
@@ -213,12 +212,12 @@ def person(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool
             else pick(rng, found.girls if sex == "she" else found.boys)
         )
 
-    names_and_state = draw("gender", held_out, lambda: (name(sexes[0]), name(sexes[1]), pick(rng, STATE_NAMES)))
+    names_and_state = draw("gender", held_out, lambda: (name(sexes[0]), name(sexes[1]), pick(rng, tuple(STATES))))
     names, state = names_and_state[:2], names_and_state[2]
     s, o, p = _FORMS[sexes[0]]
-    state2 = pick(rng, STATE_NAMES)
+    state2 = pick(rng, tuple(STATES))
     while STATES[state2][0] == STATES[state][0]:
-        state2 = pick(rng, STATE_NAMES)
+        state2 = pick(rng, tuple(STATES))
     t, u = two(rng, found.things)
     env = {**env, "s": s, "o": o, "p": p, "pp": p, "state": state, "state2": state2, "t": t, "u": u, "k": k,
            "animal": pick(rng, found.animals), "n": names[0], "m": names[1]}  # fmt: skip
