@@ -148,10 +148,12 @@ class Circuit(Figure):
     """The edges with the largest |y| as lines from `sender` to `reader`, layers upwards; a slider chooses how many.
 
     Lines are as wide as |y|, dotted where y is negative, and coloured by the column `part`. The steps of the slider are
-    the column `enters`, the share of edges at which an edge enters; `f` is the share of the effect that these keep.
+    the column `enters`, the share of edges at which an edge enters; `f` is the share of the effect that these keep. Of
+    more than `most` edges those with the largest |y| are drawn.
     """
 
     name_end: ClassVar[str] = "circuit"
+    most: int = 200
 
 
 OVER = "over_steps"

@@ -10,8 +10,6 @@ from streamscope.instruments.figures import Circuit
 from streamscope.instruments.table import Table
 
 WIDEST_EDGE = 7.0
-MOST_EDGES = 200
-"""Edges that are drawn: those with the largest |y|."""
 NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp)(?P<head>\d*))?")
 
 
@@ -37,7 +35,7 @@ def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, floa
 def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.Figure | None:
     """The figure with its slider, or None for a table without edges."""
     frame = table.frame[table.frame[figure.y].notna()]
-    frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[:MOST_EDGES]]
+    frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]]
     if not len(frame) or frame[["sender", "reader"]].duplicated().any():
         return None
     names = pd.concat([table.frame["sender"], table.frame["reader"].str.partition("<")[0]]).unique()
