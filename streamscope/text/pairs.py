@@ -22,6 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.text.readers import checked_text, json_lines
 from streamscope.text.shards import NO_TARGET, PACKINGS
 from streamscope.text.tokenizer import Tokenizer
 
@@ -40,36 +41,16 @@ def read_pairs(path: Path) -> list[Row]:
     Raises `InputError` with the line that is not an object, lacks a field, has an empty prompt or response, or a chat
     of another form, that begins with the assistant or lacks it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert the file to UTF-8") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; check the path") from None
     pairs: list[Row] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f'{path}:{number}: expected {{"prompt": …, "response": …}}, found {line[:60]!r}')
+    for where, row in json_lines(path, '{"prompt": …, "response": …}'):
         if "messages" in row:
-            pairs.append(_chat(row["messages"], f"{path}:{number}"))
+            pairs.append(_chat(row["messages"], where))
             continue
-        for name in ("prompt", "response"):
-            value = row.get(name)
+        for name, value in ((name, row.get(name)) for name in ("prompt", "response")):
             if not isinstance(value, str) or not value.strip():
-                raise InputError(
-                    f"{path}:{number}: {name!r} is {'missing' if value is None else 'empty or not a text'}"
-                )
-            if any("\ud800" <= c <= "\udfff" for c in value):
-                raise InputError(f"{path}:{number}: {name!r} holds a lone surrogate, which UTF-8 cannot hold")
+                raise InputError(f"{where}: {name!r} is {'missing' if value is None else 'empty or not a text'}")
+            checked_text(value, f"{where}: {name!r}")
         pairs.append((row["prompt"], row["response"]))
-    if not pairs:
-        raise InputError(f"{path}: the file has no pairs")
     return pairs
 
 
@@ -82,9 +63,7 @@ def _chat(messages: Any, where: str) -> Chat:
     if not good:
         raise InputError(f'{where}: messages must be a list of {{"role": …, "content": …}}, neither of them empty')
     chat = [{name: one[name] for name in MESSAGE} for one in messages]
-    whole = "".join(text for one in chat for text in one.values())
-    if any("\ud800" <= c <= "\udfff" for c in whole):
-        raise InputError(f"{where}: 'messages' holds a lone surrogate, which UTF-8 cannot hold")
+    checked_text("".join(text for one in chat for text in one.values()), f"{where}: 'messages'")
     if "assistant" not in [one["role"] for one in chat[1:]] or chat[0]["role"] == "assistant":
         raise InputError(f"{where}: messages need a turn of the assistant after one of another role")
     return chat

@@ -108,6 +108,46 @@ def digest(path: Path, root: Path) -> dict[str, Any]:
     return {"name": path.relative_to(root).as_posix(), "sha256": sha256, "bytes": path.stat().st_size}
 
 
+def numbered_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[tuple[str, str]]:
+    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and where there are
+    none, unless the file `may_be_empty`."""
+    check_content(path)
+    for number, line in enumerate(_decoded(path), 1):
+        if line.strip():
+            may_be_empty = True
+            yield f"{path}:{number}", line.removesuffix("\n")
+    if not may_be_empty:
+        raise InputError(f"{path}: the file is empty")
+
+
+def json_lines(path: Path, expected: str, *, may_be_empty: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("file:line", object) of a JSONL file; `InputError` that names the line and `expected` for anything else."""
+    for where, line in numbered_lines(path, may_be_empty=may_be_empty):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: expected {expected} on each line, found {line[:60]!r}")
+        yield where, row
+
+
+def strings(where: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """The values of `names`, which must be there and be text."""
+    for name in names:
+        if not isinstance(row.get(name), str):
+            raise InputError(f"{where}: expected an object with text under {', '.join(names)}; {name!r} is missing")
+    return tuple(row[name] for name in names)
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """The lines of a text file."""
+    start = 0
+    for raw in _lines(path):
+        yield _decode(raw, start, path)
+        start += len(raw)
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with _open(path) as file:
@@ -161,18 +201,8 @@ def _read_text(path: Path) -> Iterator[str]:
 
 
 def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
-    start = 0
-    for number, raw in enumerate(_lines(path), 1):
-        line = _decode(raw, start, path)
-        start += len(raw)
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not a JSON value ({error}); write one object per line") from error
-        yield _json_text(row, text_field, where)
+    for where, row in json_lines(path, f"an object with a field {text_field!r}", may_be_empty=True):
+        yield record_text(row, text_field, where)
 
 
 def _read_json(path: Path, text_field: str) -> Iterator[str]:
@@ -190,26 +220,15 @@ def _read_json(path: Path, text_field: str) -> Iterator[str]:
             raise InputError(f"{path}: not a JSON value ({error}); write a list of objects") from error
         for number, row in enumerate(value if isinstance(value, list) else [value], 1):
             where = f"{path}: record {number}"
-            yield checked_text(row, where) if isinstance(row, str) else _json_text(row, text_field, where)
-
-
-def _json_text(row: object, text_field: str, where: str) -> str:
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: a JSON {type(row).__name__}, not an object with a field {text_field!r}")
-    return record_text(row, text_field, where)
+            if not isinstance(row, str | dict):
+                raise InputError(f"{where}: a JSON {type(row).__name__}, not an object with a field {text_field!r}")
+            yield checked_text(row, where) if isinstance(row, str) else record_text(row, text_field, where)
 
 
 def _read_csv(path: Path, text_field: str, delimiter: str) -> Iterator[str]:
     """Read CSV as in RFC 4180; the first line names the columns."""
     csv.field_size_limit(LONGEST_FIELD)
-
-    def lines() -> Iterator[str]:
-        start = 0
-        for raw in _lines(path):
-            yield _decode(raw, start, path)
-            start += len(raw)
-
-    rows = csv.reader(lines(), delimiter=delimiter, strict=True)
+    rows = csv.reader(_decoded(path), delimiter=delimiter, strict=True)
     try:
         header = next(rows, None)
         if header is None:

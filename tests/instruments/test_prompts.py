@@ -222,7 +222,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         (lambda: load_suite("competin"), "unknown prompt suite 'competin': did you mean competing"),
         (lambda: load_suite("none/such.jsonl"), "is no file; give one of coreference, competing, stories"),
         (lambda: load_suite("winobia:x"), "unknown format of a prompt suite 'winobia': did you mean winobias"),
-        (lambda: load_suite("winobias:no-such-file"), "no-such-file: No such file"),
+        (lambda: load_suite("winobias:no-such-file"), "no-such-file: cannot be read .No such file"),
         (lambda: load_suite("competing", n=5), "n and seed belong to the generated suite"),
         (lambda: load_suite("stories", n=0), "at least 1 pair, not 0"),
         (lambda: load_suite("stories", n=-3), "at least 1 pair, not -3"),

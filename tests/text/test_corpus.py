@@ -169,10 +169,10 @@ def test_jsonl(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "cut', "a.jsonl:3: not a JSON value"),
+        ('{"text": "cut', "a.jsonl:3: expected an object with a field .text. on each line, found"),
         ('{"body": "x", "id": 7}', "a.jsonl:3: no field 'text'; it has body, id"),
         ("{}", "a.jsonl:3: no field 'text'; it has none"),
-        ('["text"]', "a.jsonl:3: a JSON list, not an object"),
+        ('["text"]', "a.jsonl:3: expected an object with a field .text. on each line, found"),
         ('{"text": 7}', "a.jsonl:3: the text is a int, not a string"),
         ('{"text": "\\ud800"}', "a.jsonl:3: the text holds a lone surrogate"),
     ],

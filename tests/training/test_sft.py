@@ -152,7 +152,7 @@ def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
             main(argv)
     assert not (tmp_path / "new").exists()
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(InputError, match="no pairs"):
+    with pytest.raises(InputError, match="empty.jsonl: the file is empty"):
         read_pairs(tmp_path / "empty.jsonl")
 
 

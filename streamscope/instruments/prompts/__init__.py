@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
-from streamscope.instruments.prompts.lines import json_lines
 from streamscope.instruments.prompts.loaders import FORMATS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
+from streamscope.text.readers import json_lines
 
 if TYPE_CHECKING:
     from streamscope.text.stories import Span

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.lines import json_lines, numbered, strings
 from streamscope.instruments.prompts.suite import Prompt, Suite, order_of
+from streamscope.text.readers import json_lines, numbered_lines, read_error, strings
 
 Roles = dict[str, tuple[int, int]]
 Skipped = list[tuple[str, str]]
@@ -71,7 +71,7 @@ def winobias(path: str | Path) -> Suite:
     """
     path = Path(path)
     prompts = []
-    for where, line in numbered(path):
+    for where, line in numbered_lines(path):
         found = re.fullmatch(r"\s*(\d+)\s+(.*\S)\s*", line)
         marked = found.group(2) if found else ""
         text, marks = "", []
@@ -178,7 +178,7 @@ def wsc285(path: str | Path) -> Suite:
     except ElementTree.ParseError as error:
         raise InputError(f"{path}:{error.position[0]}: expected {expected} ({error})") from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; check the path") from None
+        raise read_error(path, error) from None
     schemas = list(root.iter("schema"))
     if not schemas:
         raise InputError(f"{path}:1: expected {expected}, found <{root.tag}> without any")
@@ -211,7 +211,7 @@ def winogender(path: str | Path) -> Suite:
     forms = {"male": "he|him|his", "female": "she|her|hers", "neutral": "they|them|their|theirs"}
     prompts: list[Prompt] = []
     skipped: Skipped = []
-    lines = numbered(path)
+    lines = numbered_lines(path)
     where, header = next(lines)
     if header.split("\t") != ["sentid", "sentence"]:
         raise InputError(f"{where}: expected the header sentid<TAB>sentence, found {header[:60]!r}")
@@ -246,7 +246,7 @@ def gap(path: str | Path) -> Suite:
     path = Path(path)
     prompts: list[Prompt] = []
     skipped: Skipped = []
-    lines = numbered(path)
+    lines = numbered_lines(path)
     where, header = next(lines)
     if tuple(header.split("\t")) != GAP_COLUMNS:
         raise InputError(f"{where}: expected the header {' '.join(GAP_COLUMNS)} with tabs, found {header[:60]!r}")

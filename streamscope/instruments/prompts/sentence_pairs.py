@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.lines import json_lines, strings
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs, blimp, winobias
+from streamscope.text.readers import json_lines, strings
 
 ARTICLE = re.compile(r"(the|an?|his|her|their|my)\s", re.IGNORECASE)
 POSSESSIVE = frozenset({"his", "their"})

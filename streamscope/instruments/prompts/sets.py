@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.prompts.lines import json_lines, numbered, strings
 from streamscope.rooms import folder_of
+from streamscope.text.readers import json_lines, numbered_lines, strings
 
 FOLDER = folder_of("datasets") / "contrast"
 BUILT_IN = ("indoor", "outdoor", "happy", "sad")
@@ -66,7 +66,7 @@ def _lines(path: Path) -> list[str]:
     if path.suffix == ".jsonl":
         return [strings(where, row, ("text",))[0] for where, row in json_lines(path, '{"text": …}')]
     if path.suffix == ".txt":
-        return [line for _, line in numbered(path)]
+        return [line for _, line in numbered_lines(path)]
     raise InputError(f"{path}: a prompt set is a .jsonl file with a field text, or a .txt file with a text per line")
 
 
