@@ -9,6 +9,8 @@ room's `__init__` ends with
         alias("models")
 
 What moved keeps its old name for one release (`MOVED`): the same objects, with a DeprecationWarning.
+
+A package that has a `main` and no file `__main__` is a command: `python -m probes.pds` runs it.
 """
 
 import sys
@@ -123,6 +125,21 @@ class _Finder(MetaPathFinder, Loader):
 _FINDER = _Finder()
 
 
+class _CommandFinder(MetaPathFinder, Loader):
+    """The `__main__` of a package that has a `main` and no file of that name."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        package, _, last = fullname.rpartition(".")
+        found = sys.modules.get(package) if last == "__main__" and package.startswith("streamscope.") else None
+        return ModuleSpec(fullname, self, origin=found.__file__) if hasattr(found, "main") else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        """For `python -m`."""
+        package = fullname.removesuffix(".__main__")
+        source = f"from streamscope.cli.parse import command\nfrom {package} import main\ncommand(main)\n"
+        return compile(source, f"<{fullname}>", "exec")
+
+
 def instrument_of(room: str, name: str) -> Any:
     """The instrument class `name` of a room, for `from streamscope.interventions import Ablate`.
 
@@ -154,3 +171,4 @@ def alias(room: str) -> None:
 
 
 sys.meta_path.insert(0, _FINDER)
+sys.meta_path.append(_CommandFinder())

@@ -1,15 +1,18 @@
 """The commands of all rooms, found in their source."""
 
 import ast
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
+MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
+"""What makes a package a command (`aliases`)."""
 
 
 def commands() -> dict[str, str]:
-    """Command -> module, from the source of the rooms: what ends in `command(main)`.
+    """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
     A name that two rooms have is listed with its room, as `papers.hdpl`.
     """
@@ -17,10 +20,11 @@ def commands() -> dict[str, str]:
     for room in ROOMS:
         for path in (Path(base) / room for base in sys.modules["streamscope"].__path__ if (Path(base) / room).is_dir()):
             for file in sorted(path.rglob("*.py")):
-                if "\n    command(main)" not in file.read_text(encoding="utf-8"):
+                source, is_package = file.read_text(encoding="utf-8"), file.name == "__init__.py"
+                if not (MAIN.search(source) if is_package else "\n    command(main)" in source):
                     continue
                 parts = file.relative_to(path).with_suffix("").parts
-                parts = parts[:-1] if parts[-1] == "__main__" else parts
+                parts = parts[:-1] if is_package or parts[-1] == "__main__" else parts
                 short = parts[1:] if parts[:1] == ("interop",) else parts
                 found.setdefault(".".join(short) or room, []).append(".".join(("streamscope", room, *parts)))
             break

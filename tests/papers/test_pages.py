@@ -14,10 +14,10 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.papers import claims as papers_claims
+from streamscope.papers.__main__ import main
 from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
-from streamscope.papers.pages import main
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import agreement, page_texts, pages_of

@@ -14,10 +14,14 @@ from streamscope.models.checkpoint import NAMES
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("streamscope", "models", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 COMMANDS = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    re.sub(r"\.__(main|init)__$", "", ".".join(path.relative_to(ROOT).with_suffix("").parts))
     for room in ROOMS
     for path in (ROOT / room).rglob("*.py")
-    if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8") and path.parent.name != "streamscope"
+    if re.search(
+        r"\n(main = |def main\()" if path.name == "__init__.py" else r'\nif __name__ == "__main__":',
+        path.read_text(encoding="utf-8"),
+    )
+    and path.parent.name != "streamscope"
 )
 HEAVY = ("torch", "pandas", "transformer_lens", "plotly", "pyarrow", "tokenizers", "sklearn", "scipy", "statsmodels")
 

@@ -1,5 +1,0 @@
-from streamscope.benchmarks.ablation_sweep import main
-from streamscope.cli.parse import command
-
-if __name__ == "__main__":
-    command(main)
