@@ -10,9 +10,10 @@ unembedding read it. The score of an edge is what the task's metric loses when t
 corrupted run. Edges are chosen on half of the pairs. The other half judges the circuit: all other edges are patched,
 and f(k) says how much of the effect the best share k of the edges keeps, compared with random circuits.
 
-Tasks are the suites with corrupted prompts (ioi, ioi-abc, greater-than, induction, agreement, capitals, pronouns),
-competing, stories, and a JSONL file with clean, corrupt, answers and foils. --out circuit.json and circuit.pt are the
-formats of the MIB benchmark. `interventions.circuits.graph` says what the edges are in models with several streams.
+Tasks are the suites with corrupted prompts (ioi, ioi-abc, greater-than, induction, docstring, name-copying,
+letter-case, agreement, capitals, pronouns), competing, stories, and a JSONL file with clean, corrupt, answers and
+foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `interventions.circuits.graph` says what
+the edges are in models with several streams.
 """
 
 from typing import Annotated, ClassVar

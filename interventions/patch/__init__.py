@@ -9,13 +9,14 @@
     python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
 
 A pair is a clean and a corrupted prompt with the same number of tokens: two texts of yours, or prompts of a suite.
-Suites with corrupted prompts are ioi, ioi-abc, greater-than, induction, agreement, capitals, pronouns, and JSONL files
-with clean, corrupt, answers and foils. Prompts of other suites are paired by --contrast: clue (same nouns, the
-continuation calls for the other one), noun (another noun), order (the two orders of a minimal pair). Prompts without a
-partner are left out and counted. The metric is ln p(answers) − ln p(foils) after the last token, each summed over the
-continuations that count. Recovery is 0 at the corrupted run's value and 1 at the clean run's, and undefined for pairs
-that differ by less than --threshold. denoise puts the clean activation into the corrupted run, noise the reverse.
-Intervals are over independent pairs. The first-order guess (attribution patching) and its error are given as well.
+Suites with corrupted prompts are ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case,
+agreement, capitals, pronouns, and JSONL files with clean, corrupt, answers and foils. Prompts of other suites are
+paired by --contrast: clue (same nouns, the continuation calls for the other one), noun (another noun), order (the two
+orders of a minimal pair). Prompts without a partner are left out and counted. The metric is ln p(answers) − ln p(foils)
+after the last token, each summed over the continuations that count. Recovery is 0 at the corrupted run's value and 1 at
+the clean run's, and undefined for pairs that differ by less than --threshold. denoise puts the clean activation into
+the corrupted run, noise the reverse. Intervals are over independent pairs. The first-order guess (attribution patching)
+and its error are given as well.
 
 Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pre, token_mid, context_post, s1_pre, …
 --senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.patch.paths`

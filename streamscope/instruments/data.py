@@ -131,7 +131,8 @@ class Prompts(Data):
 
     suite: str = "competing"
     """coreference, competing, stories, story-cases, story-events, with corrupted prompts ioi, ioi-abc, greater-than,
-    induction, agreement, capitals, pronouns, a JSONL file, or FORMAT:PATH of a published set."""
+    induction, docstring, name-copying, letter-case, agreement, capitals, pronouns, a JSONL file, or FORMAT:PATH of a
+    published set."""
     n: Count | None = None
     """Number of cases to generate, only for generated suites (default: 1000 of stories, story-events, story-cases; 200
     with corrupted prompts)."""

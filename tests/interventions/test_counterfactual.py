@@ -30,7 +30,7 @@ def test_the_corrupted_prompt_calls_for_the_foil(name: str) -> None:
     suite = load_suite(name, n=60)
     assert 60 <= len(suite.prompts) <= 61 and len({p.text for p in suite.prompts}) == len(suite.prompts)
     assert load_suite(name, n=60) == suite != load_suite(name, n=60, seed=3)
-    variants = 1 if name in ("greater-than", "induction", "capitals") else 2
+    variants = 1 if name in ("greater-than", "induction", "capitals", "docstring") else 2
     assert set(Counter(p.cluster for p in suite.prompts).values()) == {variants}
     for p in suite.prompts:
         assert p.corrupt and len(p.corrupt.split()) == len(p.text.split()) and p.coherent in p.answers
@@ -46,12 +46,17 @@ def test_the_corrupted_prompt_calls_for_the_foil(name: str) -> None:
                 year = int(next(word for word in words if len(word) == 4 and word.isdecimal())[2:])
                 assert year == 1 if text == p.corrupt else [int(one) for one in right] == [*range(year + 1, 100)]
                 assert text == p.corrupt or [int(one) for one in wrong] == [*range(year)]
-            elif name == "induction":
+            elif name in ("induction", "docstring"):
                 once, again = named[:6], named[6:]
                 assert once[: len(again)] == again and right == (f" {once[len(again)]}",)
             elif name == "agreement":
                 subject = words[2 if words[0] == "Yesterday" else 1]
                 assert (subject.endswith("s")) == (" are" in right)
+            elif name == "name-copying":
+                assert right == (f" {named[0]}",) and len(named) == 1 and wrong[0].strip() not in words
+            elif name == "letter-case":
+                assert all(one.strip().istitle() == (text[-1] == ".") for one in right) and text[-1] in ".,"
+                assert [one.lower() for one in right] == [one.lower() for one in wrong]
             elif name == "pronouns":
                 assert right == ((" she",) if named[0] in templates()["names"]["female"] else (" he",))
             else:
@@ -64,7 +69,7 @@ def test_roles_stand_at_the_words_that_decide(name: str) -> None:
         words = re.findall(r"\w+", p.text)
         role = {which: p.text[slice(*at)] for which, at in p.roles.items()}
         assert p.roles["query"][1] == len(p.text) and role["query"] == p.text.split()[-1]
-        if name in ("ioi", "ioi-abc", "induction"):
+        if name in ("ioi", "ioi-abc", "induction", "docstring"):
             assert (role["target"], role["distractor"]) == (p.answers[0].strip(), p.foils[0].strip())
             assert all(p.roles[which][0] == p.text.index(role[which]) for which in ("target", "distractor"))
         elif name == "greater-than":
@@ -73,6 +78,10 @@ def test_roles_stand_at_the_words_that_decide(name: str) -> None:
             assert role["target"] == words[2 if words[0] == "Yesterday" else 1]
             same = role["target"].endswith("s") == words[-1].endswith("s")
             assert p.relation == ("same number" if same else "other number")
+        elif name == "name-copying":
+            assert role["target"] == p.answers[0].strip()
+        elif name == "letter-case":
+            assert list(role) == ["query"] and role["query"][-1] in ".,"
         elif name == "pronouns":
             assert role["target"] in NAMES and p.relation == ("female" if p.answers == (" she",) else "male")
         else:
@@ -89,7 +98,7 @@ def test_every_suite_has_its_row_in_the_card() -> None:
 
 def test_pairs_keep_what_the_tokenizer_serves() -> None:
     model = load("stories/gpt2")
-    for name in ("ioi", "ioi-abc", "induction", "pronouns"):
+    for name in ("ioi", "ioi-abc", "induction", "pronouns", "docstring", "name-copying", "letter-case"):
         aligned = align(load_suite(name, n=40), model.tokenizer, model.config.n_ctx)
         pairs = make_pairs(aligned, model.tokenizer, "corrupt")
         assert len(pairs.pairs) + len(pairs.filtered) + len(aligned.filtered) >= 40 and len(pairs.pairs) >= 30, name

@@ -2,8 +2,9 @@
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
 story-cases, story-events, same-kind, reserved-words; with corrupted prompts ioi, ioi-abc, greater-than, induction,
-agreement, capitals, pronouns), a JSONL file of the same format, or FORMAT:PATH for a published set (winobias, wsc273,
-wsc285, winogender, gap). `align` says where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
+docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL file of the same format, or FORMAT:PATH
+for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens;
+`instruments.prompts.tasks` scores answers.
 """
 
 from collections.abc import Mapping

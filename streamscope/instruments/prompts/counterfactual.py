@@ -134,6 +134,53 @@ def _pronouns(rng: Random) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def _docstring(rng: Random) -> Iterator[dict[str, Any]]:
+    """A list of names, then a sentence about each in the same order (the docstring task of Heimersheim & Janiak 2023).
+
+    The answer is the name that comes next in the list. The corrupted list has another there.
+    """
+    data, n = templates()["docstring"], rng.randrange(1, 5)
+    names = rng.sample([*templates()["names"]["female"], *templates()["names"]["male"]], 6)
+    opening, row = rng.choice(data["openings"]), rng.choice(data["rows"])
+    things, target, rival = rng.sample(templates()["ioi"]["things"], n), names[n], names[5]
+    rows = [fill(row, name=name, thing=thing)[0] for name, thing in zip(names, things, strict=False)]
+    rest = " ".join(["", *rows, row.partition(" {name}")[0]])
+    swapped = [*names[:n], rival, *names[n + 1 : 5], target]
+    text, at = fill(opening, list=", ".join(names))
+    begin = at["list"][0] + len(", ".join([*names[:n], ""]))
+    where = {"target": (begin, begin + len(target)), "distractor": (at["list"][1] - len(rival), at["list"][1])}
+    yield {
+        "text": text + rest, "corrupt": fill(opening, list=", ".join(swapped))[0] + rest, "roles": where,
+        "answers": (f" {target}",), "foils": (f" {rival}",), "words": {"target": target, "competitor": rival},
+    }  # fmt: skip
+
+
+def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
+    """The only name of a text comes again; the corrupted text has another name of the same gender. Either way."""
+    sentence = rng.choice(templates()["name-copying"]["sentences"])
+    both = rng.sample(templates()["names"][rng.choice(("female", "male"))], 2)
+    for i, (target, rival) in enumerate((both, both[::-1])):
+        text, at = fill(sentence, name=target)
+        yield {
+            "text": text, "corrupt": fill(sentence, name=rival)[0], "roles": {"target": at["name"]},
+            "relation": ("one name", "other name")[i], "answers": (f" {target}",), "foils": (f" {rival}",),
+            "words": {"name": both[0], "other": both[1], "frame": sentence},
+        }  # fmt: skip
+
+
+def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
+    """A full stop calls for a word with a capital, a comma for one without; either way."""
+    data, names = templates()["letter-case"], templates()["names"]
+    sentence, name = rng.choice(data["sentences"]), rng.choice([*names["female"], *names["male"]])
+    text, _ = fill(sentence, name=name)
+    for i, (mark, other) in enumerate((".,", ",.")):
+        yield {
+            "text": text + mark, "corrupt": text + other, "roles": {}, "relation": ("capital", "small")[i],
+            "answers": tuple(data["answers"][i]), "foils": tuple(data["answers"][1 - i]),
+            "words": {"name": name, "frame": sentence},
+        }  # fmt: skip
+
+
 SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
     "ioi": lambda rng: _ioi(rng, other_names=False),
     "ioi-abc": lambda rng: _ioi(rng, other_names=True),
@@ -142,6 +189,9 @@ SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
     "agreement": _agreement,
     "capitals": _capitals,
     "pronouns": _pronouns,
+    "docstring": _docstring,
+    "name-copying": _name_copying,
+    "letter-case": _letter_case,
 }
 
 
