@@ -270,7 +270,8 @@ def test_a_slow_model_measures_effects_only_after_a_click(page: Page) -> None:
     page.do(
         "() => { const { engine } = streamscope.columns[0], { run } = engine;"
         "engine.quick = () => { engine.run = run; };"
-        "engine.run = async (...given) => { await new Promise((done) => setTimeout(done, 1000)); return run.apply(engine, given); } }"
+        "const late = (given) => new Promise((done) => setTimeout(done, 1000)).then(() => run.apply(engine, given));"
+        "engine.run = (...given) => late(given); }"
     )
     page.page.get_by_role("button", name="Effect").click()
     button = page.page.get_by_role("button", name=re.compile(r"Measure all heads \(about [34]\d s\)"))
