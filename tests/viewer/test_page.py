@@ -265,6 +265,39 @@ def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, 
     assert page.do("runs") <= runs + 1, "no run goes on for what is no longer shown"
 
 
+def test_two_words_of_your_own_are_compared(page: Page) -> None:
+    page.open(text="Lily had a dog. She gave the dog a", head="L5.H4")
+    first, second = page.page.get_by_label("First candidate"), page.page.get_by_label("Second candidate")
+    first.fill("hug")
+    first.press("Tab")
+    assert page.state()["compare"] is None, "one word is not compared"
+    second.fill("kiss")
+    second.press("Enter")
+    page.page.wait_for_selector(".verdict:has-text('hug is')")
+    page.ready()
+    model = load("stories/lfa")
+    tokens = model.to_tokens("Lily had a dog. She gave the dog a")
+    ids = [model.to_tokens(word, prepend_bos=False)[0, 0] for word in (" hug", " kiss")]
+    with torch.no_grad():
+        logits = model(tokens)[0, -1]
+    said = float(page.text(".verdict").split("log-odds ")[1].replace("\u2212", "-"))
+    assert said == pytest.approx(float(logits[ids[0]] - logits[ids[1]]), abs=0.01)
+    assert page.page.locator(".pairs .role").all_inner_texts() == ["first", "second"]
+    page.page.get_by_role("button", name="Effect", exact=True).click()
+    page.page.wait_for_selector(".legend:has-text('log-odds of hug over kiss')")
+    page.page.reload()
+    page.page.wait_for_selector(".verdict:has-text('hug is')")
+    assert page.state()["compare"] == ["hug", "kiss"], "the link holds both words"
+    second = page.page.get_by_label("Second candidate")
+    second.fill("hug")
+    second.press("Enter")
+    page.page.wait_for_selector(".verdict:has-text('begin with the same token')")
+    second.fill("")
+    second.press("Enter")
+    page.ready()
+    assert page.state()["compare"] is None and not page.page.locator(".verdict").is_visible()
+
+
 def test_a_slow_model_measures_effects_only_after_a_click(page: Page) -> None:
     page.open(text=TEXT, head="L5.H4")
     page.do(

@@ -25,7 +25,7 @@ export class Effects {
     if (column.answers.length) {
       const [right, wrong] = column.answers;
       const name = `log-odds of ${right.label} over ${wrong.label}`;
-      return { key: "odds", name, of: (logits) => lnp(logits, right.id) - lnp(logits, wrong.id) };
+      return { key: `${right.id} over ${wrong.id}`, name, of: (logits) => lnp(logits, right.id) - lnp(logits, wrong.id) };
     }
     const next = at + 1 < column.tokens.length ? column.tokens[at + 1] : view.likeliest(column, at);
     const name = `ln p of “${column.model.tokenizer.pieces[next].trim() || "a space"}” after ${column.texts[at].quoted}`;

@@ -12,8 +12,19 @@ export class Next {
     this.card = card("next", "Next token", "");
     this.verdict = element("p", { class: "verdict" });
     this.list = element("ul", { class: "pairs" });
-    this.card.body.append(this.verdict, this.list);
+    this.words = ["First candidate", "Second candidate"].map((label) =>
+      element("input", { attributes: { type: "text", spellcheck: "false", autocomplete: "off", "aria-label": label }, on: { change: () => this.compare() } }),
+    );
+    this.own = element("label", { class: "own hint" }, "Compare", this.words[0], "with", this.words[1]);
+    this.card.body.append(this.verdict, this.list, this.own);
     this.node = this.card.node;
+  }
+
+  /** Compares two candidates of one's own as soon as both are there. */
+  compare() {
+    const words = this.words.map(({ value }) => value);
+    const whole = words.every((word) => word.trim());
+    if (whole || this.view.state.compare) this.view.set({ compare: whole ? words : null });
   }
 
   draw(changes) {
@@ -27,6 +38,12 @@ export class Next {
     setText(this.card.hint, edited ? "Grey: as trained. Blue: with your changes." : "Probability of each candidate.");
     const p = (answer, id) => Math.exp(logProbability(answer.logits, at, model.vocab, id));
     const { answers } = column;
+    const own = view.state.compare;
+    this.words.forEach((input, at) => {
+      if (own) input.value = own[at];
+      input.placeholder = answers[at]?.label ?? "a word";
+    });
+    const unclear = own && !answers.length ? `${own.join(" and ")} begin with the same token: choose others.` : "";
     const ids = new Set(answers.map(({ id }) => id));
     const likely = [...topTokens(base.logits, at, model.vocab, ROWS), ...topTokens(result.logits, at, model.vocab, ROWS)];
     likely.sort((a, b) => b.p - a.p);
@@ -43,14 +60,16 @@ export class Next {
         return element("li", { class: edited ? "changed" : "", data: { id: String(id), before: String(before), after: String(after) } }, name, bars, element("span", { class: "value", text: value }));
       }),
     );
-    this.verdict.hidden = answers.length < 2;
+    this.verdict.hidden = answers.length < 2 && !unclear;
+    this.verdict.classList.toggle("lost", Boolean(unclear));
+    if (unclear) setText(this.verdict, unclear);
     if (answers.length >= 2) {
       const odds = (answer) => logProbability(answer.logits, at, model.vocab, answers[0].id) - logProbability(answer.logits, at, model.vocab, answers[1].id);
       const [before, after] = [odds(base), odds(result)];
       const ahead = after > 0;
       const change = edited ? `${signed(before)} → ${signed(after)}` : signed(before);
       setText(this.verdict, `${answers[0].label} is ${ahead ? "ahead of" : "behind"} ${answers[1].label}, log-odds ${change}`);
-      this.verdict.title = "Log-odds: ln of the probability of the right answer over that of the wrong one. Above 0 the right one is likelier.";
+      this.verdict.title = "Log-odds: ln of the probability of the first candidate over that of the second. Above 0 the first is likelier.";
       this.verdict.classList.toggle("lost", !ahead);
     }
   }

@@ -11,13 +11,14 @@ import { parseHead } from "./edits.js";
  * @property {string} head  the large head, such as "L5.H4"
  * @property {number|null} token  the locked token, by position
  * @property {number|null} key  the locked cell's key
+ * @property {[string, string]|null} compare  two candidates for the next token, of one's own
  * @property {"lines"|"matrix"} view
  * @property {"pattern"|"change"|"effect"} grid
  * @property {string} lens  the stream whose read-out is shown
  * @property {Object} edits
  */
 
-const OPTIONAL = ["second", "step", "head", "token", "key"];
+const OPTIONAL = ["second", "step", "head", "token", "key", "compare"];
 const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change", "effect"] };
 
 /** The address's hash for a state; what is as in `defaults` is left out, except text and head. null is an empty word. */
@@ -55,11 +56,16 @@ function read(name, text, ids) {
   if (name === "head") return parseHead(text) ? text : undefined;
   if (["step", "token", "key"].includes(name)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
   if (Object.hasOwn(CHOICES, name)) return CHOICES[name].includes(text) ? text : undefined;
-  if (name !== "edits") return undefined;
+  if (name !== "edits" && name !== "compare") return undefined;
   try {
-    const edits = JSON.parse(text);
-    return typeof edits === "object" && edits !== null && !Array.isArray(edits) ? edits : undefined;
+    const value = JSON.parse(text);
+    if (name === "compare") return isPair(value) ? value : undefined;
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : undefined;
   } catch {
     return undefined;
   }
+}
+
+function isPair(value) {
+  return Array.isArray(value) && value.length === 2 && value.every((word) => typeof word === "string" && word.trim());
 }

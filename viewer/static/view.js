@@ -78,7 +78,7 @@ export class View {
     const { data } = this;
     const model = data.models[0];
     const text = model.suites[0]?.cases[0]?.text ?? "Lily had a red ball. She";
-    const state = { text, model: model.id, second: null, step: null, head: null, token: null, key: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
+    const state = { text, model: model.id, second: null, step: null, head: null, token: null, key: null, compare: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
     return { ...state, ...data.state };
   }
 
@@ -105,7 +105,7 @@ export class View {
     this.foreign = [];
     const differs = (...names) => names.some((name) => before[name] !== this.state[name]);
     if (differs("model", "second")) this.build();
-    if (differs("model", "second", "text", "step", "edits")) this.refresh();
+    if (differs("model", "second", "text", "step", "edits", "compare")) this.refresh();
     const drawn = [];
     if (differs("view", "grid", "lens")) drawn.push("view", "focus");
     if (differs("head")) drawn.push("head", "focus");
@@ -324,7 +324,8 @@ export class View {
     const edited = Object.keys(fitted.edits).length > 0;
     const base = fresh ? await run({}) : column.base;
     const result = edited ? await run(fitted.edits) : base;
-    const answers = fresh && !refused ? await this.answersOf(engine, text) : column.answers;
+    const question = JSON.stringify([text, this.state.compare]);
+    const answers = refused || column.question === question ? column.answers : await this.answersOf(engine, text);
     // no await from here on, so that all that is drawn is of one answer
     if (fresh) {
       column.basis = basis;
@@ -332,9 +333,10 @@ export class View {
       column.tokens = tokens;
       column.text = refused ? column.text : text;
       column.texts = describeTokens(tokens, model.tokenizer);
-      column.answers = answers;
       column.baseLosses = tokenLosses(base.logits, tokens, model.vocab);
     }
+    column.answers = answers;
+    column.question = refused ? column.question : question;
     if (this.state.head === null) this.state = { ...this.state, head: strongestHead(column) };
     column.result = result;
     column.asked = edits;
@@ -356,14 +358,16 @@ export class View {
     return model.snapshots.reduce((a, b) => (Math.abs(b.step - step) < Math.abs(a.step - step) ? b : a)).step;
   }
 
-  /** The first tokens of the case's two answers, where the text is a suite's. */
+  /** The first tokens of two candidates: those of one's own, else the answers of the suite whose case the text is. */
   async answersOf(engine, text) {
+    const own = this.state.compare;
     const found = this.toolbar.caseOf(text);
-    const pairs = [["right", found?.answers[0]], ["wrong", found?.foils[0]]].filter(([, word]) => word);
+    const roles = own ? ["first", "second"] : ["right", "wrong"];
+    const words = own ? own.map(withSpace) : [found?.answers[0], found?.foils[0]];
     const answers = [];
-    for (const [role, word] of pairs) {
-      const ids = await engine.tokenize(word);
-      if (ids.length) answers.push({ role, id: ids[0], label: word.trim() });
+    for (const [at, word] of words.entries()) {
+      const ids = word ? await engine.tokenize(word) : [];
+      if (ids.length) answers.push({ role: roles[at], id: ids[0], label: word.trim() });
     }
     return answers.length === 2 && answers[0].id !== answers[1].id ? answers : [];
   }
@@ -437,6 +441,11 @@ export class View {
   }
 }
 
+/** A word as it follows another one: with a space in front. What begins with a mark or a space stays. */
+function withSpace(word) {
+  return /^[\p{L}\p{N}]/u.test(word) ? ` ${word}` : word;
+}
+
 /** Why a model does not read these tokens, in one line, or null. */
 function refusal(tokens, model) {
   if (tokens.length < 2) return "Type at least one word.";
@@ -448,7 +457,7 @@ function refusal(tokens, model) {
 function strongestHead({ model, base, tokens, answers }) {
   const length = tokens.length;
   const words = [...tokens.keys()].slice(1, -1);
-  const nouns = words.filter((t) => answers.some(({ id, role }) => role === "right" && id === tokens[t]));
+  const nouns = words.filter((t) => answers[0]?.id === tokens[t]);
   const keys = nouns.length ? nouns : words;
   let best = { weight: -1, at: (model.layers - 1) * model.heads };
   for (let at = 0; at < model.layers * model.heads; at++)
