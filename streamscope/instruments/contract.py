@@ -19,21 +19,19 @@ All else is the same for all: estimates (`instruments.observations`), tables and
 `--help` answers at once.
 """
 
-import ast
 import hashlib
 import inspect
 import json
-import textwrap
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.help import meanings
 from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.data import Data, Opened, about_of, kind_of
 from streamscope.instruments.options import ValidatedOptions
@@ -276,17 +274,8 @@ def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:
 
     A meaning is empty where there is none, and where there is no source to read: of a class typed into a shell.
     """
-    try:
-        source = textwrap.dedent(inspect.getsource(made))
-        own = [statement for cls in ast.parse(source).body if isinstance(cls, ast.ClassDef) for statement in cls.body]
-    except (OSError, TypeError, SyntaxError):  # the last: of a class in a function, with text at the margin
-        own = []
-    meanings = {}
-    for one, below in pairwise(own):
-        match one, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                meanings[name] = " ".join(meaning.split())
-    return [(one.name, one.default, meanings.get(one.name, "")) for one in fields(made)]
+    known = meanings(made)
+    return [(one.name, one.default, " ".join(known.get(one.name, "").split())) for one in fields(made)]
 
 
 Class = TypeVar("Class", bound=type[Instrument])

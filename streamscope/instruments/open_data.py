@@ -159,27 +159,6 @@ def windows_title(shards: WindowedShards, n_ctx: int) -> str:
     return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
 
 
-def open_documents(spec: Documents, model: Any, like: OpenDocuments | None = None) -> OpenDocuments:
-    """The documents in the model's tokens; by default what the run was validated on.
-
-    With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
-    context. Also for a model that comes from no run and a specification without a source.
-    """
-    tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
-    if like is not None:
-        if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
-            raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
-        return OpenDocuments(like.spec, like.shards, n_ctx, tokenizer)
-    shards = _shards(spec, model, tokenizer)
-    stride, most = _stride(spec.stride, shards, n_ctx, spec.max_documents), spec.max_windows
-    if stride:
-        if spec.stride is None and most is None:
-            most = spec.max_documents
-        shards = overlapping_windows(shards, n_ctx, stride, spec.max_documents, most)
-        spec = replace(spec, max_documents=None)
-    return OpenDocuments(spec, shards, n_ctx, tokenizer)
-
-
 def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards:
     """The packed documents of a specification; `InputError` where neither it nor a run says which."""
     run, kind = getattr(model, "run", None), type(spec).__name__
@@ -308,19 +287,25 @@ def _hash(ids: Sequence[int] | np.ndarray) -> str:
     return hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]
 
 
-def open_tokens(spec: Tokens, model: Any, like: OpenTokens | None = None) -> OpenTokens:
-    """The documents in the model's tokens; by default what the run was validated on. Raises as `open_documents`."""
-    tokenizer, n_ctx = model._text(), model.config.n_ctx
+def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> OpenDocuments | OpenTokens:
+    """The documents in the model's tokens; by default what the run was validated on.
+
+    With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
+    context. Also for a model that comes from no run and a specification without a source.
+    """
+    made: Any = OpenDocuments if isinstance(spec, Documents) else OpenTokens
+    tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
     if like is not None:
         if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
             raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
-        return OpenTokens(like.spec, like.shards, n_ctx, tokenizer)
+        return made(like.spec, like.shards, n_ctx, tokenizer)
     shards = _shards(spec, model, tokenizer)
-    if shards.d_vocab > model.config.d_vocab:
-        raise InputError(f"data of {shards.d_vocab} token ids for a model of {model.config.d_vocab}; give other --data")
-    if stride := _stride(spec.stride, shards, n_ctx, None):
-        shards = overlapping_windows(shards, n_ctx, stride)
-    return OpenTokens(spec, shards, n_ctx, tokenizer)
+    documents, most = (spec.max_documents, spec.max_windows) if isinstance(spec, Documents) else (None, None)
+    if stride := _stride(spec.stride, shards, n_ctx, documents):
+        most = documents if spec.stride is None and most is None else most
+        shards = overlapping_windows(shards, n_ctx, stride, documents, most)
+        spec = replace(spec, max_documents=None) if isinstance(spec, Documents) else spec
+    return made(spec, shards, n_ctx, tokenizer)
 
 
 def same_tokens(model: Any, control: Any, name: str) -> None:
@@ -591,10 +576,8 @@ def open_data(spec: Data, model: Any, like: Any = None) -> Any:
                     f"{spec.kind.__name__} are no cases to split; halve the data that they are measured on"
                 )
             return opened.half(spec.side, spec.by)
-        case Documents():
+        case Documents() | Tokens():
             return open_documents(spec, model, like)
-        case Tokens():
-            return open_tokens(spec, model, like)
         case Prompts():
             return open_prompts(spec, model)
         case Tasks():

@@ -47,6 +47,9 @@ GROUP_DOCUMENTS, GROUP_CHARACTERS = 512, 1_000_000  # bounds the memory of token
 class TokenShards:
     """A packed corpus, memory-mapped: `tokens` [n_tokens], `starts` [n_documents + 1], `meta`.
 
+    `begins` and `ends` [n_documents] are the places of each document in `tokens`, `unscored` its number of leading
+    targets that are only context: 0 for whole documents (`text.strides`).
+
     Raises `InputError` unless the folder is a complete entry of this format.
     """
 
@@ -60,31 +63,20 @@ class TokenShards:
             for name in sizes:
                 if _sha256(folder / name) != self.meta["sha256"][name]:
                     raise ValueError(f"the content of {name} has changed")
-            self.tokens: np.ndarray = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
-            self.starts: np.ndarray = np.load(folder / "starts.npy")
+            tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
+            self._hold(tokens, np.load(folder / "starts.npy"))
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
         except (OSError, ValueError, KeyError, TypeError, InputError) as error:
             raise InputError(f"{folder} holds damaged or foreign token shards ({error}): delete it") from error
+
+    def _hold(self, tokens: np.ndarray, starts: np.ndarray) -> None:
+        self.tokens, self.starts, self.begins, self.ends = tokens, starts, starts[:-1], starts[1:]
+        self.unscored = np.zeros(len(self.begins), dtype=np.int64)
 
     @property
     def n_tokens(self) -> int:
         """Number of tokens, including BOS."""
         return int(self.starts[-1])
-
-    @property
-    def begins(self) -> np.ndarray:
-        """Start of each document in `tokens`: int64 [n_documents]."""
-        return self.starts[:-1]
-
-    @property
-    def ends(self) -> np.ndarray:
-        """End of each document in `tokens`: int64 [n_documents]."""
-        return self.starts[1:]
-
-    @property
-    def unscored(self) -> np.ndarray:
-        """Number of leading targets per document that are only context: 0 for whole documents (`text.strides`)."""
-        return np.zeros(self.n_documents, dtype=np.int64)
 
     @property
     def n_documents(self) -> int:
@@ -105,8 +97,7 @@ class TokenShards:
     def only(self, documents: Sequence[int]) -> "TokenShards":
         """Some of the documents, in this order, in memory."""
         some, selection = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
-        selection.tokens = np.concatenate([np.zeros(0, self.tokens.dtype), *some])
-        selection.starts = np.cumsum([0, *map(len, some)])
+        selection._hold(np.concatenate([np.zeros(0, self.tokens.dtype), *some]), np.cumsum([0, *map(len, some)]))
         return selection
 
 

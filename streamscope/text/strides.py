@@ -9,7 +9,6 @@ twice as much and uses at least half of the context, except at the beginning of 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,33 +24,21 @@ class WindowedShards(TokenShards):
     `starts` and `meta` are those of the documents.
     """
 
+    source: np.ndarray
+    window: np.ndarray
+    offset: np.ndarray
+
     def __init__(self, shards: TokenShards, stride: int, windows: dict[str, np.ndarray], possible: int) -> None:
-        self.__dict__.update(vars(shards))
-        self.documents, self.stride, self.possible = shards, stride, possible
-        self.source, self.window, self.offset = (windows[name] for name in ("source", "window", "offset"))
-        self._ends, self._unscored = windows["end"], windows["unscored"]
+        self.__dict__.update(vars(shards) | windows)
+        self.documents, self.stride, self.possible, self.windows = shards, stride, possible, windows
+        first = self.starts[self.source]
+        self.begins, self.ends = first + self.offset, first + windows["end"]
 
-    @property
-    def begins(self) -> np.ndarray:
-        return self.starts[self.source] + self.offset
-
-    @property
-    def ends(self) -> np.ndarray:
-        return self.starts[self.source] + self._ends
-
-    @property
-    def unscored(self) -> np.ndarray:
-        return self._unscored
-
-    def only(self, documents: Sequence[int]) -> "WindowedShards":
+    def only(self, documents: Sequence[int] | np.ndarray) -> "WindowedShards":
         """Some of the windows."""
-        return WindowedShards(self.documents, self.stride, _some(self._table(), documents), len(documents))
-
-    def _table(self) -> dict[str, np.ndarray]:
-        return {
-            "source": self.source, "window": self.window, "offset": self.offset, "end": self._ends,
-            "unscored": self._unscored,
-        }  # fmt: skip
+        rows = np.asarray(documents, dtype=np.int64)
+        some = {name: values[rows] for name, values in self.windows.items()}
+        return WindowedShards(self.documents, self.stride, some, len(rows))
 
 
 def overlapping_windows(
@@ -74,11 +61,9 @@ def overlapping_windows(
         "end": np.minimum(offset + n_ctx, targets[source]) + 1,
         "unscored": np.where(window > 0, n_ctx - stride, 0),
     }  # fmt: skip
-    n = len(source)
-    if most is not None and most < n:
-        table = _some(table, np.linspace(0, n - 1, most).round().astype(np.int64))
-    return WindowedShards(shards, stride, table, n)
-
-
-def _some(table: dict[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-    return {name: values[np.asarray(rows, dtype=np.int64)] for name, values in table.items()}
+    every = WindowedShards(shards, stride, table, len(source))
+    if most is None or most >= len(source):
+        return every
+    some = every.only(np.linspace(0, len(source) - 1, most).round().astype(np.int64))
+    some.possible = len(source)
+    return some
