@@ -215,24 +215,14 @@ def _constructors() -> Any:
     return registry
 
 
-class _Reader(io.RawIOBase):
+class _Reader(io.FileIO):
     """A stream to a reader that may go, as in `| head`: what comes after that is dropped."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.gone = descriptor, False
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self.descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self.descriptor)
+    gone = False
 
     def write(self, data: Any) -> int:
         try:
-            return len(data) if self.gone else os.write(self.descriptor, data)
+            return len(data) if self.gone else super().write(data)
         except BrokenPipeError:
             self.gone = True
             return len(data)
@@ -249,7 +239,7 @@ def _until_the_reader_goes(stream: Any) -> Any:
         return stream
     stream.flush()
     lines = stream.line_buffering or stream is sys.stderr
-    buffer = io.BufferedWriter(_Reader(descriptor))
+    buffer = io.BufferedWriter(_Reader(descriptor, "w", closefd=False))
     return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=lines)
 
 
