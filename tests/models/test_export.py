@@ -184,18 +184,22 @@ def test_native_classes_and_their_tokenizer(name: str, tokenizer: Tokenizer, tmp
 
 @pytest.mark.parametrize("kind", CASES)
 def test_theirs_come_back_bit_by_bit(kind: str, tmp_path: Path) -> None:
+    """What one of the five classes computes; the others go into a folder with our code."""
     peer = theirs(kind)
     peer.save_pretrained(tmp_path / "theirs")
+    computed = CASES[kind][0] in ("GPT2", "GPTNeoX", "Llama", "Qwen2", "Qwen3") or kind == "mistral-unwindowed"
+    if not computed:
+        with pytest.raises(InputError, match="no class of the library computes"):
+            export(f"hf:{tmp_path / 'theirs'}", tmp_path / "back", native=True)
+        return
     export(f"hf:{tmp_path / 'theirs'}", tmp_path / "back", native=True)
     want, got = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("theirs", "back"))
     assert want.keys() == got.keys()
-    for key, x in want.items():  # Gemma's norms are stored as γ − 1, so fp32 rounds them once
-        rounds = "gemma" in kind and "norm" in key
-        assert torch.allclose(x, got[key], rtol=0, atol=1e-7) if rounds else torch.equal(x, got[key]), key
-    again = type(peer).from_pretrained(tmp_path / "back")
+    for key, x in want.items():
+        assert torch.equal(x, got[key]), key
     with torch.no_grad():
-        back, before = again(tokens()).logits, peer(tokens()).logits
-    assert torch.allclose(back, before, rtol=1e-5, atol=1e-6) if "gemma" in kind else torch.equal(back, before)
+        back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
+        assert torch.equal(back(tokens()).logits, peer(tokens()).logits)
 
 
 def test_what_is_no_class_of_the_library_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -210,8 +214,7 @@ def test_what_is_no_class_of_the_library_is_refused_in_one_line(tmp_path: Path) 
 
 NORMED = {"attention.qk_norm": "rms", "attention.qk_norm.eps": 1e-6, "norm.eps": 1e-6, "readout.norm.eps": 1e-6}
 NATIVE: dict[str, tuple[str, dict[str, Any], str]] = {
-    "partly rotary": ("llama", {"positions.fraction": 0.5}, "Phi3ForCausalLM"),
-    "partly rotary, normed queries": ("llama", {"positions.fraction": 0.5, **NORMED}, ""),
+    "partly rotary": ("llama", {"positions.fraction": 0.5}, ""),
     "biases of the FFN alone": ("llama", {f"mlp.{name}.bias": True for name in ("up", "down", "gate")},
                                 "LlamaForCausalLM"),
     "biases of the FFN, normed queries": ("llama", {**NORMED, "mlp.up.bias": True}, ""),

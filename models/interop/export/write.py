@@ -11,8 +11,9 @@ from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.export.code import files
-from streamscope.models.interop.huggingface.convert import read_generation, their_weights
+from streamscope.models.interop.huggingface.convert import read_generation
 from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
+from streamscope.models.interop.tables import give, shapes_of
 from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
 from streamscope.text.tokenizer import Tokenizer
 
@@ -76,7 +77,8 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     _write_json(folder / "config.json", described | ids)
     generation = read_generation(run_folder(run)) | ids  # with its makers' sampling
     _write_json(folder / GENERATION, generation | ({} if as_native else {"use_cache": False}))
-    write_tensors(folder / "model.safetensors", their_weights(tensors, there, family), {"format": "pt"})
+    theirs = give(family.names(there, family.prefix), tensors, shapes_of(there))
+    write_tensors(folder / "model.safetensors", theirs, {"format": "pt"})
     for name, text in files().items() if not as_native else ():
         write_text(folder / name, text)
     write_text(folder / "README.md", model_card(model, run, family.architecture, license))

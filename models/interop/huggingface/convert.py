@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from typing_extensions import TypedDict
@@ -20,9 +19,9 @@ from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
-from streamscope.models.decoder import Decoder
 from streamscope.models.interop.huggingface import gguf
-from streamscope.models.interop.huggingface.families import FAMILIES, Family, Weight, Whole, refuse
+from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
+from streamscope.models.interop.tables import equal, rows, shapes_of, take
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, sha256, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
@@ -171,50 +170,34 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     a damaged file, and for a tensor that is missing, unused or of another shape.
     """
     with ExitStack() as stack:
-        where: dict[str, Any] = {}
-        for file in _opened(folder, config, family, stack):
-            where |= dict.fromkeys(file.keys(), file)
+        where = {name: file for file in _opened(folder, config, family, stack) for name in file.keys()}  # noqa: SIM118
         prefix = family.prefix if any(name.startswith(family.prefix) for name in where) else ""
-        tensors: dict[str, Tensor] = {}
-        used: set[str] = set()
-        if config.readout.tied:
-            untied = replace(config, readout=replace(config.readout, tied=False))
-            names = {ours: _their_name(their, prefix) for ours, their, _ in family.weights(untied)}
-            embed, head = names.get("embed.weight"), names.get("unembed.weight")
-            if embed in where and head in where:
-                if _equal(where[embed].get_tensor(embed), where[head].get_tensor(head)):
-                    used.add(head)
-                else:
-                    config = untied
-        for ours, their, how in _unrepeated(family, config):
-            name = _their_name(their, prefix)
-            if name not in where:
-                raise InputError(f"{folder} lacks {name}, which {ours} needs")
-            theirs = where[name].get_tensor(name)
-            try:
-                tensors[ours] = how.take(theirs).contiguous()
-            except (RuntimeError, IndexError):
-                raise InputError(f"{name} of {folder} is {list(theirs.shape)}: not of its config.json") from None
-            used.add(name)
-        rest = [name for name in where if name not in used and not name.endswith(IGNORED)]
-        if rest:
-            raise InputError(
-                f"{folder} has {rest[0]}{f' and {len(rest) - 1} more' * (len(rest) > 1)} that no part uses"
-            )
-    for ours, shape in _shapes(config).items():
-        if tensors[ours].shape != shape:
-            raise InputError(
-                f"{folder}: its model.safetensors belongs to another configuration: {ours} is "
-                f"{list(tensors[ours].shape)} there, {list(shape)} by config.json"
-            )
-    return config, tensors
+        table = family.names(config, prefix)
+        unread = {name for name in where if name.endswith(IGNORED)}
+
+        def read(name: str) -> Tensor:
+            return where[name].get_tensor(name)
+
+        embed, head = table["embed.weight"][0], table["unembed.weight"][0]
+        if config.readout.tied and embed in where and head in where:
+            if equal(read(embed), read(head)):
+                unread.add(head)
+            else:
+                config = _untied(config)
+        try:
+            return config, take(table, where, read, shapes_of(config), unread=unread)
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
+
+
+def _untied(config: ModelConfig) -> ModelConfig:
+    return replace(config, readout=replace(config.readout, tied=False))
 
 
 def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack) -> Iterator[Any]:
     """The open files of weights, with `keys()` and `get_tensor(name)` under the library's names."""
     if (path := gguf_file(folder)) is not None:
-        untied = replace(config, readout=replace(config.readout, tied=False))
-        names = [_their_name(their, family.prefix) for _, their, _ in _unrepeated(family, untied)]
+        names = [their for _, their, _ in rows(family.names(config, family.prefix), shapes_of(_untied(config)))]
         yield gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])
         return
     for path in weight_files(folder):
@@ -222,48 +205,6 @@ def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack)
             yield stack.enter_context(safe_open(path, framework="pt"))
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path} is not a valid safetensors file ({error})") from None
-
-
-def _their_name(their: str, prefix: str) -> str:
-    """Name in the file of a weight of `Family.weights`; a name with a leading slash has no prefix."""
-    return their[1:] if their.startswith("/") else prefix + their
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, in any dtype."""
-    return a.shape == b.shape and torch.equal(a.float(), b.float())
-
-
-def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    """The shapes of our tensors by name, without allocating them."""
-    with torch.device("meta"):
-        return {name: x.shape for name, x in Decoder(config).state_dict().items()}
-
-
-def _unrepeated(family: Family, config: ModelConfig) -> Iterator[Weight]:
-    """The weights of a family without repetition, and without biases that the configuration lacks."""
-    lacking = {f".{name}.bias" for name, spec, *_ in config.projections() if not getattr(spec, "bias", False)}
-    seen: set[str] = set()
-    for ours, their, how in family.weights(config):
-        if ours not in seen and not any(ours.endswith(end) for end in lacking):
-            seen.add(ours)
-            yield ours, their, how
-
-
-def their_weights(tensors: Mapping[str, Tensor], config: ModelConfig, family: Family) -> dict[str, Tensor]:
-    """Convert our tensors to theirs by name, the inverse of `read_weights`; `config` is the family's configuration.
-
-    Missing biases become zeros. Raises `InputError` for one of our tensors that has no counterpart.
-    """
-    shapes = _shapes(config)
-    parts: dict[str, tuple[Whole, list[Tensor]]] = {}
-    for ours, their, how in _unrepeated(family, config):
-        x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
-        name = _their_name(their, family.prefix)
-        parts.setdefault(name, (how, []))[1].append(x)
-    if extra := sorted(tensors.keys() - shapes.keys()):
-        raise InputError(f"{extra[0]} has no counterpart in a {family.architecture}")
-    return {name: how.join(pieces).contiguous() for name, (how, pieces) in parts.items()}
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:

@@ -1,11 +1,11 @@
 """The Hugging Face families that our parts cover: their configuration and the place of each weight.
 
-A family is three functions. `config` translates a config.json into our parts and raises `InputError` for options that
-no part has. `theirs` translates our configuration into a config.json; it is right only if `config` translates it back.
-`weights` lists (our name, their name, conversion) of every tensor.
+`config` of a family translates a config.json into our parts and raises `InputError` for options that no part has, and
+`table` names its weights (`interop.tables`). A family that an export writes has `theirs`, which translates our
+configuration into a config.json; it is right only if `config` translates it back.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,88 +29,40 @@ from streamscope.models.config import (
     Stretch,
 )
 from streamscope.models.config.serialization import from_dict, to_dict
-from streamscope.models.decoder import Decoder
+from streamscope.models.interop.tables import LAYER, TRANSPOSED, WHOLE, Conversion, Names, Table, modules, shapes_of
 
 Theirs = Mapping[str, Any]
 
 
-class Whole:
-    """The identical tensor."""
-
-    def take(self, x: Tensor) -> Tensor:
-        """Convert their tensor to ours."""
-        return x
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Convert all of our tensors that one of theirs contains, in the order of `Family.weights`."""
-        return parts[0]
+OFFSET = Conversion(
+    lambda x, shape: x[0].to(torch.promote_types(x[0].dtype, torch.float32)) + 1, lambda ours: ours[0] - 1
+)
+"""γ − 1 of a norm (Gemma), in at least fp32, because bf16 would round γ."""
 
 
-class Transposed(Whole):
-    """A map [d_in, d_out] (GPT-2's Conv1D); ours is [d_out, d_in]."""
+def third(part: int) -> Conversion:
+    """Queries, keys and values concatenated on the last axis: maps [d_in, 3 · d_out], or biases (GPT-2)."""
 
-    def take(self, x: Tensor) -> Tensor:
-        return x.T
+    def take(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        one = x[0].chunk(3, -1)[part]
+        return one.mT if one.ndim == 2 else one
 
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        return parts[0].T
-
-
-@dataclass(frozen=True)
-class Third(Whole):
-    """Queries, keys and values concatenated on the last axis: maps [d_in, 3 · d_out], or biases."""
-
-    part: int
-
-    def take(self, x: Tensor) -> Tensor:
-        one = x.chunk(3, -1)[self.part]
-        return one.T if one.ndim == 2 else one
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([x.T if x.ndim == 2 else x for x in parts], -1)
+    return Conversion(take, lambda ours: torch.cat([x.mT if x.ndim == 2 else x for x in ours], -1))
 
 
-@dataclass(frozen=True)
-class ByHead(Whole):
-    """Queries, keys and values concatenated in every head: [H · 3 · K, …]."""
-
-    part: int
-    heads: int
-
-    def take(self, x: Tensor) -> Tensor:
-        return x.unflatten(0, (self.heads, 3, -1))[:, self.part].flatten(0, 1)
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.stack([x.unflatten(0, (self.heads, -1)) for x in parts], 1).flatten(0, 2)
+def by_head(part: int, heads: int) -> Conversion:
+    """Queries, keys and values concatenated in every head: [H · 3 · K, …] (GPT-NeoX)."""
+    return Conversion(
+        lambda x, shape: x[0].unflatten(0, (heads, 3, -1))[:, part].flatten(0, 1),
+        lambda ours: torch.stack([x.unflatten(0, (heads, -1)) for x in ours], 1).flatten(0, 2),
+    )
 
 
-@dataclass(frozen=True)
-class Rows(Whole):
-    """Rows start … stop−1 of maps that are stored one below the other, [rows of all, d_in] (Phi-3)."""
+def stacked_rows(place: int) -> Conversion:
+    """Maps that are stored one below the other, [rows of all, d_in]: the first at place 0, the last two at −2 and −1
+    (Phi-3)."""
+    return Conversion(lambda x, shape: x[0].narrow(0, place * shape[0] % len(x[0]), shape[0]))
 
-    start: int
-    stop: int
-
-    def take(self, x: Tensor) -> Tensor:
-        return x[self.start : self.stop]
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(parts))
-
-
-class Offset(Whole):
-    """γ − 1 of a norm (Gemma), in at least fp32, because bf16 would round γ."""
-
-    def take(self, x: Tensor) -> Tensor:
-        return x.to(torch.promote_types(x.dtype, torch.float32)) + 1
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        return parts[0] - 1
-
-
-WHOLE, TRANSPOSED, OFFSET = Whole(), Transposed(), Offset()
-Weight = tuple[str, str, Whole]
-"""(our name, their name, conversion)."""
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -120,15 +72,24 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Family:
-    """Reads and writes the models of one `model_type`."""
+    """Reads the models of one `model_type`, and perhaps writes them."""
 
     config: Callable[[Theirs], ModelConfig]
-    theirs: Callable[[ModelConfig], dict[str, Any]]
-    weights: Callable[[ModelConfig], Iterator[Weight]]
+    table: Table | Callable[[ModelConfig], Table]
+    """Their names of our weights; a name with a leading slash has no prefix."""
     prefix: str
     """Prefix of names in files of the model with its head; files of the bare model have none."""
     architecture: str
     """Class in the library."""
+    theirs: Callable[[ModelConfig], dict[str, Any]] | None = None
+    """Our configuration as a config.json, for an export; None: an export does not write this class."""
+
+    def names(self, config: ModelConfig, prefix: str) -> Table:
+        """The table with full names."""
+        table = self.table(config) if callable(self.table) else self.table
+        return {
+            ours: (their[1:] if their.startswith("/") else prefix + their, how) for ours, (their, how) in table.items()
+        }
 
 
 def activation(name: str) -> Any:
@@ -239,22 +200,16 @@ def as_gpt2(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gpt2_weights(config: ModelConfig) -> Iterator[Weight]:
-    """GPT-2's weights: Conv1D maps are transposed, with q, k and v in one tensor."""
-    yield "embed.weight", "wte.weight", WHOLE
-    yield "pos_embed.weight", "wpe.weight", WHOLE
-    for layer in range(config.n_layers):
-        ours, theirs = f"blocks.{layer}", f"h.{layer}"
-        for end in ("weight", "bias"):
-            yield f"{ours}.ln1.{end}", f"{theirs}.ln_1.{end}", WHOLE
-            yield f"{ours}.ln2.{end}", f"{theirs}.ln_2.{end}", WHOLE
-            for part, name in enumerate("qkv"):
-                yield f"{ours}.attn.{name}.{end}", f"{theirs}.attn.c_attn.{end}", Third(part)
-            for name, their in (("attn.o", "attn.c_proj"), ("mlp.up", "mlp.c_fc"), ("mlp.down", "mlp.c_proj")):
-                yield f"{ours}.{name}.{end}", f"{theirs}.{their}.{end}", TRANSPOSED if end == "weight" else WHOLE
-    yield from (("ln_final.weight", "ln_f.weight", WHOLE), ("ln_final.bias", "ln_f.bias", WHOLE))
-    if not config.readout.tied:
-        yield "unembed.weight", "/lm_head.weight", WHOLE
+GPT2 = modules(
+    "h",
+    {"embed": "wte", "pos_embed": "wpe", "ln_final": "ln_f", "unembed": "/lm_head"},
+    {
+        "ln1": "ln_1", "ln2": "ln_2", **{f"attn.{name}": ("attn.c_attn", third(i)) for i, name in enumerate("qkv")},
+        "attn.o": ("attn.c_proj", TRANSPOSED), "mlp.up": ("mlp.c_fc", TRANSPOSED),
+        "mlp.down": ("mlp.c_proj", TRANSPOSED),
+    },
+)  # fmt: skip
+"""Conv1D maps are transposed, with q, k and v in one tensor."""
 
 
 def neox(theirs: Theirs) -> ModelConfig:
@@ -285,23 +240,17 @@ def as_neox(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def neox_weights(config: ModelConfig) -> Iterator[Weight]:
+def neox_table(config: ModelConfig) -> Table:
     """GPT-NeoX's weights: q, k and v of a head are in one tensor."""
-    yield "embed.weight", "embed_in.weight", WHOLE
-    for layer in range(config.n_layers):
-        ours, theirs = f"blocks.{layer}", f"layers.{layer}"
-        for end in ("weight", "bias"):
-            yield f"{ours}.ln1.{end}", f"{theirs}.input_layernorm.{end}", WHOLE
-            yield f"{ours}.ln2.{end}", f"{theirs}.post_attention_layernorm.{end}", WHOLE
-            for part, name in enumerate("qkv"):
-                one = ByHead(part, config.n_heads)
-                yield f"{ours}.attn.{name}.{end}", f"{theirs}.attention.query_key_value.{end}", one
-            for name, their in (("attn.o", "attention.dense"), ("mlp.up", "mlp.dense_h_to_4h"),
-                                ("mlp.down", "mlp.dense_4h_to_h")):  # fmt: skip
-                yield f"{ours}.{name}.{end}", f"{theirs}.{their}.{end}", WHOLE
-            yield f"ln_final.{end}", f"final_layer_norm.{end}", WHOLE
-    if not config.readout.tied:
-        yield "unembed.weight", "/embed_out.weight", WHOLE
+    return modules(
+        "layers",
+        {"embed": "embed_in", "ln_final": "final_layer_norm", "unembed": "/embed_out"},
+        {
+            "ln1": "input_layernorm", "ln2": "post_attention_layernorm", "attn.o": "attention.dense",
+            "mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h",
+            **{f"attn.{n}": ("attention.query_key_value", by_head(i, config.n_heads)) for i, n in enumerate("qkv")},
+        },
+    )  # fmt: skip
 
 
 def llama(
@@ -372,74 +321,36 @@ def as_llama(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_mistral(config: ModelConfig) -> dict[str, Any]:
-    """Mistral's config.json with our sizes."""
-    return {**as_llama(config), "sliding_window": config.attention.window or None}
-
-
-def as_smollm3(config: ModelConfig) -> dict[str, Any]:
-    """SmolLM3's config.json with our sizes."""
-    skip = getattr(config.positions, "skip", 0)
-    rotated = [int(not skip or (i + 1) % skip != 0) for i in range(config.n_layers)]
-    return {**as_llama(config), "no_rope_layers": rotated, "pad_token_id": None}  # its default is no id of ours
-
-
-def as_phi3(config: ModelConfig) -> dict[str, Any]:
-    """Phi-3's config.json with our sizes."""
-    theirs = as_mistral(config)
-    theirs["rope_parameters"] |= {"partial_rotary_factor": getattr(config.positions, "fraction", 1.0)}
-    return {**theirs, "pad_token_id": None}
-
-
-def llama_weights(config: ModelConfig) -> Iterator[Weight]:
-    """The weights of Llama and its relatives, with the same layout as ours."""
-    yield "embed.weight", "embed_tokens.weight", WHOLE
-    names = [(f"attn.{name}", f"self_attn.{name}_proj", getattr(config.attention, name)) for name in "qkvo"]
-    names += [(f"mlp.{name}", f"mlp.{name}_proj", getattr(config.mlp, name)) for name in ("gate", "up", "down")]
-    for layer in range(config.n_layers):
-        ours, theirs = f"blocks.{layer}", f"layers.{layer}"
-        yield f"{ours}.ln1.weight", f"{theirs}.input_layernorm.weight", WHOLE
-        yield f"{ours}.ln2.weight", f"{theirs}.post_attention_layernorm.weight", WHOLE
-        for name in ("q_norm", "k_norm") if config.attention.qk_norm is not None else ():
-            yield f"{ours}.attn.{name}.weight", f"{theirs}.self_attn.{name}.weight", WHOLE
-        for name, their, spec in names:
-            for end in ("weight", "bias") if spec.bias else ("weight",):
-                yield f"{ours}.{name}.{end}", f"{theirs}.{their}.{end}", WHOLE
-    yield "ln_final.weight", "norm.weight", WHOLE
-    if not config.readout.tied:
-        yield "unembed.weight", "/lm_head.weight", WHOLE
-
-
-def phi3_weights(config: ModelConfig) -> Iterator[Weight]:
-    """Phi-3's weights: those of Llama, with q, k and v in one tensor, and gate and up in another."""
-    q, kv, m = config.n_heads * config.d_head, config.kv_heads * config.d_head, config.d_mlp
-    parts = {
-        "q_proj": ("qkv_proj", 0, q), "k_proj": ("qkv_proj", q, q + kv), "v_proj": ("qkv_proj", q + kv, q + 2 * kv),
-        "gate_proj": ("gate_up_proj", 0, m), "up_proj": ("gate_up_proj", m, 2 * m),
-    }  # fmt: skip
-    for ours, their, how in llama_weights(config):
-        *path, name, end = their.split(".")
-        if name in parts:
-            their, how = ".".join([*path, parts[name][0], end]), Rows(*parts[name][1:])
-        yield ours, their, how
+OUTER: Names = {"embed": "embed_tokens", "ln_final": "norm", "unembed": "/lm_head"}
+INNER: Names = {
+    "ln1": "input_layernorm", "ln2": "post_attention_layernorm",
+    **{f"attn.{name}": f"self_attn.{name}" for name in ("q_norm", "k_norm")},
+    **{f"attn.{name}": f"self_attn.{name}_proj" for name in "qkvo"},
+    **{f"mlp.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+}  # fmt: skip
+LLAMA = modules("layers", OUTER, INNER)
+"""The weights of Llama and its relatives, with the same layout as ours."""
+PHI3 = modules("layers", OUTER, {
+    **INNER,
+    **{f"attn.{name}": ("self_attn.qkv_proj", stacked_rows(at)) for name, at in (("q", 0), ("k", -2), ("v", -1))},
+    **{f"mlp.{name}": ("mlp.gate_up_proj", stacked_rows(at)) for name, at in (("gate", 0), ("up", -1))},
+})  # fmt: skip
+"""q, k and v in one tensor, and gate and up in another."""
+AFTER: Names = {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"}
+"""The norms of what the branches write."""
+OLMO2 = modules("layers", OUTER, INNER | AFTER)
+GEMMA_NORMS = {name: INNER[name] for name in ("ln1", "attn.q_norm", "attn.k_norm")} | AFTER
+GEMMA_NORMS |= {"ln2": "pre_feedforward_layernorm"}
+GEMMA = modules("layers", OUTER | {"ln_final": ("norm", OFFSET)}, INNER | {
+    ours: (their, OFFSET) for ours, their in GEMMA_NORMS.items()
+})  # fmt: skip
+"""γ − 1 of every norm."""
 
 
 def olmo2(theirs: Theirs) -> ModelConfig:
     """OLMo 2: Llama with norms after the branches, and a norm of queries and keys over all heads."""
     config = llama(theirs, name="hf-olmo2", biases=("attention_bias",), qk_norm=True)
     return replace(config, norm_place="after", attention=replace(config.attention, qk_norm_over="layer"))
-
-
-def olmo2_weights(config: ModelConfig) -> Iterator[Weight]:
-    """OLMo 2's weights: those of Llama, with other names of the norms."""
-    names = {"input_layernorm": ("ln1", "post_attention_layernorm"),
-             "post_attention_layernorm": ("ln2", "post_feedforward_layernorm")}  # fmt: skip
-    for ours, their, how in llama_weights(config):
-        for old, (norm, new) in names.items():
-            if f".{old}." in their:
-                ours, their = ours.replace(norm, f"{norm}_post"), their.replace(old, new)
-                break
-        yield ours, their, how
 
 
 def gemma(
@@ -499,40 +410,6 @@ def gemma3(theirs: Theirs) -> ModelConfig:
     )  # fmt: skip
 
 
-def as_gemma2(config: ModelConfig) -> dict[str, Any]:
-    """Gemma 2's config.json with our sizes."""
-    spec = config.attention
-    types = [
-        f"{'full' if spec.full_every and (i + 1) % spec.full_every == 0 else 'sliding'}_attention"
-        for i in range(config.n_layers)
-    ]
-    return {
-        **as_llama(config), "hidden_activation": their_activation(config), "layer_types": types,
-        "sliding_window": spec.window or None, "query_pre_attn_scalar": int(spec.scale_width) or config.d_head,
-        "attn_logit_softcapping": spec.softcap or None, "final_logit_softcapping": config.readout.softcap or None,
-    }  # fmt: skip
-
-
-def as_gemma3(config: ModelConfig) -> dict[str, Any]:
-    """Gemma 3's config.json with our sizes."""
-    theirs = as_gemma2(config)
-    local = {"rope_type": "default", "rope_theta": getattr(config.positions, "local_base", 0.0)}
-    return {**theirs, "rope_parameters": {"full_attention": theirs["rope_parameters"], "sliding_attention": local}}
-
-
-def gemma_weights(config: ModelConfig) -> Iterator[Weight]:
-    """Gemma's weights: those of Llama, with γ − 1 of every norm, and the norms of what the branches write."""
-    after = {"ln1": "post_attention", "ln2": "post_feedforward"}
-    for ours, their, how in llama_weights(config):
-        norm = ours.split(".")[-2]
-        if norm == "ln2":
-            their = their.replace("post_attention", "pre_feedforward")
-        yield ours, their, OFFSET if norm in ("ln1", "ln2", "q_norm", "k_norm", "ln_final") else how
-        if norm in after:
-            layer = their.rsplit(".", 2)[0]
-            yield ours.replace(norm, f"{norm}_post"), f"{layer}.{after[norm]}_layernorm.weight", OFFSET
-
-
 def exported(theirs: Theirs) -> ModelConfig:
     """The configuration in an export."""
     return from_dict(ModelConfig, theirs["parts"], "parts")
@@ -543,11 +420,10 @@ def as_exported(config: ModelConfig) -> dict[str, Any]:
     return {"parts": to_dict(config)}
 
 
-def exported_weights(config: ModelConfig) -> Iterator[Weight]:
+def exported_table(config: ModelConfig) -> Table:
     """The weights of an export, which are ours."""
-    with torch.device("meta"):
-        names = list(Decoder(config).state_dict())
-    yield from ((name, name, WHOLE) for name in names)
+    names = (LAYER.sub("blocks.{l}.", name) for name in (*shapes_of(config), "unembed.weight"))
+    return {name: (name, WHOLE) for name in names}
 
 
 qwen2 = partial(llama, name="hf-qwen2", biases=(), qkv_bias=True)
@@ -563,21 +439,20 @@ phi3 = partial(
     positions=partial(rope, share="partial_rotary_factor", usual=1.0),
 )  # fmt: skip
 FAMILIES = {
-    "gpt2": Family(gpt2, as_gpt2, gpt2_weights, "transformer.", "GPT2LMHeadModel"),
-    "gpt_neox": Family(neox, as_neox, neox_weights, "gpt_neox.", "GPTNeoXForCausalLM"),
-    "llama": Family(llama, as_llama, llama_weights, "model.", "LlamaForCausalLM"),
-    "qwen2": Family(qwen2, as_llama, llama_weights, "model.", "Qwen2ForCausalLM"),
-    "qwen3": Family(qwen3, as_llama, llama_weights, "model.", "Qwen3ForCausalLM"),
-    "mistral": Family(mistral, as_mistral, llama_weights, "model.", "MistralForCausalLM"),
-    "smollm3": Family(smollm3, as_smollm3, llama_weights, "model.", "SmolLM3ForCausalLM"),
-    "olmo2": Family(olmo2, as_llama, olmo2_weights, "model.", "Olmo2ForCausalLM"),
-    "phi3": Family(phi3, as_phi3, phi3_weights, "model.", "Phi3ForCausalLM"),
-    "gemma2": Family(gemma2, as_gemma2, gemma_weights, "model.", "Gemma2ForCausalLM"),
-    "gemma3_text": Family(gemma3, as_gemma3, gemma_weights, "model.", "Gemma3ForCausalLM"),
-    "streamscope": Family(exported, as_exported, exported_weights, "model.", "StreamscopeForCausalLM"),
+    "gpt2": Family(gpt2, GPT2, "transformer.", "GPT2LMHeadModel", as_gpt2),
+    "gpt_neox": Family(neox, neox_table, "gpt_neox.", "GPTNeoXForCausalLM", as_neox),
+    "llama": Family(llama, LLAMA, "model.", "LlamaForCausalLM", as_llama),
+    "qwen2": Family(qwen2, LLAMA, "model.", "Qwen2ForCausalLM", as_llama),
+    "qwen3": Family(qwen3, LLAMA, "model.", "Qwen3ForCausalLM", as_llama),
+    "mistral": Family(mistral, LLAMA, "model.", "MistralForCausalLM"),
+    "smollm3": Family(smollm3, LLAMA, "model.", "SmolLM3ForCausalLM"),
+    "olmo2": Family(olmo2, OLMO2, "model.", "Olmo2ForCausalLM"),
+    "phi3": Family(phi3, PHI3, "model.", "Phi3ForCausalLM"),
+    "gemma2": Family(gemma2, GEMMA, "model.", "Gemma2ForCausalLM"),
+    "gemma3_text": Family(gemma3, GEMMA, "model.", "Gemma3ForCausalLM"),
+    "streamscope": Family(exported, exported_table, "model.", "StreamscopeForCausalLM"),
 }
 """Families by `model_type`; the last one is that of our exports."""
-NATIVE = tuple(kind for kind in FAMILIES if kind != "streamscope")
 
 
 def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
@@ -586,11 +461,14 @@ def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
     Additional biases are allowed, as zeros; the family with the fewest wins, and the one that a model came from.
     Initial weights, dropout and per-layer supervision do not matter. Raises `InputError` if there is no such family.
     """
-    matches = []
-    for kind in NATIVE:
-        theirs = FAMILIES[kind].theirs(config)
+    matches, tried = [], []
+    for kind, family in FAMILIES.items():
+        if family.theirs is None:
+            continue
+        tried.append(family.architecture)
+        theirs = family.theirs(config)
         try:
-            back = FAMILIES[kind].config(theirs)
+            back = family.config(theirs)
         except InputError:
             continue
         ours, there = _biased(config), _biased(back)
@@ -598,8 +476,8 @@ def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
             matches.append(((len(there - ours), back.name != config.name), kind, theirs, back))
     if not matches:
         raise InputError(
-            f"no class of the library computes the same as {config.name} (tried: "
-            f"{', '.join(FAMILIES[kind].architecture for kind in NATIVE)}): export without --native"
+            f"no class of the library computes the same as {config.name} (tried: {', '.join(tried)}): export without "
+            "--native"
         )
     return min(matches, key=lambda one: one[0])[1:]
 

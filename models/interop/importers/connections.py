@@ -14,7 +14,7 @@ itself, so ε is 1e-24 in such a layer (`HyperConnection.eps`), and 1e-5 in a mo
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import HC, MHC, Hyper, KromHC, MHCLite
-from streamscope.models.interop.importers.tensors import Row, Table, Take, take, transposed, whole
+from streamscope.models.interop.tables import TRANSPOSED, WHOLE, Conversion, Table, take
 from streamscope.models.layers.hyper_mixing import CONNECTIONS, HyperConnection
 
 EPS = 1e-24
@@ -57,31 +57,30 @@ def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", 
     d_model = width if isinstance(spec, HC) else width // n
     layer = CONNECTIONS[type(spec)](spec, d_model, 0)
     shapes = {name: x.shape for name, x in layer.state_dict().items()}
-    layer.load_state_dict(take(_deepseek(n) if deepseek else _table(spec), own, shapes), assign=True)
+    table = _deepseek(n) if deepseek else _table(spec)
+    layer.load_state_dict(take(table, own, own.__getitem__, shapes), assign=True)
     layer.eps = DEEPSEEK_EPS if deepseek else EPS
     return layer
 
 
 def _deepseek(n: int) -> Table:
     """Rows of a module of DeepSeek-V4: pre, post and comb (transposed) one below the other, and no γ."""
-    starts = {"pre": 0, "post": n, "res": 2 * n}
 
-    def part(start: int) -> Take:
-        def taken(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-            if start < 2 * n:
-                return x[0][start : start + n]
-            return x[0][start:].unflatten(0, (n, n)).transpose(0, 1).reshape(shape)
+    def part(start: int) -> Conversion:
+        if start < 2 * n:
+            return Conversion(lambda x, shape: x[0][start : start + n])
+        return Conversion(lambda x, shape: x[0][start:].unflatten(0, (n, n)).transpose(0, 1).reshape(shape))
 
-        return taken
+    def scale(i: int) -> Conversion:
+        return Conversion(lambda x, shape: x[0][i])
 
-    def scale(i: int) -> Take:
-        return lambda x, shape: x[0][i]
-
-    rows: list[Row] = [("norm_weight", "fn", lambda x, shape: torch.ones(shape, dtype=x[0].dtype))]
-    for i, (name, start) in enumerate(starts.items()):
-        rows += [(f"W.{name}", "fn", part(start)), (f"b.{name}", "base", part(start)),
-                 (f"alpha.{name}", "scale", scale(i))]  # fmt: skip
-    return rows
+    table: dict[str, tuple[str, Conversion]] = {
+        "norm_weight": ("fn", Conversion(lambda x, shape: torch.ones(shape, dtype=x[0].dtype)))
+    }
+    for i, name in enumerate(("pre", "post", "res")):
+        table |= {f"W.{name}": ("fn", part(i * n)), f"b.{name}": ("base", part(i * n))}
+        table |= {f"alpha.{name}": ("scale", scale(i))}
+    return table
 
 
 def _spec(own: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, Any]) -> Hyper:
@@ -97,43 +96,25 @@ def _spec(own: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, An
 
 def _table(spec: Hyper) -> Table:
     """Rows of a module; their tensors hold pre before res on the last axis."""
-    p = 1 if isinstance(spec, HC) else spec.n
+    hc = isinstance(spec, HC)
+    p = 1 if hc else spec.n
     order = slice(None) if not isinstance(spec, MHCLite) else _inverses(spec.n)
-
-    def pre(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0][..., :p].reshape(shape)
-
-    def res(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0][..., p:].reshape(shape)[..., order]
-
-    def pre_maps(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0][..., :p].mT
-
-    def res_maps(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0][..., p:].mT.reshape(shape)[order]
-
-    def gamma(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0] + 1  # stored minus 1
-
-    def shaped(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        return x[0].reshape(shape)
-
-    alphas = (
-        [("alpha.pre", "dynamic_alpha_scale", whole), ("alpha.post", "dynamic_beta_scale", whole)]
-        if isinstance(spec, HC)
-        else [("alpha.pre", "pre_branch_scale", shaped), ("alpha.res", "residual_scale", shaped),
-              ("alpha.post", "h_post_scale", whole)]
-    )  # fmt: skip
-    return [
-        ("norm_weight", "norm.gamma", gamma),
-        ("b.pre", "static_alpha", pre),
-        ("b.res", "static_alpha", res),
-        ("b.post", "static_beta", whole),
-        ("W.pre", "dynamic_alpha_fn", pre_maps),
-        ("W.res", "dynamic_alpha_fn", res_maps),
-        ("W.post", "dynamic_beta_fn", shaped if isinstance(spec, HC) else transposed),
-        *alphas,
-    ]
+    shaped = Conversion(lambda x, shape: x[0].reshape(shape))
+    table = {
+        "norm_weight": ("norm.gamma", Conversion(lambda x, shape: x[0] + 1)),  # stored minus 1
+        "b.pre": ("static_alpha", Conversion(lambda x, shape: x[0][..., :p].reshape(shape))),
+        "b.res": ("static_alpha", Conversion(lambda x, shape: x[0][..., p:].reshape(shape)[..., order])),
+        "b.post": ("static_beta", WHOLE),
+        "W.pre": ("dynamic_alpha_fn", Conversion(lambda x, shape: x[0][..., :p].mT)),
+        "W.res": ("dynamic_alpha_fn", Conversion(lambda x, shape: x[0][..., p:].mT.reshape(shape)[order])),
+        "W.post": ("dynamic_beta_fn", shaped if hc else TRANSPOSED),
+    }
+    if hc:
+        return table | {"alpha.pre": ("dynamic_alpha_scale", WHOLE), "alpha.post": ("dynamic_beta_scale", WHOLE)}
+    return table | {
+        "alpha.pre": ("pre_branch_scale", shaped), "alpha.res": ("residual_scale", shaped),
+        "alpha.post": ("h_post_scale", WHOLE),
+    }  # fmt: skip
 
 
 def _inverses(n: int) -> list[int]:

@@ -6,7 +6,7 @@ hdpl        VladimerKhasia/HDPL (HDPL), PyTorch: `best_model_*.pt`. Block-diagon
 Canon layers with biases, and factors of KromHC other than two, are refused, because our models have none.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,21 +19,9 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import Canon, Dense, Hdpl, KromHC, Mlp, ModelConfig, Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override
-from streamscope.models.decoder import Decoder
 from streamscope.models.interop.huggingface.convert import fill, fitting_tokenizer, new_folder
-from streamscope.models.interop.importers.tensors import (
-    Row,
-    Table,
-    Take,
-    count_layers,
-    maps,
-    matrix,
-    read,
-    stacked,
-    take,
-    transposed,
-    whole,
-)
+from streamscope.models.interop.importers.tensors import count_layers, matrix, read
+from streamscope.models.interop.tables import TRANSPOSED, WHOLE, Conversion, Table, equal, modules, shapes_of, take
 from streamscope.models.tensors import sha256
 
 Theirs = Mapping[str, Tensor]
@@ -64,35 +52,28 @@ class ImportedModel:
     """Values that neither the file nor the user gives."""
 
 
-def _branch(ours: str, theirs: str) -> list[Row]:
-    """Rows of one hyper-connection of the port."""
-    outer = [(f"{ours}.{o}.{n}", f"{theirs}.{t}_{n}", how) for n in ("pre", "post")
-             for o, t, how in (("b", "b", whole), ("W", "w", transposed), ("alpha", "alpha", whole))]  # fmt: skip
-    return [
-        *outer,
-        (f"{ours}.norm_weight", f"{theirs}.norm.weight", whole),
-        (f"{ours}.b.res", f"{theirs}.b_res.{{k}}", stacked),
-        (f"{ours}.W.res", f"{theirs}.w_res.{{k}}", maps),
-        (f"{ours}.alpha.res", f"{theirs}.alpha_res", whole),
-    ]
+def _branch(ours: str, theirs: str) -> Table:
+    """The table of one hyper-connection of the port."""
+    stacked = Conversion(lambda x, shape: torch.stack(list(x)))
+    maps = Conversion(lambda x, shape: torch.cat([one.mT for one in x]))  # [d_in, part of d_out]
+    table = {"norm_weight": ("norm.weight", WHOLE), "alpha.res": ("alpha_res", WHOLE)}
+    table |= {"b.res": ("b_res.{k}", stacked), "W.res": ("w_res.{k}", maps)}
+    for name in ("pre", "post"):
+        table |= {f"b.{name}": (f"b_{name}", WHOLE), f"alpha.{name}": (f"alpha_{name}", WHOLE)}
+        table |= {f"W.{name}": (f"w_{name}", TRANSPOSED)}
+    return {f"blocks.{{l}}.{ours}.{name}": (f"blocks.{{l}}.{theirs}.{their}", how)
+            for name, (their, how) in table.items()}  # fmt: skip
 
 
-CANON = {
-    "A": "blocks.{l}.canon_a.conv.weight", "B": "blocks.{l}.attn.canon_b.conv.weight",
-    "C": "blocks.{l}.canon_c.conv.weight", "D": "blocks.{l}.ffn.canon_d.conv.weight",
+CANON = {"A": "canon_a.conv", "B": "attn.canon_b.conv", "C": "canon_c.conv", "D": "ffn.canon_d.conv"}
+KROMCANON: Table = {
+    **modules("blocks", {"embed": "wte", "pos_embed": "wpe", "ln_final": "ln_f"}, {
+        "ln1": "norm1", "ln2": "norm2", **{f"attn.{name}": f"attn.{name}_proj" for name in "qkvo"},
+        "mlp.up": "ffn.fc1", "mlp.down": "ffn.fc2",
+        **{f"canon_{place.lower()}": their for place, their in CANON.items()},
+    }),
+    **_branch("attn_hc", "kromhc_attn"), **_branch("mlp_hc", "kromhc_ffn"),
 }  # fmt: skip
-KROMCANON: Table = (
-    ("embed.weight", "wte.weight", whole),
-    ("pos_embed.weight", "wpe.weight", whole),
-    ("ln_final.weight", "ln_f.weight", whole),
-    *((f"blocks.{{l}}.ln{n}.weight", f"blocks.{{l}}.norm{n}.weight", whole) for n in (1, 2)),
-    *((f"blocks.{{l}}.attn.{n}.weight", f"blocks.{{l}}.attn.{n}_proj.weight", whole) for n in "qkvo"),
-    ("blocks.{l}.mlp.up.weight", "blocks.{l}.ffn.fc1.weight", whole),
-    ("blocks.{l}.mlp.down.weight", "blocks.{l}.ffn.fc2.weight", whole),
-    *((f"blocks.{{l}}.canon_{place.lower()}.weight", their, whole) for place, their in CANON.items()),
-    *_branch("blocks.{l}.attn_hc", "blocks.{l}.kromhc_attn"),
-    *_branch("blocks.{l}.mlp_hc", "blocks.{l}.kromhc_ffn"),
-)
 
 
 def kromcanon(theirs: Theirs) -> ModelConfig:
@@ -118,9 +99,9 @@ def kromcanon(theirs: Theirs) -> ModelConfig:
     )  # fmt: skip
 
 
-def _last_axis(theirs: Theirs, pattern: str, layers: int) -> int:
-    """Length of the last axis of the first tensor with this name; 0 if no layer has one."""
-    names = (pattern.replace("{l}", str(layer)) for layer in range(layers))
+def _last_axis(theirs: Theirs, module: str, layers: int) -> int:
+    """Length of the last axis of the first such weight; 0 if no layer has one."""
+    names = (f"blocks.{layer}.{module}.weight" for layer in range(layers))
     return next((theirs[name].shape[-1] for name in names if name in theirs and theirs[name].ndim), 0)
 
 
@@ -135,26 +116,18 @@ def _unused_terms(config: ModelConfig) -> set[str]:
     return {f"{module}.{end}" for module in modules for end in ends}
 
 
-def blocks(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """A Conv1d [d_out, d_in/K, 1] of K groups; ours is [K, d_in/K, d_out/K]."""
-    return x[0].squeeze(-1).unflatten(0, (shape[0], -1)).mT
-
-
+BLOCKS = Conversion(lambda x, shape: x[0].squeeze(-1).unflatten(0, (shape[0], -1)).mT)
+"""A Conv1d [d_out, d_in/K, 1] of K groups; ours is [K, d_in/K, d_out/K]."""
 LINEAR = {f"attn.{n}": f"attn.{n}_proj" for n in "qkvo"} | {f"mlp.{n}": f"mlp.{n}_proj" for n in ("gate", "up", "down")}
-HYBRID: dict[str, tuple[str, Take]] = {
-    "detail": ("block_path.weight", blocks), "decoder.weight": ("decoder.weight", whole),
-    **{f"{o}.{end}": (f"{t}.{end}", whole) for o, t in (("mu", "enc_mu"), ("logvar", "enc_logvar"))
-       for end in ("weight", "bias")},
+HYBRID = {"decoder": "decoder", "mu": "enc_mu", "logvar": "enc_logvar"}
+HDPL: Table = {
+    **modules("layers", {"embed": "token_emb", "unembed": "lm_head", "ln_final": "norm"}, {
+        "ln1": "norm1", "ln2": "norm2", **{ours: f"{their}.linear" for ours, their in LINEAR.items()},
+        **{f"{ours}.{part}": f"{their}.{end}" for ours, their in LINEAR.items() for part, end in HYBRID.items()},
+    }),
+    **{f"blocks.{{l}}.{ours}.detail": (f"layers.{{l}}.{their}.block_path.weight", BLOCKS)
+       for ours, their in LINEAR.items()},
 }  # fmt: skip
-HDPL: Table = (
-    ("embed.weight", "token_emb.weight", whole),
-    ("unembed.weight", "lm_head.weight", whole),
-    ("ln_final.weight", "norm.weight", whole),
-    *((f"blocks.{{l}}.ln{n}.weight", f"layers.{{l}}.norm{n}.weight", whole) for n in (1, 2)),
-    *((f"blocks.{{l}}.{o}.weight", f"layers.{{l}}.{t}.linear.weight", whole) for o, t in LINEAR.items()),
-    *((f"blocks.{{l}}.{o}.{end}", f"layers.{{l}}.{t}.{their}", how)
-      for o, t in LINEAR.items() for end, (their, how) in HYBRID.items()),
-)  # fmt: skip
 
 
 def hdpl(theirs: Theirs) -> ModelConfig:
@@ -173,18 +146,15 @@ def hdpl(theirs: Theirs) -> ModelConfig:
     config = replace(
         base, name="hdpl" if hybrid else base.name, n_layers=layers, d_model=width, n_heads=_heads(width),
         d_vocab=vocabulary,
-        readout=replace(base.readout, tied=_equal(theirs["token_emb.weight"], theirs["lm_head.weight"])),
+        readout=replace(base.readout, tied=equal(theirs["token_emb.weight"], theirs["lm_head.weight"])),
     )  # fmt: skip
     parts = {ours.replace("attn", "attention"): spec for ours, spec in specs.items()}
     return override(config, parts | {"mlp.d_mlp": hidden})
 
 
-def _equal(x: Tensor, y: Tensor) -> bool:
-    return x.dtype == y.dtype and torch.equal(x, y)
-
-
 def _hybrid(theirs: Theirs, prefix: str) -> bool:
-    return any(f"{prefix}{their}" in theirs for their, _ in HYBRID.values())
+    starts = tuple(f"{prefix}{their}." for their in ("block_path", *HYBRID.values()))
+    return any(name.startswith(starts) for name in theirs)
 
 
 def _projection(theirs: Theirs, prefix: str, d_in: int) -> Projection:
@@ -227,10 +197,9 @@ def import_model(theirs: Theirs, format: str, changes: Mapping[str, Any] | None 
     if read_off.d_model % D_HEAD and "n_heads" not in changes:
         raise InputError(f"the number of heads of a width of {read_off.d_model} is unknown: give --set n_heads=N")
     config = override(replace(read_off, name=f"authors-{read_off.name}"), changes)
-    with torch.device("meta"):
-        shapes = {name: x.shape for name, x in Decoder(config).state_dict().items()}
     factors = config.residual.factors if isinstance(config.residual, KromHC) else 0
-    tensors = take(how.table, theirs, shapes, layers=config.n_layers, factors=factors, unread=how.unread(read_off))
+    options: dict[str, Any] = {"factors": factors, "unread": how.unread(read_off)}
+    tensors = take(how.table, theirs, theirs.__getitem__, shapes_of(config), **options)
     assumed = {name: attrgetter(name)(config) for name in how.assumed if name not in changes}
     return ImportedModel(config, tensors, assumed)
 

@@ -1,17 +1,10 @@
-"""Reads tensors of other checkpoints by name, and converts them by a table. Nothing is unpickled.
-
-    theirs = read("model.npz")
-    ours = take(table, theirs, shapes)
-
-A table has rows (our name, their name, conversion). In names, {l} stands for every layer, {k} for each of several
-tensors that make up one of ours.
-"""
+"""Reads tensors of other checkpoints by name: theirs = read("model.npz"). Nothing is unpickled."""
 
 import math
 import pickle
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,32 +13,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-
-Take = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
-"""(their tensors, our shape) -> ours."""
-Row = tuple[str, str, Take]
-Table = Sequence[Row]
-
-
-def whole(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """The identical tensor."""
-    return x[0]
-
-
-def transposed(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """A map [d_in, d_out]; ours is [d_out, d_in]."""
-    return x[0].mT
-
-
-def stacked(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """Several tensors, each a row of ours."""
-    return torch.stack(list(x))
-
-
-def maps(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """Maps [d_in, part of d_out] that make up one of ours."""
-    return torch.cat([one.mT for one in x])
-
 
 BF16 = np.dtype("V2")
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -147,46 +114,6 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a valid safetensors file ({error})") from None
-
-
-def take(
-    table: Table, theirs: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], *, layers: int = 1,
-    factors: int = 0, unread: Container[str] = (),
-) -> dict[str, Tensor]:  # fmt: skip
-    """Convert tensors by `table` to those that `shapes` names; {l} counts to `layers`, {k} to `factors`.
-
-    Raises `InputError` for a tensor that is missing, of another shape, or neither used nor in `unread`.
-    """
-    tensors: dict[str, Tensor] = {}
-    used: set[str] = set()
-    for pattern, their, how in table:
-        for layer in range(layers if "{l}" in pattern else 1):
-            ours = pattern.replace("{l}", str(layer))
-            if ours not in shapes:
-                continue
-            one = their.replace("{l}", str(layer))
-            names = [one.replace("{k}", str(k)) for k in range(factors)] if "{k}" in one else [one]
-            if lacking := [name for name in names if name not in theirs]:
-                raise InputError(f"{lacking[0]} is missing, which {ours} needs")
-            tensors[ours] = _convert(how, {name: theirs[name] for name in names}, ours, shapes[ours])
-            used.update(names)
-    if rest := [name for name in theirs if name not in used and name not in unread]:
-        more = f" and {len(rest) - 1} more are" if len(rest) > 1 else " is"
-        raise InputError(f"{rest[0]} {list(theirs[rest[0]].shape)}{more} not used by any part")
-    if lacking := [name for name in shapes if name not in tensors]:
-        raise InputError(f"files of this format have no {lacking[0]}: change the configuration back")
-    return tensors
-
-
-def _convert(how: Take, x: Mapping[str, Tensor], ours: str, shape: Sequence[int]) -> Tensor:
-    try:
-        ours_converted = how(list(x.values()), shape)
-        if ours_converted.shape == torch.Size(shape):
-            return ours_converted.contiguous()
-    except (RuntimeError, IndexError):
-        pass
-    shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in x.items())
-    raise InputError(f"{shapes} cannot become {ours} {list(shape)}")
 
 
 def matrix(theirs: Mapping[str, Tensor], name: str) -> tuple[int, int]:

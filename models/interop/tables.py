@@ -1,0 +1,131 @@
+"""Tables from our weights to those of other files: one table serves reading, refusing and exporting.
+
+    ours = take(table, names, read, shapes)      their tensors as ours
+    theirs = give(table, ours, shapes)           and back
+
+A table has our name, their name and the conversion of every weight; names that a model lacks are not used. In names,
+{l} stands for every layer, {k} for each of several tensors that make up one of ours.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from streamscope.cli.errors import InputError
+from streamscope.models.config import ModelConfig
+from streamscope.models.decoder import Decoder
+
+LAYER = re.compile(r"^blocks\.(\d+)\.")
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """From their tensors to ours and back."""
+
+    take: Callable[[Sequence[Tensor], Sequence[int]], Tensor]
+    """(their tensors, our shape) -> ours."""
+    join: Callable[[Sequence[Tensor]], Tensor] = lambda ours: ours[0]
+    """All of ours that one of theirs contains, in our order -> theirs."""
+
+
+Table = Mapping[str, tuple[str, Conversion]]
+"""Our name -> (their name, conversion)."""
+
+
+def _turned(x: Sequence[Tensor], shape: Sequence[int] = ()) -> Tensor:
+    return x[0].mT if x[0].ndim == 2 else x[0]
+
+
+WHOLE = Conversion(lambda x, shape: x[0])
+"""The identical tensor."""
+TRANSPOSED = Conversion(_turned, _turned)
+"""A map [d_in, d_out]; ours is [d_out, d_in]. Biases are identical."""
+
+
+Names = dict[str, str | tuple[str, Conversion]]
+"""Our module -> theirs, perhaps with a conversion."""
+
+
+def modules(blocks: str, outer: Names, inner: Names) -> Table:
+    """The table of weights and biases of modules; `inner` are those of a layer, which is theirs at `blocks`.N."""
+    names = outer | {f"blocks.{{l}}.{ours}": their for ours, their in inner.items()}
+    table = {}
+    for ours, named in names.items():
+        their, how = (named, WHOLE) if isinstance(named, str) else named
+        their = f"{blocks}.{{l}}.{their}" if ours.startswith("blocks.") else their
+        table |= {f"{ours}.{end}": (f"{their}.{end}", how) for end in ("weight", "bias")}
+    return table
+
+
+def shapes_of(config: ModelConfig) -> dict[str, torch.Size]:
+    """The shapes of our tensors by name, without allocating them."""
+    with torch.device("meta"):
+        return {name: x.shape for name, x in Decoder(config).state_dict().items()}
+
+
+def rows(table: Table, shapes: Shapes) -> Iterator[tuple[str, str, Conversion]]:
+    """(our name, their name, conversion) of every tensor of `shapes`. Raises `InputError` for one that the table
+    lacks."""
+    for ours in shapes:
+        pattern, layer = LAYER.sub("blocks.{l}.", ours), LAYER.match(ours)
+        if pattern not in table:
+            raise InputError(f"files of this format have no {ours}: change the configuration back")
+        their, how = table[pattern]
+        yield ours, their.replace("{l}", layer[1] if layer else ""), how
+
+
+def take(
+    table: Table, names: Collection[str], read: Callable[[str], Tensor], shapes: Shapes, *, factors: int = 0,
+    unread: Collection[str] = (),
+) -> dict[str, Tensor]:  # fmt: skip
+    """Convert tensors to those that `shapes` names; `read` gives one by its name, {k} counts to `factors`.
+
+    Raises `InputError` for a tensor that is missing, of another shape, or neither used nor in `unread`.
+    """
+    tensors: dict[str, Tensor] = {}
+    used: set[str] = set()
+    for ours, their, how in rows(table, shapes):
+        several = [their.replace("{k}", str(k)) for k in range(factors)] if "{k}" in their else [their]
+        if lacking := [name for name in several if name not in names]:
+            raise InputError(f"{lacking[0]} is missing, which {ours} needs")
+        tensors[ours] = _convert(how, {name: read(name) for name in several}, ours, shapes[ours])
+        used.update(several)
+    if rest := [name for name in names if name not in used and name not in unread]:
+        more = f" and {len(rest) - 1} more are" if len(rest) > 1 else " is"
+        raise InputError(f"{rest[0]} {list(read(rest[0]).shape)}{more} not used by any part")
+    return tensors
+
+
+def _convert(how: Conversion, x: Mapping[str, Tensor], ours: str, shape: Sequence[int]) -> Tensor:
+    try:
+        converted = how.take(list(x.values()), shape)
+        if converted.shape == torch.Size(shape):
+            return converted.contiguous()
+    except (RuntimeError, IndexError):
+        pass
+    shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in x.items())
+    raise InputError(f"{shapes} cannot become {ours} {list(shape)}")
+
+
+def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
+    """Convert our tensors to theirs by name, the inverse of `take`; those of `shapes` that are missing become zeros.
+
+    Raises `InputError` for one of our tensors that has no counterpart.
+    """
+    if extra := sorted(tensors.keys() - shapes.keys()):
+        raise InputError(f"{extra[0]} has no counterpart")
+    parts: dict[str, tuple[Conversion, list[Tensor]]] = {}
+    for ours, their, how in rows(table, shapes):
+        x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
+        parts.setdefault(their, (how, []))[1].append(x)
+    return {name: how.join(ours).contiguous() for name, (how, ours) in parts.items()}
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, in any dtype."""
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    return a.shape == b.shape and torch.equal(a.to(dtype), b.to(dtype))
