@@ -19,7 +19,8 @@ from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
-from streamscope.interventions.circuits.metrics import batches_of
+from streamscope.interventions.circuits.metrics import Batch, batches_of
+from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.circuits.scores import MEMORY, score_edges
 from streamscope.interventions.circuits.worth import SHARES, Ranking
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs
@@ -128,13 +129,20 @@ def _circuits(
         {"run": "circuit", "ranking": ranking, "draw": draw, "share": k} for ranking, draw, *_ in orders for k in SHARES
     ]
     kept = [worth.top(scores, worth.size_of(k, n), by) for *_, scores, by in orders for k in SHARES]
-    tokens = max(256, MEMORY // (12 * model.config.d_model * len(graph.senders)))
-    made = list(batches_of(pairs, how.metric, tokens, spans, model.cfg.device))
+    made = batches_for(model, graph, pairs, how.metric, spans)
     values = worth.circuit_values(model, graph, made, how.metric, kept, progress)
     blank = {"ranking": "", "draw": 0, "share": 1.0}
     measure = Measure(name=how.metric, unit="nats", resolution=RESOLUTION)
     frame = pd.DataFrame([{**blank, **cell} for cell in cells])
     return Observations(measure=measure, cells=frame, units=units, total=values, size=1.0)
+
+
+def batches_for(
+    model: Any, graph: Graph, pairs: Sequence[PatchPair], metric: Metric, spans: Sequence[Sequence[int]] = ()
+) -> list[Batch]:
+    """The pairs in batches whose runs fit into memory with the outputs of all senders."""
+    tokens = max(256, MEMORY // (12 * model.config.d_model * len(graph.senders)))
+    return list(batches_of(pairs, metric, tokens, spans, model.cfg.device))
 
 
 def _contrasts(how: Circuits, values: Observations) -> list[Contrast]:

@@ -105,13 +105,19 @@ def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:
     return f.reshape(-1, len(SHARES), *f.shape[1:])
 
 
+def resampled(scores: np.ndarray, within: Clusters, draws: int, seed: int = 0) -> np.ndarray:
+    """Sums of the scores [edges, pairs] over bootstraps of the pairs, in whole clusters: [draws, edges]."""
+    sums = within.totals(scores.astype(float))[0]
+    n = sums.shape[1]
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+    return np.stack([sums @ w for w in weights])
+
+
 def stability(
     scores: np.ndarray, within: Clusters, n: int, ranking: Ranking, *, draws: int = 40, seed: int = 0
 ) -> tuple[float, float, float]:
     """Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean, 2.5 % and 97.5 % point."""
-    rng, sums = np.random.default_rng(seed), within.totals(scores.astype(float))[0]
-    weights = rng.multinomial(sums.shape[1], np.full(sums.shape[1], 1 / sums.shape[1]), size=2 * draws)
-    sets = [top(sums @ w, n, ranking) for w in weights]
+    sets = [top(drawn, n, ranking) for drawn in resampled(scores, within, 2 * draws, seed)]
     found = [jaccard(a, b) for a, b in zip(sets[::2], sets[1::2], strict=True)]
     low, high = np.quantile(found, (0.025, 0.975))
     return float(np.mean(found)), float(low), float(high)

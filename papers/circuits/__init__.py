@@ -1,0 +1,45 @@
+"""Measure which tasks models do, and the circuits of those that they do.
+
+    python -m papers.circuits --out results/circuits                            which tasks each bundled model does
+    python -m papers.circuits stories/lfa --tasks stories name-copying --out results/circuits
+    python -m papers.circuits runs/smollm2 --tasks ioi induction --out results/circuits
+
+    ability     metric of the clean run, and its effect (clean − corrupted), with 95 % intervals. A model does a task if
+                both intervals lie above 0
+    circuits    of a model and a task: the fewest edges that carry .9 of the effect, CPR and CMD, and the same of random
+                circuits. Half of the pairs choose the edges, the other half judge them
+    streams     the share of the summed sizes of all scores, by the stream of the sender and by what reads
+    overlap     Jaccard index of the best edges of two tasks, compared with chance and with two draws of one task
+
+The cost of a run is printed first. Its rows are written when all its tasks are measured. Until then each finished task
+is kept in OUT/.parts, and the same command goes on from there. Rows of other runs stay.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from streamscope.cli.bounds import Bounds
+from streamscope.cli.parse import main_with_body
+from streamscope.interventions.circuits.names import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.circuits`."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Run folders, bundled models or hf:FOLDER; default: every bundled model."""
+    tasks: tuple[str, ...] = ()
+    """Tasks whose circuits are measured, in the runs that do them."""
+    pairs: Annotated[int, Bounds(low=16)] = 64
+    """Approximate number of pairs of each task."""
+    method: Method = "eap-ig"
+    """How edges are scored, as in `interventions.circuits`."""
+    out: Path
+    """Folder for the tables."""
+
+
+main = main_with_body(Options, __doc__, "streamscope.papers.circuits.measure")

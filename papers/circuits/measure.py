@@ -1,0 +1,213 @@
+"""Abilities, circuits and their overlap: run by run, each task an instrument's result that is kept in a file."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from streamscope.cli.disk import check_folder
+from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import commit, provenance
+from streamscope.instruments.command import progress_bar, signs_of_life
+from streamscope.instruments.contract import checkpoint_of
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
+from streamscope.instruments.prompts.counterfactual import SUITES
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.table import check_own, read_parquet, write_table
+from streamscope.instruments.undefined_cells import note
+from streamscope.interventions.circuits import Circuits, worth
+from streamscope.interventions.circuits.graph import graph_of
+from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, task_pairs, units_of
+from streamscope.interventions.circuits.scores import score_edges
+from streamscope.interventions.observe import duration, peak_gigabytes
+from streamscope.models.checkpoint import bundled, load_for_instruments
+from streamscope.papers.circuits import Options
+from streamscope.papers.comparison.tables import units
+
+TASKS = ("stories", "competing", *SUITES)
+"""Tasks that every run is asked to do."""
+SHARES = (0.01, 0.02, 0.05, 0.1)
+"""Shares of the edges whose overlap is measured."""
+DRAWS = 200
+"""Pairs of bootstraps."""
+Row = dict[str, Any]
+ENDS = ("", "_low", "_high")
+
+
+def measure(options: Options) -> None:
+    """Measure what is missing, run by run."""
+    check_folder(options.out)
+    for run in options.runs or bundled():
+        model = load_for_instruments(run)
+        able = _abilities(options, run, model)
+        if unable := [task for task in options.tasks if task not in able]:
+            print(f"{run} does not do {', '.join(unable)}", file=sys.stderr)
+        found = _results(options, run, model, [task for task in options.tasks if task in able])
+        labels = {"run": run, "method": options.method}
+        _write(options.out, "circuits", labels, [circuit_row(one) for one in found])
+        _write(options.out, "streams", labels, [row for one in found for row in stream_rows(one)])
+        _write(options.out, "overlap", labels, [row for two in combinations(found, 2) for row in overlap_rows(*two)])
+
+
+def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
+    """Put rows in the place of old ones with the same labels."""
+    path, new = out / f"{name}.parquet", pd.DataFrame([{**labels, **row} for row in rows])
+    check_own(path, "papers.circuits")
+    if new.empty:
+        return
+    if path.is_file():
+        old = read_parquet(path).to_pandas()
+        same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
+        new = pd.concat([old[~same], new], ignore_index=True)
+    about = {**provenance("cpu"), "run": new["run"].unique().tolist()}
+    write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
+
+
+def _abilities(options: Options, run: str, model: Any) -> list[str]:
+    """The tasks that the model does, measured where the table has no rows of the run."""
+    path, rows = options.out / "ability.parquet", pd.DataFrame({"run": [], "task": []})
+    rows = read_parquet(path).to_pandas() if path.is_file() else rows
+    if set(rows.loc[rows["run"] == run, "task"]) != set(TASKS):
+        began = time.perf_counter()
+        ability(model, TASKS[-1], 2)
+        seconds = (time.perf_counter() - began) * len(TASKS) * options.pairs / 2
+        print(f"{run}: about {duration(seconds)} for what it can do", file=sys.stderr, flush=True)
+        with signs_of_life(run):
+            _write(options.out, "ability", {"run": run}, [ability(model, task, options.pairs) for task in TASKS])
+        rows = read_parquet(path).to_pandas()
+    return list(rows.loc[rows["run"].eq(run) & rows["does"], "task"])
+
+
+def ability(model: Any, task: str, pairs: int) -> Row:
+    """m of the clean run and the effect (clean − corrupted), with intervals; `does` says whether both lie above 0.
+
+    Where no prompt fits the model there is the reason.
+    """
+    how, columns = Circuits(task=task, pairs=pairs), [f"{name}{end}" for name in ("m", "effect") for end in ENDS]
+    try:
+        found, spans, _ = task_pairs(how, model)
+    except InputError as error:
+        why = note(dict.fromkeys(columns, str(error).replace(";", ",")))
+        return {"task": task, **dict.fromkeys(columns, np.nan), "n": 0, "clusters": 0, "does": False, "undefined": why}
+    graph = graph_of(model)
+    made = batches_for(model, graph, found.pairs, how.metric, spans)
+    observed = Observations(
+        measure=Measure(name=how.metric, unit="nats", resolution=RESOLUTION), cells=pd.DataFrame({"run": ["M", "∅"]}),
+        units=units_of(found.pairs), total=worth.circuit_values(model, graph, made, how.metric, []), size=1.0,
+    )  # fmt: skip
+    weights: dict[str, dict[int, float]] = {"m": {0: 1.0}, "effect": {0: 1.0, 1: -1.0}}
+    both = [Contrast(quantity=name, weights=w, labels={"task": task}, null=None) for name, w in weights.items()]
+    frame, reasons = estimate(observed, both).wide(["task"], describe=("low", "high"))
+    row = {str(name): value for name, value in frame.iloc[0].items()}
+    why = note({name: text for (_, name), text in reasons.items()})
+    return {**row, "does": bool(row["m_low"] > 0 and row["effect_low"] > 0), "undefined": why}
+
+
+def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> list[Result]:
+    """The result of every task, read where it was kept, else measured and kept."""
+    made, found, left = checkpoint_of(model) if tasks else {}, dict[str, Result](), dict[str, Circuits]()
+    files = {task: options.out / ".parts" / f"{Path(run).name}-{task}-{options.method}.parquet" for task in tasks}
+    for task, file in files.items():
+        how = Circuits(task=task, pairs=options.pairs, method=options.method)
+        kept = Result.load(file) if file.is_file() else None
+        if kept and (kept.about["options"], kept.about["checkpoint"]) == (asdict(how), made["checkpoint"]):
+            found[task] = kept
+        else:
+            left[task] = how
+    if left:
+        seconds = duration(sum(seconds_of(how, model) for how in left.values()))
+        print(f"{run}: about {seconds} for the circuits of {', '.join(left)}, and 2.5 GB of memory", file=sys.stderr)
+    for task, how in left.items():
+        began = time.process_time()
+        result = how.measure(model, progress=progress_bar(f"{run}, {task}"))
+        cost = {"seconds": time.process_time() - began, "memory": peak_gigabytes(), "commit": commit()}
+        found[task] = replace(result, about={**result.about, **made, **cost})
+        files[task].parent.mkdir(parents=True, exist_ok=True)
+        found[task].save(files[task])
+    return [found[task] for task in tasks]
+
+
+def seconds_of(how: Circuits, model: Any) -> float:
+    """What a circuit will cost, by the scores and one circuit of two pairs."""
+    graph, (found, spans, _) = graph_of(model), task_pairs(how, model)
+    some, kept = found.pairs[:2], np.arange(len(graph.edges)) % 2 == 0
+    times = [time.perf_counter()]
+    score_edges(model, graph, some, how.method, how.metric, steps=1, spans=spans[:2])
+    times.append(time.perf_counter())
+    made = batches_for(model, graph, some, how.metric, spans[:2])
+    worth.circuit_values(model, graph, made, how.metric, [kept])
+    scores, circuit = np.diff([*times, time.perf_counter()])
+    circuits = len(worth.SHARES) * (2 + how.draws) / 2  # half of the pairs judge
+    return float((scores * (how.steps if "ig" in how.method else 1) + circuit / 3 * circuits) * len(found.pairs) / 2)
+
+
+# ---- rows of the tables ------------------------------------------------------------------------
+
+
+def circuit_row(result: Result) -> Row:
+    """Effect, edges that carry .9 of it, CPR and CMD, random circuits in `_random`."""
+    about, table = result.about, result.table("summary")
+    row: Row = {"task": about["options"]["task"], "edges": about["edges"]}
+    why: dict[str, str] = {}
+    for i, name in enumerate(("m", "effect", "cpr", "cmd", "needed")):
+        for of, column in [("", "value"), ("_random", "random")][: 1 if name in ("m", "effect") else 2]:
+            for end in ENDS:
+                value = table.frame[f"{column}{end}"].iloc[i]
+                row[f"{name}{of}{end}"] = value * about["edges"] if name == "needed" else value
+                if text := table.missing.get((i, f"{column}{end}")):
+                    why[f"{name}{of}{end}"] = text
+    cost = {name: about[name] for name in ("judging", "checkpoint", "commit", "seconds", "memory")}
+    return {**row, **cost, "undefined": note(why)}
+
+
+def stream_rows(result: Result) -> list[Row]:
+    """Shares of the summed sizes of scores, by the stream of the sender and by what reads."""
+    cells, scores, task = result.blocks["scores"].cells, np.abs(_drawn(result, 0)), result.about["options"]["task"]
+    rows = []
+    for by in ("stream", "part"):
+        for group in cells[by].unique():
+            inside = (cells[by] == group).to_numpy()
+            share = _described("share", scores[:, inside].sum(1) / scores.sum(1))
+            rows.append({"task": task, "by": by, "group": group, **share, "edges": float(inside.mean())})
+    return rows
+
+
+def overlap_rows(a: Result, b: Result) -> list[Row]:
+    """Jaccard index of the best edges of two tasks, and of two draws of one task, over bootstraps of the pairs."""
+    rows, drawn = [], [_drawn(a, 0), _drawn(b, 1)]
+    for share in SHARES:
+        n = worth.size_of(share, drawn[0].shape[1])
+        x, y = ([worth.top(scores, n, "size") for scores in one] for one in drawn)
+        between = _jaccard(x, y).reshape(-1, 2).mean(1)
+        within = (_jaccard(x[::2], x[1::2]) + _jaccard(y[::2], y[1::2])) / 2
+        rows.append({
+            "task": a.about["options"]["task"], "other": b.about["options"]["task"], "share": share, "edges": n,
+            **_described("jaccard", between), **_described("same_task", within),
+            **_described("separate", within - between), "chance": worth.chance(n, drawn[0].shape[1]),
+        })  # fmt: skip
+    return rows
+
+
+def _drawn(result: Result, seed: int) -> np.ndarray:
+    """Summed scores of 2 · DRAWS bootstraps of the pairs [bootstraps, edges]."""
+    block = result.blocks["scores"]
+    within = read_clusters(block.units["cluster"].to_list(), len(block.units))
+    return worth.resampled(block.total, within, 2 * DRAWS, seed)
+
+
+def _jaccard(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> np.ndarray:
+    """The Jaccard index of each two sets."""
+    return np.array([worth.jaccard(a, b) for a, b in zip(x, y, strict=True)])
+
+
+def _described(name: str, values: np.ndarray) -> Row:
+    """The mean, the 2.5 % and the 97.5 % point."""
+    low, high = np.quantile(values, (0.025, 0.975))
+    return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}

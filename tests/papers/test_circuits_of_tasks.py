@@ -1,0 +1,85 @@
+"""The command that measures abilities and circuits: what it keeps, and the overlap of circuits by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streamscope.instruments.observations import Measure, Observations
+from streamscope.instruments.result import Result
+from streamscope.interventions.circuits import Circuits
+from streamscope.models import load
+from streamscope.papers.circuits import main
+from streamscope.papers.circuits import measure as body
+
+
+def test_rows_are_those_of_the_instrument_and_are_measured_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "TASKS", ("letter-case", "name-copying", "induction"))
+    monkeypatch.setattr(body, "DRAWS", 4)
+    argv = ["stories/lfa", "--tasks", "letter-case", "induction", "name-copying", "--method", "eap", "--pairs", "24"]
+    main([*argv, "--out", str(tmp_path)])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stories/lfa: about")]
+    assert lines[0].endswith("for what it can do") and "for the circuits of letter-case, name-copying, and" in lines[1]
+    tables = {path.stem: pd.read_parquet(path) for path in tmp_path.glob("*.parquet")}
+    assert tables["ability"].set_index("task")["does"].to_dict() == {
+        "letter-case": True, "name-copying": True, "induction": False,
+    }  # fmt: skip
+    rows = tables["circuits"].set_index("task")
+    assert list(rows.index) == ["letter-case", "name-copying"]
+    found = Result.load(tmp_path / ".parts" / "lfa-name-copying-eap.parquet")
+    summary, edges = found.table("summary").frame["value"], found.about["edges"]
+    mine = rows.loc["name-copying", ["m", "effect", "cpr", "cmd", "needed"]].to_numpy(float)
+    assert mine == pytest.approx(summary * np.array([1, 1, 1, 1, edges]), rel=1e-6)
+    shares = tables["streams"].groupby(["task", "by"])[["share", "edges"]].sum().to_numpy()
+    assert shares == pytest.approx(np.ones_like(shares))
+    size = np.abs(found.blocks["scores"].total.mean(1))
+    part = size[(found.blocks["scores"].cells["part"] == "mlp").to_numpy()].sum() / size.sum()
+    mlp = tables["streams"].set_index(["task", "group"]).loc[("name-copying", "mlp")]
+    assert mlp["share_low"] - 0.1 < part < mlp["share_high"] + 0.1
+    assert list(tables["overlap"]["share"]) == list(body.SHARES)
+
+    monkeypatch.setattr(Circuits, "measure", lambda *args, **how: pytest.fail("measured again"))
+    main([*argv, "--out", str(tmp_path)])
+    assert "about" not in capsys.readouterr().err
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
+
+
+def test_rows_of_other_runs_stay(tmp_path: Path) -> None:
+    for run, value in (("a", 1), ("b", 2), ("a", 3)):
+        body._write(tmp_path, "streams", {"run": run, "method": "eap"}, [{"task": "x", "share": value}])
+    body._write(tmp_path, "streams", {"run": "a", "method": "exact"}, [{"task": "x", "share": 4}])
+    kept = pd.read_parquet(tmp_path / "streams.parquet")
+    assert list(zip(kept["run"], kept["share"], strict=True)) == [("b", 2), ("a", 3), ("a", 4)]
+
+
+def planted(task: str, best: range) -> Any:
+    """A result of 100 edges and 20 pairs in which some edges are far better than the rest."""
+    total = np.random.default_rng(len(task)).normal(0, 0.1, (100, 20))
+    total[list(best)] += 5
+    observed = Observations(
+        measure=Measure(name="score", unit="nats", resolution=1e-6), cells=pd.DataFrame({"edge": range(100)}),
+        units=pd.DataFrame({"unit": range(20), "cluster": range(20)}), total=total, size=1.0,
+    )  # fmt: skip
+    return Result({}, {"scores": observed}, about={"options": {"task": task}})
+
+
+def test_overlap_by_hand() -> None:
+    """Ten best edges of which none, five or all are shared, at a share of .1."""
+    for best, jaccard in ((range(50, 60), 0.0), (range(5, 15), 1 / 3), (range(10), 1.0)):
+        (row,) = (one for one in body.overlap_rows(planted("a", range(10)), planted("bb", best)) if one["share"] == 0.1)
+        assert (row["edges"], row["same_task"], row["jaccard"]) == (10, 1.0, pytest.approx(jaccard))
+        assert row["separate_low"] == pytest.approx(1 - jaccard) and row["chance"] == pytest.approx(1 / 19)
+
+
+def test_a_task_whose_prompts_do_not_fit_has_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"clean": "Tom ran", "corrupt": "Tom ran far", "answers": [" on"], "foils": [" off"]}))
+    row = body.ability(load("stories/lfa"), str(path), 16)
+    assert np.isnan(row["m"]) and row["does"] is False
+    assert row["undefined"].startswith("m, m_low") and "another number of tokens" in row["undefined"]
