@@ -11,7 +11,6 @@ A command is a module with `main(argv=None)`:
 """
 
 import io
-import os
 import re
 import signal
 import sys
