@@ -128,16 +128,10 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
 def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
     """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
     a table that another command than `module` wrote."""
-    from streamscope.cli.disk import check_writable
-    from streamscope.instruments.table import check_own
+    from streamscope.instruments.result import check_out
 
-    if out is None:
-        return
-    if out.suffix != ".parquet":
-        raise InputError(f"--out {out}: the table is parquet, name it {out.with_suffix('.parquet')}")
-    for name in names:
-        check_own(out.with_stem(f"{out.stem}-{name}") if name else out, module)
-    check_writable(out)
+    for name in names if out is not None else ():
+        check_out(out.with_stem(f"{out.stem}-{name}") if name else out, module)
 
 
 # ---- the command of an instrument --------------------------------------------------------------

@@ -25,14 +25,25 @@ import pandas as pd
 import pyarrow as pa
 import torch
 from pyarrow import csv
-from safetensors import SafetensorError, safe_open
 
-from streamscope.cli.disk import check_writable, with_checksum, write_atomically, write_text
+from streamscope.cli.disk import check_writable, write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.registry import discover
-from streamscope.instruments.table import Column, LongTable, Table, read_meta, read_parquet, with_reasons, write_batches
+from streamscope.instruments.table import (
+    Column,
+    LongTable,
+    Table,
+    check_own,
+    json_meta,
+    maker_of,
+    plain_number,
+    read_about,
+    read_parquet,
+    with_reasons,
+    write_batches,
+)
 from streamscope.models.tensors import read_tensors, write_tensors
 
 FORMAT = 2
@@ -140,7 +151,7 @@ class Result:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
         files = [path, *(path.with_stem(f"{path.stem}-{name}") for name in (*names[1:], OBSERVED))]
         for one in [*files, *([path.with_suffix(".safetensors")] if self.arrays else [])] if maker else ():
-            _keep_others(one, maker)
+            check_own(one, maker)
         if path.suffix == ".csv":
             return self._save_text(path, figure)
         about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
@@ -148,11 +159,13 @@ class Result:
         made: list[tuple[Path, pd.DataFrame | LongTable, dict[bytes, bytes]]] = []
         if self.blocks:
             frame, observed = _observed(self.blocks, self.contrasts)
-            made.append((path.with_stem(f"{path.stem}-{OBSERVED}"), frame, _json({OBSERVED: observed, "about": about})))
+            made.append(
+                (path.with_stem(f"{path.stem}-{OBSERVED}"), frame, json_meta({OBSERVED: observed, "about": about}))
+            )
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
-            meta = {"table": _columns(table), "about": about, "units": _units(table)}
-            made.append((to, table if isinstance(table, LongTable) else with_reasons(table), _json(meta)))
+            kept = json_meta({"table": _columns(table), "about": about, "units": _units(table)})
+            made.append((to, table if isinstance(table, LongTable) else with_reasons(table), kept))
         before, arrays = _files_of(path), path.with_suffix(".safetensors")
         if self.arrays:
             _write_arrays(arrays, self.arrays, about)
@@ -188,7 +201,7 @@ class Result:
         if self.arrays:
             written.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
         files = [one.name for one in written if one.suffix == ".csv"]
-        text = json.dumps({"about": self.about, "tables": tables, "files": files}, default=_plain_number, indent=1)
+        text = json.dumps({"about": self.about, "tables": tables, "files": files}, default=plain_number, indent=1)
         write_text(about_path, text + "\n")
         written.append(about_path)
         if figure is not None:
@@ -257,34 +270,9 @@ def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exp
         if one.parent == whole.parent and one.suffix == whole.suffix and one.name.startswith(f"{whole.stem}-"):
             raise InputError(f"--out {path}: {one.name} is an input, and other tables are named so; name another file")
     for one in (path, arrays) if instrument else ():
-        _keep_others(one, instrument)
+        check_own(one, instrument)
     check_writable(path)
     return path
-
-
-def _keep_others(path: Path, instrument: str) -> None:
-    """Raise `InputError` where another instrument has written, or tensors of somebody else lie, at `path`."""
-    maker = maker_of(path)
-    if maker and maker != instrument:
-        raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
-    if not maker and path.suffix == ".safetensors" and os.path.exists(path):  # False for a name that is too long
-        raise InputError(f"{path} holds no arrays of {instrument}, and would be lost; name another file, or move it")
-
-
-def maker_of(path: Path) -> str:
-    """The instrument that wrote a file of `Result.save`; empty where there is no such file."""
-    try:
-        if path.suffix == ".csv":
-            sidecar = path.with_name(f"{path.stem}-about.json")
-            about = json.loads(sidecar.read_text("utf-8"))["about"] if path.is_file() else {}
-        elif path.suffix == ".safetensors":
-            with safe_open(path, framework="np") as file:
-                about = json.loads((file.metadata() or {})["about"])
-        else:
-            about = _meta(path)["about"]
-        return str(about["instrument"])
-    except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def _files_of(path: Path) -> set[Path]:
@@ -306,15 +294,6 @@ def _columns(table: Table) -> dict[str, Any]:
 
 def _units(table: Table) -> dict[str, str]:
     return {column.name: column.unit for column in table.columns}
-
-
-def _json(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """As schema metadata; numbers of numpy are plain ones."""
-    return with_checksum({n.encode(): json.dumps(value, default=_plain_number).encode() for n, value in meta.items()})
-
-
-def _plain_number(x: Any) -> Any:
-    return x.tolist() if hasattr(x, "tolist") else str(x)
 
 
 def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
@@ -359,21 +338,14 @@ def _write_text(path: Path, table: Table) -> None:
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
 
     tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
-    write_tensors(path, tensors, {"about": json.dumps(about, default=_plain_number)})
+    write_tensors(path, tensors, {"about": json.dumps(about, default=plain_number)})
     return path
 
 
 def _meta(path: Path) -> dict[str, Any]:
     """The JSON of a parquet file's schema metadata. Raises `InputError` for a missing, foreign or damaged file."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        found = read_meta(path)
-        meta = {name.decode(): json.loads(text) for name, text in found.items()}
-    except (pa.ArrowException, ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a result: {str(error).splitlines()[0]}") from None
-    about = meta.get("about")
-    if not isinstance(about, dict) or not all(isinstance(about.get(k, []), list) for k in ("tables", "blocks")):
+    meta = read_about(path, ("about", "units", "table", OBSERVED))
+    if "about" not in meta or not all(isinstance(meta["about"].get(k, []), list) for k in ("tables", "blocks")):
         raise InputError(f"{path} is no result of an instrument: it does not say what it is about")
     return meta
 

@@ -9,6 +9,7 @@ import html
 import io
 import json
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
+from safetensors import SafetensorError, safe_open
 
 from streamscope.cli.disk import CHECKSUM, parse, with_checksum, write_atomically
 from streamscope.cli.errors import InputError, unknown
@@ -573,44 +575,59 @@ def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], ab
     if strange:
         raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
     rows = pa.Table.from_pandas(table, preserve_index=False)
-    meta = {b"units": json.dumps(dict(units)).encode(), b"about": json.dumps(dict(about)).encode()}
-    whole = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **with_checksum(meta)})
-    write_atomically(path, lambda part: pq.write_table(whole, part, write_page_checksum=True))
+    write_batches(path, [rows], json_meta({"units": dict(units), "about": dict(about)}), dictionary=True)
 
 
-def read_about(path: Path) -> dict[str, Any]:
-    """The `about` and `units` of a table written here; `InputError` for a file that is no parquet or is damaged."""
+def json_meta(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Schema metadata as JSON with its checksums; numbers of numpy are plain ones."""
+    return with_checksum({name.encode(): json.dumps(x, default=plain_number).encode() for name, x in meta.items()})
+
+
+def plain_number(x: Any) -> Any:
+    """What JSON holds of a number or an array of numpy; of others their text."""
+    return x.tolist() if hasattr(x, "tolist") else str(x)
+
+
+def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[str, Any]:
+    """Entries of the metadata of a table written here, those that it has; `InputError` for a file that is no parquet or
+    is damaged."""
     try:
         meta = read_meta(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; check the path") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no parquet file ({str(error).splitlines()[0]})") from None
-    return {
-        name: parse(meta[name.encode()], dict[str, Any], f"{name} of {path}")
-        for name in ("about", "units")
-        if name.encode() in meta
-    }
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read as a parquet file ({str(error).splitlines()[0]})") from None
+    known = {name: meta[name.encode()] for name in names if name.encode() in meta}
+    return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in known.items()}
 
 
-def command_of(path: Path) -> str:
-    """The instrument or the module, as papers.claims.count, that wrote the table at `path`; "" for no table of ours."""
+def maker_of(path: Path) -> str:
+    """The instrument or the module, as papers.claims.count, that wrote a file; "" where there is no file of ours."""
     try:
-        about = read_about(path).get("about", {}) if path.is_file() else {}
-    except InputError:
+        if path.suffix == ".csv":
+            sidecar = path.with_name(f"{path.stem}-about.json")
+            about = json.loads(sidecar.read_text("utf-8"))["about"] if path.is_file() else {}
+        elif path.suffix == ".safetensors":
+            with safe_open(path, framework="np") as file:
+                about = json.loads((file.metadata() or {})["about"])
+        else:
+            about = read_about(path).get("about", {})
+        words = about.get("argv", [])
+    except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
-    words = about.get("argv", [])
     words = words.split() if isinstance(words, str) else words
     made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
     return str(about.get("instrument", made if made.startswith("papers.") else ""))
 
 
 def check_own(path: Path, module: str, folders: Sequence[Path] = ()) -> None:
-    """Raise `InputError` if another command than `module` wrote the table at `path`, or if it is a CSV or parquet file
-    of somebody else in one of `folders`, which are read."""
-    maker = command_of(path)
+    """Raise `InputError` if another command than `module` wrote the table at `path`, if tensors that are none of its
+    arrays lie there, or a CSV or parquet file of somebody else in one of `folders`, which are read."""
+    maker = maker_of(path)
     if maker and maker != module:
         raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
+    if not maker and path.suffix == ".safetensors" and os.path.exists(path):  # False for a name that is too long
+        raise InputError(f"{path} holds no arrays of {module}, and would be lost; name another file, or move it")
     read = path.is_file() and not maker and path.suffix in (".csv", ".parquet")
     if read and any(folder.resolve() in path.resolve().parents for folder in folders):
         raise InputError(f"--out {path} is an input, which would be lost; name another file")

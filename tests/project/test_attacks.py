@@ -298,7 +298,7 @@ def test_damaged_tables(table: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is damaged"):
             read_about(path)
     write(tmp_path / "x.parquet", b"PAR1 nothing")
-    with pytest.raises(InputError, match="no parquet file"):
+    with pytest.raises(InputError, match="cannot be read as a parquet file"):
         read_about(tmp_path / "x.parquet")
 
 
