@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamscope.instruments.observations import Observations, Reasons
-from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, cohens_d, d_interval, read_clusters
+from streamscope.instruments.observations import Observations, Reasons, bootstrap
+from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
 from streamscope.instruments.table import described, number
 from streamscope.models.head_spec import Head
 
@@ -40,11 +40,10 @@ def effect_sizes(
         why = dict.fromkeys(out, "no case changed under the edit")
     if not why["d"]:
         out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
-        labelled = block.units["cluster"][inside].to_list()
-        if read_clusters(labelled, len(x1)).count < BOOTSTRAP_CLUSTERS:
-            why |= dict.fromkeys(("d_low", "d_high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
-        elif np.isfinite(out["d"]):
-            out["d_low"], out["d_high"] = d_interval(x1, x0, labelled, resamples=resamples)
+        if np.isfinite(out["d"]):
+            found, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)
+            for end in ("low", "high"):
+                out[f"d_{end}"], why[f"d_{end}"] = found[end], lost.get(end, "")
     for column, value in out.items():
         if np.isnan(value):
             missing[row, column] = why[column] or "values without spread"

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from streamscope.instruments.stats.estimators import cohens_d, constant, t_quantile, welch_t
+from streamscope.instruments.stats.estimators import cohens_d, constant
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.printed import Bound, Order, Printed, claims_to_judge, numbers, smallest
 from streamscope.papers.comparison.seeds import FLAT, NAN, means, nothing, paired, seeds_of
@@ -78,9 +79,9 @@ def contrast(quantities: pd.DataFrame, quantity: str, a: str, b: str) -> Contras
     if few or (constant(x) and constant(y)):
         why = f"one seed of {' and '.join(few)}" if few else "seeds without spread"
         return Contrast(gap, NAN, NAN, NAN, _counts(x, y), why, WELCH)
-    test = welch_t(x, y)
-    half = t_quantile(0.95, float(test.df)) * float(test.error)
-    return Contrast(gap, gap - half, gap + half, float(test.p), _counts(x, y), "", WELCH)
+    test = stats.ttest_ind(x, y, equal_var=False)
+    low, high = map(float, test.confidence_interval(0.95))
+    return Contrast(gap, low, high, float(test.pvalue), _counts(x, y), "", WELCH)
 
 
 def _counts(x: np.ndarray, y: np.ndarray) -> str:

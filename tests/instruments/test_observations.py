@@ -23,7 +23,14 @@ from streamscope.instruments.observations import (
     over_seeds,
     ranks,
 )
-from streamscope.instruments.stats.estimators import cohens_d, d_interval, d_of_totals, ratio_of_sums
+from streamscope.instruments.stats.estimators import (
+    cohens_d,
+    d_columns,
+    d_of_totals,
+    ratio_of_sums,
+    read_clusters,
+    statistic_interval,
+)
 
 NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
 
@@ -314,20 +321,21 @@ def test_two_independent_cases_have_an_interval_and_one_has_none() -> None:
 
 
 def test_bootstrap_of_what_is_no_contrast() -> None:
-    """Cohen's d by the generic function is `cohens_d` with the interval of `d_interval`."""
+    """Cohen's d by the generic function is `cohens_d` with the interval of `statistic_interval`."""
     x = np.random.default_rng(4).normal([[0.6], [0.0]], 1, (2, 24))
     labels = [f"c{i // 2}" for i in range(24)]
-
-    def columns(y: np.ndarray, n: np.ndarray) -> list[np.ndarray]:
-        origin = y.mean()
-        a, b = y - origin
-        return [np.ones(len(a)), a, b, a * a, b * b]
-
-    found, why = bootstrap(block(x, clusters=labels), [0, 1], d_of_totals, columns, resamples=500, seed=3)
+    found, why = bootstrap(block(x, clusters=labels), [0, 1], d_of_totals, d_columns, resamples=500, seed=3)
     assert not why
     assert (found["n"], found["clusters"]) == (24, 12)
     assert found["value"] == pytest.approx(cohens_d(x[0], x[1]), abs=1e-12)
-    assert (found["low"], found["high"]) == pytest.approx(d_interval(x[0], x[1], labels, resamples=500, seed=3))
+    within = read_clusters(labels, 24)
+    totals = [within.totals(one)[0] for one in d_columns(x)]
+    want = statistic_interval(d_of_totals, *totals, within=within, resamples=500, seed=3)
+    assert (found["low"], found["high"]) == pytest.approx([float(end) for end in want])
+    others = [{"confidence": 0.9}, {"resamples": 300}, {"seed": 1}]
+    for other in others:
+        how: Any = {"resamples": 500, "seed": 3, **other}
+        assert bootstrap(block(x, clusters=labels), [0, 1], d_of_totals, d_columns, **how)[0]["low"] != found["low"]
     ratio, _ = bootstrap(block(x + 9), [0, 1], lambda y, n, axis: y.sum(axis)[0] / y.sum(axis)[1])
     assert ratio["low"] < ratio["value"] < ratio["high"]
 

@@ -236,7 +236,8 @@ def test_a_disk_that_fails_is_one_line(error: Exception, tmp_path: Path, monkeyp
         raise error
 
     monkeypatch.setattr(pq, "read_schema", broken)
-    with pytest.raises(InputError, match=rf"^{path} cannot be read as a parquet file \({str(error).splitlines()[0]}\)$"):
+    first = str(error).splitlines()[0]
+    with pytest.raises(InputError, match=rf"^{path} cannot be read as a parquet file \({first}\)$"):
         Result.load(path)
     whole().save(path)
     monkeypatch.undo()

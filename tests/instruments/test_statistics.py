@@ -18,9 +18,8 @@ from streamscope.instruments.stats.estimators import (
     clustered_t,
     cohens_d,
     constant,
-    d_interval,
+    d_columns,
     d_of_totals,
-    d_totals,
     degrees_of_freedom,
     mean,
     ratio,
@@ -29,7 +28,6 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
     sign_flip,
     statistic_interval,
-    welch_t,
 )
 from streamscope.instruments.stats.proportions import paired_proportions, proportion
 
@@ -428,19 +426,9 @@ def test_an_interval_is_given_from_the_fewest_clusters_on() -> None:
 def test_d_of_several_rows_far_from_zero_is_that_of_each() -> None:
     rng = np.random.default_rng(4)
     x1, x0 = rng.normal(size=(2, 3, 40)) + np.array([0.0, 1e5, -3e6])[:, None]
-    totals = d_totals(x1, x0, np.repeat(np.arange(10), 4))
-    found = d_of_totals(*totals)
+    codes = np.repeat(np.arange(10), 4)
+    found = d_of_totals(*(cluster_totals(one, codes)[0] for one in d_columns(np.stack([x1, x0]))))
     np.testing.assert_allclose(found, [cohens_d(a, b) for a, b in zip(x1, x0, strict=True)], rtol=1e-6)
-
-
-def test_welch_of_several_rows_is_scipys_of_each() -> None:
-    rng = np.random.default_rng(5)
-    a, b = rng.normal(size=(3, 7)) * np.array([[1.0], [3.0], [9.0]]), rng.normal(size=(3, 5)) + 1
-    found = welch_t(a, b)
-    for row in range(3):
-        want = stats.ttest_ind(a[row], b[row], equal_var=False)
-        assert [found.t[row], found.p[row], found.df[row]] == pytest.approx([want.statistic, want.pvalue, want.df])
-        assert found.difference[row] == pytest.approx(a[row].mean() - b[row].mean())
 
 
 def test_clustered_t_is_the_paired_t_of_scipy() -> None:
@@ -454,8 +442,6 @@ def test_clustered_t_is_the_paired_t_of_scipy() -> None:
 def test_t_without_spread_is_undefined() -> None:
     same = clustered_t(np.ones(4), np.ones(4))
     assert (same.difference, same.error) == (1, 0) and np.isnan(same.t) and np.isnan(same.p)
-    flat = welch_t(np.ones(3), np.full(3, 2.0))
-    assert flat.difference == -1 and np.isnan(flat.t) and np.isnan(flat.p)
 
 
 def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
@@ -467,11 +453,10 @@ def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
 
 
 def test_d_needs_two_values_in_each_condition() -> None:
-    for make in (cohens_d, d_interval):
-        with pytest.raises(InputError, match="condition"):
-            make([1.0], [0.0, 1.0])
-        with pytest.raises(InputError, match="baseline"):
-            make([1.0, 2.0], [0.0])
+    with pytest.raises(InputError, match="condition"):
+        cohens_d([1.0], [0.0, 1.0])
+    with pytest.raises(InputError, match="baseline"):
+        cohens_d([1.0, 2.0], [0.0])
     assert cohens_d([1.0, 3.0], [0.0, 1.0]) == pytest.approx(1.5 / np.sqrt(1.25))
 
 
@@ -481,16 +466,8 @@ def test_d_without_spread_is_undefined_beside_the_scale_of_the_data() -> None:
     for scale in (1.0, 2.0**20):
         some, none = scale * np.array([1, 1 + 12 * eps]), scale * np.array([1, 1 + 10 * eps])
         assert np.isfinite(cohens_d(some, [0.0, 0.0], "d_z")) and np.isnan(cohens_d(none, [0.0, 0.0], "d_z"))
-    flat = d_totals(np.array([[1.0, 1.0], [2.0, 2.0]]), np.ones((2, 2)), np.arange(2))
+    flat = d_columns(np.array([[[1.0, 1.0], [2.0, 2.0]], np.ones((2, 2))]))
     np.testing.assert_array_equal(d_of_totals(*flat), [np.nan, np.inf])  # no warning: 0/0 and 1/0
-
-
-def test_an_interval_of_d_takes_level_resamples_and_seed() -> None:
-    x1, x0 = np.random.default_rng(10).normal(size=(2, 12))
-    base = d_interval(x1, x0, resamples=200)
-    assert base == d_interval(x1, x0, confidence=0.95, resamples=200, seed=0)
-    others = [{"confidence": 0.9}, {"resamples": 300}, {"seed": 1}]
-    assert all(d_interval(x1, x0, **{"resamples": 200, **other}) != base for other in others)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

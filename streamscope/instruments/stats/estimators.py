@@ -407,58 +407,27 @@ def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Kind = "pooled") -
     return float(difference / spread) if spread > 8 * np.finfo(float).eps * scale else float("nan")
 
 
-def d_interval(
-    condition: ArrayLike,
-    baseline: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 5000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Interval of the pooled `cohens_d` of paired cases: whole clusters drawn with replacement, expanded BCa.
+def d_columns(total: np.ndarray, size: np.ndarray | None = None) -> list[np.ndarray]:
+    """Of two conditions [2, …, cases] what `d_of_totals` sums over cases: 1, x1, x0, x1², x0², each […, cases].
 
-    d of a resample follows from five totals per cluster (n, Σx1, Σx0, Σx1², Σx0²), so no case is copied.
-    Level held and limits: `cluster_bootstrap`; with labels of several kinds `statistic_interval`. Raises
-    `InputError` as `cohens_d`, and for fewer than eight clusters.
+    The origin is the row's grand mean, so that squares do not swallow small differences. `size`, all 1, is not read:
+    these are the columns of `observations.bootstrap`.
     """
-    x1, x0 = finite(condition, "condition", 2), finite(baseline, "baseline", 2)
-    if len(x1) != len(x0):
-        raise InputError(f"an interval of d over pairs needs equal lengths, got {len(x1)} and {len(x0)}")
-    within = read_clusters(clusters, len(x1))
-    low, high = statistic_interval(
-        d_of_totals,
-        *d_totals(x1, x0, within.codes),
-        within=within,
-        confidence=confidence,
-        resamples=resamples,
-        seed=seed,
-    )
-    return float(low), float(high)
-
-
-def d_totals(x1: np.ndarray, x0: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Per cluster n, Σx1, Σx0, Σx1², Σx0² [..., D] of cases [..., n], with one origin per row.
-
-    The origin is the row's grand mean, so that squares do not swallow small differences.
-    """
-    origin = (x1.mean(-1, keepdims=True) + x0.mean(-1, keepdims=True)) / 2
-    a, b = x1 - origin, x0 - origin
-    sums = [cluster_totals(values, codes)[0] for values in (a, b, a * a, b * b)]
-    return cluster_totals(a, codes)[1], *sums
+    a, b = total - total.mean((0, -1), keepdims=True)
+    return [np.ones_like(a), a, b, a * a, b * b]
 
 
 def d_of_totals(
     n: np.ndarray, x1: np.ndarray, x0: np.ndarray, x11: np.ndarray, x00: np.ndarray, axis: int = -1
 ) -> np.ndarray:
-    """The pooled d of paired cases from `d_totals`, summed over `axis`."""
+    """The pooled d of paired cases from the columns of `d_columns`, or their totals in clusters, summed over `axis`."""
     m, s1, s0 = n.sum(axis), x1.sum(axis), x0.sum(axis)
     variance = (x11.sum(axis) - s1**2 / m + x00.sum(axis) - s0**2 / m) / (m - 1) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray((s1 - s0) / m / np.sqrt(variance))
 
 
-# ---- Student's and Welch's tests, over many cells at once: units on the last axis --------------
+# ---- Student's test, over many cells at once: units on the last axis ----------------------------
 
 
 class TTest(NamedTuple):
@@ -483,19 +452,6 @@ def clustered_t(totals: np.ndarray, counts: np.ndarray, shared: Shared | None = 
         t = np.where(error > 0, difference / error, np.nan)
     df = np.broadcast_to(degrees_of_freedom(counts, shared), error.shape)
     return TTest(difference, error, t, df, 2 * stdtr(df, -np.abs(t)))
-
-
-def welch_t(a: np.ndarray, b: np.ndarray) -> TTest:
-    """Welch's test that two means are equal, units on the last axis: t = (ā − b̄)/sqrt(s_a²/n_a + s_b²/n_b).
-
-    Degrees of freedom of Welch and Satterthwaite. NaN where neither group has any spread.
-    """
-    va, vb = a.var(-1, ddof=1) / a.shape[-1], b.var(-1, ddof=1) / b.shape[-1]
-    difference = a.mean(-1) - b.mean(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(va + vb > 0, difference / np.sqrt(va + vb), np.nan)
-        df = (va + vb) ** 2 / (va**2 / (a.shape[-1] - 1) + vb**2 / (b.shape[-1] - 1))
-    return TTest(difference, np.sqrt(va + vb), t, df, 2 * stdtr(df, -np.abs(t)))
 
 
 def constant(values: np.ndarray, scale: float | None = None) -> bool:

@@ -8,35 +8,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.stats.estimators import clustered_t, constant, finite, holm, ratio_of_sums, read_clusters
+from streamscope.instruments import observations
+from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.stats.estimators import finite, holm, read_clusters
 from streamscope.instruments.stats.proportions import proportion
 from streamscope.instruments.undefined_cells import note, reasons
 
 NAN = float("nan")
 
 
+ESTIMATED = {"value": "mean", "sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p"}
+
+
 def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str, Any]:
-    """n, clusters, mean, sd, ci_low, ci_high, p (of mean 0), undefined: `estimators.mean` and `estimators.clustered_t`.
+    """n, clusters, mean, sd, ci_low, ci_high, p (of mean 0), undefined: `observations.estimate` of one cell.
 
     sd is between cluster means; units are those of the values. With labels of several kinds (words that cases share),
     `clusters` is the fewest of a kind. Where clusters do not differ by more than
     `resolution` there is no interval and no p, and where there is one cluster no sd either: undefined, with the reason.
     """
     x = finite(values, "values")
-    within = read_clusters(clusters, len(x))
-    totals, counts = within.totals(x)
-    row: dict[str, Any] = {"n": len(x), "clusters": within.count, "mean": float(x.mean())}
-    why: dict[str, str] = {}
-    if within.count < 2:
-        row |= dict.fromkeys(("sd", "ci_low", "ci_high", "p"), NAN)
-        why = dict.fromkeys(("sd", "ci_low", "ci_high", "p"), "one independent case")
-    else:
-        result, test = ratio_of_sums(totals, counts, within=within), clustered_t(totals, counts, within.shared)
-        row |= {"sd": result.sd, "ci_low": result.ci_low, "ci_high": result.ci_high, "p": float(test.p)}
-        if constant(totals / counts, np.abs(x).max()) or np.ptp(totals / counts) <= resolution:
-            row |= dict.fromkeys(("ci_low", "ci_high", "p"), NAN)
-            why = dict.fromkeys(("ci_low", "ci_high", "p"), "the same in every independent case")
-    return {**row, "undefined": note(why)}
+    units = pd.DataFrame({"unit": range(len(x)), "cluster": pd.Series(list(clusters), dtype=object)})
+    measure, cells = Measure(name="mean", unit="of the values", resolution=resolution), pd.DataFrame({"cell": [0]})
+    block = Observations(measure=measure, cells=cells, units=units, total=x[None], size=1.0)
+    found = observations.estimate(block, [Contrast(quantity="mean", weights={0: 1.0})])
+    row = found.frame.iloc[0]
+    why = {short: found.reasons[0, name] for name, short in ESTIMATED.items() if (0, name) in found.reasons}
+    numbers = {short: float(row[name]) for name, short in ESTIMATED.items()}
+    return {"n": len(x), "clusters": int(row["clusters"]), **numbers, "undefined": note(why)}
 
 
 def with_holm(summary: pd.DataFrame, p: str = "p") -> pd.DataFrame:
