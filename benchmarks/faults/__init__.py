@@ -3,11 +3,11 @@
     python -m benchmarks.faults --kills 50
     python -m benchmarks.faults --kills 0 --every-replace       at every rename, before and after it
 
-Each case runs in its own process: tiny trainings (dropout, so that the random state matters; validation; the best
-weights kept), a fine-tuning, an extraction of features in several parts and a grid of two trainings. A process dies by
-SIGKILL after a random time, or at the n-th `os.replace`, the call that gives every file its name. The command is then
-resumed, or started again if no run exists yet, until it completes. Weights, metrics and feature rows must then equal
-those of the uninterrupted run, bit for bit.
+Each case runs in its own process: a tiny training (dropout, so that the random state matters; validation), a
+fine-tuning, an extraction of features in several parts and a grid of two trainings. A process dies by SIGKILL after a
+random time, or at the n-th `os.replace`, the call that gives every file its name. The command is then resumed, or
+started again if no run exists yet, until it completes. Weights, metrics and feature rows must then equal those of the
+uninterrupted run, bit for bit.
 """
 
 from dataclasses import dataclass

@@ -200,7 +200,7 @@ def measure(options: Options) -> None:
         folder = Path(scratch)
         os.environ.setdefault("STREAMSCOPE_CACHE", str(folder / "cache"))
         base = training(folder)
-        cases = [base, training(folder, "--keep", "best"), tuning(folder, folder / "training")]
+        cases = [base, tuning(folder, folder / "training")]
         cases += [extraction(folder, folder / "training"), grid(folder)]
         seconds = {case: uninterrupted(case, folder / case.name.replace(" ", "_")) for case in cases}
         print(", ".join(f"{case.name} {s:.1f} s" for case, s in seconds.items()), file=sys.stderr)

@@ -27,40 +27,28 @@ from streamscope.models.training.run import read_metrics
 LAST, BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
 
 
-class BestWeights(NamedTuple):
-    """Weights with the best validation loss, and the step that reached them."""
-
-    step: int
-    weights: dict[str, Tensor]
-
-
 class Checkpoint(NamedTuple):
     """The state from which a run continues; model, optimiser and random state are already restored."""
 
     step: int
     state: dict[str, Any]
     """Running means of the log, and the best validation loss."""
-    best_weights: BestWeights | None
-    """Final content of model.safetensors with --keep best."""
 
 
 def save_checkpoint(
-    folder: Path, model: torch.nn.Module, optimizer: Optimizers, step: int, state: Mapping[str, Any],
-    best_weights: BestWeights | None = None,
-) -> None:  # fmt: skip
+    folder: Path, model: torch.nn.Module, optimizer: Optimizers, step: int, state: Mapping[str, Any]
+) -> None:
     """Write a checkpoint and keep the previous one. Raises `InputError` when it cannot be written."""
     release_memory()  # of the activations, because writing copies all tensors
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for i, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
-    tensors |= {f"kept.{k}": v for k, v in best_weights.weights.items()} if best_weights is not None else {}
     tensors["rng.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
     config = read_json(folder / "config.json", Config)
     meta = {"step": str(step), "config": json.dumps(config, sort_keys=True), "state": json.dumps(state)}
     meta["machine"] = json.dumps(machine(model))
-    meta |= {"kept_step": str(best_weights.step)} if best_weights is not None else {}
     write_tensors(folder / LAST, tensors, meta, keep=folder / BEFORE)
 
 
@@ -101,8 +89,7 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: Optimizers)
     if torch.cuda.is_available() and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"])
     _warn_differences(parse(meta.get("machine", "{}"), dict[str, Any], f"machine of {path}"), machine(model))
-    best = BestWeights(_meta(path, meta, "kept_step", int), _below(tensors, "kept.")) if "kept_step" in meta else None
-    return Checkpoint(_meta(path, meta, "step", int), _meta(path, meta, "state", dict[str, Any]), best)
+    return Checkpoint(_meta(path, meta, "step", int), _meta(path, meta, "state", dict[str, Any]))
 
 
 def _meta(path: Path, meta: Mapping[str, str], name: str, kind: Any) -> Any:

@@ -108,8 +108,6 @@ class Training:
     """Steps between samples of text; 0: no samples."""
     checkpoint_every: Count = 200
     """Steps between checkpoints."""
-    keep: Literal["last", "best"] = "last"
-    """Final content of model.safetensors: the last weights, or those with the best validation loss."""
     snapshots: str = "log"
     """Steps whose weights are saved, to be measured as RUN@STEP: log (0, 1, 2, 4 … 512, then every 1000), log:N (then
     every N), every:N, steps such as 0,100,500, or none. The last step is always included."""
@@ -121,7 +119,10 @@ class Training:
 
     @staticmethod
     def from_older(data: dict[str, Any]) -> dict[str, Any]:
-        """Convert the fields of an older run, in which `compile` was a flag for the blocks."""
+        """Convert the fields of an older run: `compile` was a flag for the blocks, `keep` chose the final weights."""
+        if data.get("keep", "last") != "last":
+            raise InputError("this run keeps its best weights (--keep best), which only versions before 0.2 train")
+        data = {name: value for name, value in data.items() if name != "keep"}
         compile_ = data.get("compile")
         return data | {"compile": "blocks" if compile_ else "off"} if isinstance(compile_, bool) else data
 

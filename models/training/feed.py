@@ -3,9 +3,9 @@
 Batches come in the order of the given indices, so the data of a run does not depend on the thread.
 """
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from torch import Tensor
@@ -21,43 +21,37 @@ class Feed:
     """
 
     def __init__(
-        self, gather: Callable[[Any], Batch], order: Iterator[Any], *, ahead: int = 2, pin: bool = False
+        self, gather: Callable[[Any], Batch], order: Iterator[Any], *, ahead: int = 3, pin: bool = False
     ) -> None:
-        self._gather, self._order, self._pin = gather, order, pin
-        self._queue: queue.Queue[tuple[Batch | None, BaseException | None]] = queue.Queue(maxsize=ahead)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
-        self._thread.start()
+        self._gather, self._order, self._ahead, self._pin = gather, order, ahead, pin
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._waiting: deque[Future[Batch]] = deque()
+        self._fill()
 
     def __iter__(self) -> "Feed":
         return self
 
     def __next__(self) -> Batch:
-        if self._closed.is_set():
-            raise StopIteration
-        batch, error = self._queue.get()
-        if batch is None:
+        if not self._waiting:
             self.close()
-            raise StopIteration if error is None else error
+            raise StopIteration
+        try:
+            batch = self._waiting.popleft().result()
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
         return batch
 
     def close(self) -> None:
         """End the thread and drop the remaining batches."""
-        self._closed.set()
-        while self._thread.is_alive():
-            try:
-                self._queue.get(timeout=0.01)  # the thread may be waiting to put one
-            except queue.Empty:
-                continue
-        self._thread.join()
+        self._waiting.clear()
+        self._pool.shutdown(cancel_futures=True)
 
-    def _work(self) -> None:
-        try:
-            for indices in self._order:
-                if self._closed.is_set():
-                    return
-                batch = self._gather(indices)
-                self._queue.put((tuple(t.pin_memory() for t in batch) if self._pin else batch, None))  # type: ignore[arg-type]
-            self._queue.put((None, None))
-        except BaseException as error:  # raised again by __next__
-            self._queue.put((None, error))
+    def _fill(self) -> None:
+        while len(self._waiting) < self._ahead and (indices := next(self._order, None)) is not None:
+            self._waiting.append(self._pool.submit(self._work, indices))
+
+    def _work(self, indices: Any) -> Batch:
+        tokens, targets = self._gather(indices)
+        return (tokens.pin_memory(), targets.pin_memory()) if self._pin else (tokens, targets)

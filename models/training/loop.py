@@ -24,7 +24,7 @@ from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
 from streamscope.models.readout import IGNORE
-from streamscope.models.training.checkpoints import BestWeights, load_checkpoint, none_yet, save_checkpoint
+from streamscope.models.training.checkpoints import load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
 from streamscope.models.training.feed import Feed
 from streamscope.models.training.lora import merged
@@ -93,7 +93,6 @@ class Trainer:
         self.snapshots = set(snapshot_steps(training.snapshots, self.steps))
         self.step = 0
         self.best = math.inf
-        self.best_weights: BestWeights | None = None  # with --keep best
         self.window: dict[str, float] = {}
         self.mean_loss: float | None = None  # running mean for the progress bar
         self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
@@ -296,7 +295,7 @@ class Trainer:
             elif none_yet(self.run.folder, self.training.checkpoint_every):
                 return
             else:
-                self.step, state, self.best_weights = load_checkpoint(self.run.folder, self.model, self.optimizer)
+                self.step, state = load_checkpoint(self.run.folder, self.model, self.optimizer)
                 self.ranks.restore_noise(state.get("noise", {}), seed, self.step)
         self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
 
@@ -336,8 +335,7 @@ class Trainer:
                         raise Stopped(
                             f"stopped at step {self.step} of {self.steps}; saved; --resume continues from here"
                         )
-            best = self.best_weights or BestWeights(self.step, merged(self.model))
-            final = {"weights": self.run.save_final(best.weights, best.step)}
+            final = {"weights": self.run.save_final(merged(self.model), self.step)}
             outcome = "completed"
         except Stopped as stop:
             outcome = str(stop)
@@ -398,10 +396,6 @@ class Trainer:
         progress.say(f"step {self.step}: validation loss {result['loss']:.4f}")
         if self._mixes and self.ranks.leader:
             self.monitor_mixing(progress)
-        if self.training.keep == "best" and result["loss"] < self.best:
-            weights = {name: x.detach().cpu().clone() for name, x in merged(self.model).items()}
-            self.best_weights = BestWeights(self.step, weights)
-            self.run.save_model(weights, self.step)
         self.best = min(self.best, result["loss"])
 
     def _sample(self, progress: Progress) -> None:
@@ -425,9 +419,8 @@ class Trainer:
         else:
             state["noise"] = self.ranks.noise_states()
             if self.ranks.leader:
-                save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state, self.best_weights)
-        if self.best_weights is None:
-            self.run.save_model(merged(self.model), self.step)
+                save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state)
+        self.run.save_model(merged(self.model), self.step)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -202,7 +202,7 @@ def test_a_run_from_before_the_monitor(runs: dict, tmp_path: Path) -> None:
 
 
 def test_weights_of_a_step_that_was_not_evaluated(runs: dict) -> None:
-    """`--keep best` and a log of other steps: the dynamic metrics are not those of these weights."""
+    """A log of other steps: the dynamic metrics are not those of these weights."""
     rows = final(load(runs[-2]), log(runs[-2]), 7)
     (why,) = set(rows.loc[rows["metric"] == "gradient", "why"])
     assert why == "not logged at step 7"

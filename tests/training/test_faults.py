@@ -51,10 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
     """Each case with the folder of its uninterrupted run."""
-    found = {"last": training(folder), "best": training(folder, "--keep", "best")}
-    done = {name: (case, folder / name) for name, case in found.items()}
-    for case, out in done.values():
-        uninterrupted(case, out)
+    done = {"last": (training(folder), folder / "last")}
+    uninterrupted(*done["last"])
     sft = tuning(folder, done["last"][1])
     uninterrupted(sft, folder / "sft")
     return {**done, "sft": (sft, folder / "sft")}
@@ -99,7 +97,7 @@ def test_what_differs_is_named(cases, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "every"), [("last", 3), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in ("last", "sft", "best"))]
+    ("name", "every"), [("last", 3), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in ("last", "sft"))]
 )
 def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(
     cases, tmp_path: Path, name: str, every: int
@@ -189,11 +187,10 @@ def test_a_flipped_bit_in_the_weights_is_told_and_resuming_mends_it(cases, tmp_p
     assert differences(whole, folder) == []
 
 
-@pytest.mark.parametrize("name", ["last", "best"])
 @pytest.mark.parametrize("how", ["missing", "other"])
-def test_a_completed_run_has_its_own_weights(cases, tmp_path: Path, name: str, how: str) -> None:
+def test_a_completed_run_has_its_own_weights(cases, tmp_path: Path, how: str) -> None:
     """As after a kill between the last checkpoint and the last write of the model: old weights, or none."""
-    whole = cases[name][1]
+    whole = cases["last"][1]
     folder, model = copied(whole, tmp_path), tmp_path / "copy" / "model.safetensors"
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["weights"] == read_tensors(model)[1]["sha256"]
@@ -301,7 +298,7 @@ def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp
     argv = [str(parent), *case.argv[1:], "--out", str(tmp_path / "tuned")]
     assert run(case.module, argv, tmp_path / "log", Death(5)) == KILLED
     assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
-    shutil.copy(cases["best"][1] / "checkpoint.safetensors", parent / "model.safetensors")
+    shutil.copy(cases["sft"][1] / "checkpoint.safetensors", parent / "model.safetensors")
     with pytest.raises(InputError, match="the weights of .* changed since the fine-tuning began: start it again"):
         tune(["--resume", "--out", str(tmp_path / "tuned")])
 

@@ -97,21 +97,6 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(corpus, t
     assert all(torch.equal(v, good[k]) for k, v in fresh.model.state_dict().items())
 
 
-def test_keep_best_holds_the_weights_of_the_best_evaluation(corpus, tmp_path: Path) -> None:
-    t = trainer(corpus, tmp_path / "a", keep="best", eval_every=1, sample_every=0, steps=4)
-    losses = iter([3.0, 1.0, 2.0, 4.0])
-    seen = []
-
-    def evaluate() -> dict:
-        seen.append(t.model.embed.weight.detach().clone())
-        return {"loss": next(losses)}
-
-    t.evaluate = evaluate
-    t.fit()
-    saved, _ = streamscope.models.tensors.read_tensors(tmp_path / "a" / "model.safetensors")
-    assert torch.equal(saved["embed.weight"], seen[1])
-
-
 def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monkeypatch) -> None:
     t = trainer(corpus, tmp_path / "a", checkpoint_every=2, sample_every=0, snapshots="none")
     write = streamscope.models.tensors.save_file
@@ -180,5 +165,5 @@ def test_run_folder_is_complete_and_loads(tiny_run: Path, corpus) -> None:
 
 
 def test_document_packing_trains(corpus, tmp_path: Path) -> None:
-    main(arguments(corpus, tmp_path / "a", "--packing", "document", "--accumulate", "2", "--keep", "best"))
+    main(arguments(corpus, tmp_path / "a", "--packing", "document", "--accumulate", "2"))
     assert load(tmp_path / "a").config.name == "lfa"

@@ -164,13 +164,13 @@ def test_gathering_runs_ahead_and_no_further() -> None:
     feed = Feed(gather, iter(range(100)), ahead=2)
     assert next(feed)[0].item() == 0
     deadline = time.monotonic() + 5
-    while len(gathered) < 4 and time.monotonic() < deadline:
+    while len(gathered) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert gathered == [0, 1, 2, 3], "one given, two waiting, one in hand"
+    assert gathered == [0, 1, 2], "one given, two waiting"
     feed.close()
     feed.close()
-    assert not feed._thread.is_alive()
+    assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
     with pytest.raises(StopIteration):
         next(feed)
 
@@ -189,12 +189,12 @@ def test_what_the_thread_raises_reaches_the_step(corpus: Any, tmp_path: Path) ->
     with pytest.raises(OSError, match="the disk is gone"):
         t.fit()
     assert t.step == 2
-    assert not [x for x in threading.enumerate() if x.name == "batches"]
+    assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
 
 
 def test_no_thread_is_left(corpus: Any, tmp_path: Path) -> None:
     trainer(corpus, tmp_path / "a").fit()
-    assert not [x for x in threading.enumerate() if x.name == "batches"]
+    assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs CUDA")
@@ -213,6 +213,9 @@ def test_runs_with_the_old_flag_load() -> None:
         assert from_dict(Training, saved).compile == new
     with pytest.raises(InputError, match="compile must be one of off, blocks, step"):
         from_dict(Training, {"compile": "yes"})
+    assert from_dict(Training, {"keep": "last"}) == Training()
+    with pytest.raises(InputError, match="this run keeps its best weights"):
+        from_dict(Training, {"keep": "best"})
 
 
 def test_a_whole_compiled_step_is_for_cuda(corpus: Any, tmp_path: Path) -> None:
