@@ -15,9 +15,8 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -26,7 +25,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 from streamscope.cli.bounds import check
 from streamscope.cli.commands import commands
 from streamscope.cli.errors import InputError
-from streamscope.cli.help import describe, help_text
+from streamscope.cli.help import dataclasses_of, describe, help_text
 from streamscope.cli.terminal import visible
 
 Options = TypeVar("Options")
@@ -108,33 +107,23 @@ def _nearest(message: str, options: Any) -> str:
 
     if "Unrecognized options" not in message:
         return ""
-    known = [f"--{name.replace('_', '-')}" for name in _names(options)]
     words = [word.strip(",") for word in message.split() if word.startswith("--")]
-    near = [match for word in words[:1] for match in get_close_matches(word, known, n=1)]
+    near = [match for word in words[:1] for match in get_close_matches(word, list(_flags(options)), n=1)]
     return f", did you mean {near[0]}?" if near else ""
 
 
-def _names(options: Any) -> Iterator[str]:
-    """The names of all fields of a dataclass (or several), also of those inside it."""
-    return (name for name, _ in _hints(options))
-
-
-def _hints(options: Any) -> Iterator[tuple[str, Any]]:
-    """(name, type) of all fields of a dataclass (or several), also of those inside it."""
-    if is_dataclass(options):
-        for name, hint in get_type_hints(options).items():
-            yield name, hint
-            yield from _hints(hint)
-    for inner in get_args(options):
-        yield from _hints(inner)
+def _flags(options: Any) -> dict[str, Any]:
+    """--option -> its type, of all fields of a dataclass (or several), also of those inside it."""
+    found = {}
+    for made in dataclasses_of(options):
+        found |= {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(made).items()}
+    return found
 
 
 def _plainly(message: str, options: Any) -> str:
     """One plain line for a value that an option does not take: "--threshold takes a number or own, got 'x'"."""
     named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
-    hint = {f"--{name.replace('_', '-')}": hint for name, hint in _hints(options)}.get(
-        (named[1] or named[2]) if named else ""
-    )
+    hint = _flags(options).get((named[1] or named[2]) if named else "")
     if named is None or hint is None:
         return message
     got = re.search(r"'([^']*)'", message.removeprefix(named[1] or ""))

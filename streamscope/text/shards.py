@@ -238,7 +238,9 @@ def document_batches(
     _check_n_ctx(n_ctx)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: at least 1")
-    lengths = np.minimum(_first_lengths(shards, max_documents), n_ctx + 1)
+    if max_documents is not None and max_documents < 1:
+        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
+    lengths = np.minimum(shards.lengths[:max_documents], n_ctx + 1)
     order = np.argsort(-lengths, kind="stable")
     for first in range(0, len(order), batch_size):
         chosen = order[first : first + batch_size]
@@ -246,17 +248,6 @@ def document_batches(
         inputs, targets = _gather(shards, begin, begin + lengths[chosen], width)
         context = torch.from_numpy(np.arange(width) < shards.unscored[chosen, None])
         yield chosen, inputs, targets.masked_fill(context, NO_TARGET)
-
-
-def truncated_documents(shards: TokenShards, n_ctx: int, max_documents: int | None = None) -> int:
-    """Number of documents that `document_batches` cuts at `n_ctx`."""
-    return int((_first_lengths(shards, max_documents) > n_ctx + 1).sum())
-
-
-def _first_lengths(shards: TokenShards, max_documents: int | None) -> np.ndarray:
-    if max_documents is not None and max_documents < 1:
-        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
-    return shards.lengths[:max_documents]
 
 
 def _check_n_ctx(n_ctx: int) -> None:

@@ -100,7 +100,7 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
                     category="competing-nouns", relation=p.category, words=_nouns(text, marks),
-                    coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
+                    coherent=f" {p.target}", incoherent=f" {p.competitor}",
                 )
             )  # fmt: skip
     return Suite(name, tuple(prompts), call)

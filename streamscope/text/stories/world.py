@@ -6,7 +6,7 @@ fp their pronouns), e the adult, toy a thing with its color ("red kite"), toy_no
 location, pet and pet_name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from streamscope.text.stories.lexicon import LISTS, TEXT, WORDS
 from streamscope.text.stories.people import gender, number, possessor_possessed
 from streamscope.text.stories.template import Label, capital, expand, pick
 
+Passages = Mapping[str, Callable[..., Passage | None]]
 _TEXT = TEXT["world"]
 PASSAGES = {
     "tool-container": tool_container, "agent-patient": agent_patient, "possessor-possessed": possessor_possessed,
@@ -77,13 +78,16 @@ def tell(rng: Random, held_out: bool) -> tuple[str, list[Label]]:
     """One story as marked text, with the labels of its cases."""
     env = cast(rng)
     if rng.random() < EVENING:
-        return _evening(rng, env, held_out)
+        categories = rng.sample(sorted(PASSAGES), len(PASSAGES) - int(rng.random() * 2))
+        if rng.random() < 0.5:
+            categories.append(pick(rng, sorted(PASSAGES)))
+        return tell_evening(rng, env, held_out, PASSAGES, categories)
     return tell_plot(rng, env, held_out, PASSAGES, lambda n: rng.sample(sorted(PASSAGES), n))
 
 
 def tell_plot(
-    rng: Random, env: dict[str, str], held_out: Any, passages: Mapping[str, Callable[..., Passage | None]],
-    draw: Callable[[int], list[str]], likes: bool = True,
+    rng: Random, env: dict[str, str], held_out: Any, passages: Passages, draw: Callable[[int], list[str]],
+    likes: bool = True,
 ) -> tuple[str, list[Label]]:  # fmt: skip
     """Tell a plot with passages between its stages; `draw(n)` names n of `passages`.
 
@@ -137,15 +141,14 @@ def tell_plot(
     return "\n\n".join(" ".join(p) for p in paragraphs if p), labels
 
 
-def _evening(rng: Random, env: dict[str, str], held_out: bool) -> tuple[str, list[Label]]:
+def tell_evening(
+    rng: Random, env: dict[str, str], held_out: Any, passages: Passages, categories: Iterable[str]
+) -> tuple[str, list[Label]]:
     """Short tales in sequence, where nearly every sentence belongs to a case."""
-    categories = rng.sample(sorted(PASSAGES), len(PASSAGES) - int(rng.random() * 2))
-    if rng.random() < 0.5:
-        categories.append(pick(rng, sorted(PASSAGES)))
     paragraphs = [expand(pick(rng, EVENINGS), env, rng)]
     labels: list[Label] = []
     for k, category in enumerate(categories):
-        passage = PASSAGES[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
+        passage = passages[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
         if passage is not None:
             paragraphs.append(lead(rng, env, passage[0], passage[2]))
             labels += passage[1]
