@@ -606,7 +606,7 @@ def maker_of(path: Path) -> str:
     try:
         if path.suffix == ".csv":
             sidecar = path.with_name(f"{path.stem}-about.json")
-            about = json.loads(sidecar.read_text("utf-8"))["about"] if path.is_file() else {}
+            about = json.loads(sidecar.read_text("utf-8"))["about"] if os.path.isfile(path) else {}
         elif path.suffix == ".safetensors":
             with safe_open(path, framework="np") as file:
                 about = json.loads((file.metadata() or {})["about"])
@@ -628,6 +628,6 @@ def check_own(path: Path, module: str, folders: Sequence[Path] = ()) -> None:
         raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
     if not maker and path.suffix == ".safetensors" and os.path.exists(path):  # False for a name that is too long
         raise InputError(f"{path} holds no arrays of {module}, and would be lost; name another file, or move it")
-    read = path.is_file() and not maker and path.suffix in (".csv", ".parquet")
+    read = os.path.isfile(path) and not maker and path.suffix in (".csv", ".parquet")
     if read and any(folder.resolve() in path.resolve().parents for folder in folders):
         raise InputError(f"--out {path} is an input, which would be lost; name another file")

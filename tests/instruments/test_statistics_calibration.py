@@ -350,7 +350,6 @@ def test_coverage_of_the_interval_of_d(n: int, first: slice) -> None:
     condition, baseline = condition[first], baseline[first]
     spread = np.sqrt((1 + 1 / R**2) / 2)
     low, high = cluster_bootstrap(
-        d_columns,
         d_of_totals,
         *(cluster_totals(one, labels)[0] for one in d_columns(np.stack([condition, baseline]))),
         resamples=2000 if n < 30 else 1000,

@@ -29,7 +29,9 @@ def estimate(values: Any, clusters: Any, *, resolution: float = 0.0) -> dict[str
     """
     x = finite(values, "values")
     units = pd.DataFrame({"unit": range(len(x)), "cluster": pd.Series(list(clusters), dtype=object)})
-    measure, cells = Measure(name="mean", unit="of the values", resolution=resolution), pd.DataFrame({"cell": [0]})
+    rounding = 8 * np.finfo(float).eps * float(np.abs(x).max())  # of cases that cancel in their cluster as well
+    measure = Measure(name="mean", unit="of the values", resolution=max(resolution, rounding))
+    cells = pd.DataFrame({"cell": [0]})
     block = Observations(measure=measure, cells=cells, units=units, total=x[None], size=1.0)
     found = observations.estimate(block, [Contrast(quantity="mean", weights={0: 1.0})])
     row = found.frame.iloc[0]
