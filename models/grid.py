@@ -21,11 +21,10 @@
     presets = ["std-t"]
     train = {set = ["positions=rope"]}
 
-A Python file defines GRID, a dictionary of the same form. Every run is a folder OUT/PRESET[-SETTING]-sSEED of
-`models.train`, trained in its own process. After a kill, repeat the command: finished runs are skipped, others resume
-from their last checkpoint. A run that fails is recorded with its error (`--retry` tries it again), and the others
-continue. Several commands on one OUT, also on several machines, share the work. A training that two grids contain is
-run once, under its first name.
+Every run is a folder OUT/PRESET[-SETTING]-sSEED of `models.train`, trained in its own process. After a kill, repeat the
+command: finished runs are skipped, others resume from their last checkpoint. A run that fails is recorded with its
+error (`--retry` tries it again), and the others continue. Several commands on one OUT, also on several machines, share
+the work. A training that two grids contain is run once, under its first name.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +42,7 @@ from typing import Annotated, Any
 import tyro
 
 from streamscope.cli.bounds import Count
-from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
+from streamscope.cli.disk import Manifest, read_json, read_rows, read_toml, write_text
 from streamscope.cli.disk import lock as lock_file
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.launch import LaunchOptions, child, is_worker, launch
@@ -69,7 +68,7 @@ class Options(LaunchOptions):
     """Arguments of `python -m models.grid`."""
 
     grid: Annotated[Path | None, tyro.conf.Positional] = None
-    """GRID.toml, or GRID.py, which is executed; default: the grid that --out was started with."""
+    """GRID.toml; default: the grid that --out was started with."""
     out: Path | None = None
     """Folder for the run folders."""
     threads: Count = 1
@@ -126,33 +125,29 @@ def work(cells: Sequence[Cell], out: Path, *, threads: int = 1, visible: bool = 
     On SIGINT and SIGTERM the current run is saved, and the process exits with 130.
     """
     by_name, ledger = {cell.name: cell for cell in cells}, Ledger(out / ".ledger")
-    with _Bar(ledger, list(by_name), visible=visible) as bar:
-        done = _stoppable(ledger, list(by_name), lambda name: train(by_name[name], out, threads), bar)
-    if not done:
+    stopped = []
+
+    def ask(number: int, frame: Any) -> None:
+        stopped.append(number)
+        raise Released
+
+    old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with _bar(ledger, list(by_name), visible=visible) as update:
+            ledger.work(list(by_name), lambda name: train(by_name[name], out, threads), wait=visible, after=update)
+    except Released:
+        pass
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    if stopped:
         print(printable(f"stopped; the same command continues {out}"), file=sys.stderr)
         sys.exit(130)
 
 
 def read_grid(path: Path) -> dict[str, Any]:
-    """The dictionary of a TOML file, or GRID of a Python file. Raises `InputError` for other files."""
-    if not path.is_file():
-        raise InputError(f"{path} does not exist: give a grid as .toml or .py")
-    if path.suffix == ".py":
-        import runpy
-
-        try:
-            grid = runpy.run_path(str(path)).get("GRID")
-        except Exception as error:
-            raise InputError(f"{path}: {type(error).__name__}: {error}") from None
-        if not isinstance(grid, dict):
-            raise InputError(f"{path} defines no dictionary GRID")
-        return grid
-    import tomllib
-
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
+    """The dictionary of a TOML file. Raises `InputError` for another file."""
+    return read_toml(path, dict[str, Any], "give a grid as .toml")
 
 
 def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
@@ -410,49 +405,21 @@ def _error_line(log: Path, code: int) -> str:
     return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
 
 
-def _stoppable(ledger: Ledger, names: Sequence[str], do: Any, bar: "_Bar") -> bool:
-    """Work until no cell is open; on SIGINT and SIGTERM the current run is saved, and False is returned."""
-    stopped = []
+@contextlib.contextmanager
+def _bar(ledger: Ledger, names: Sequence[str], *, visible: bool) -> Iterator[Callable[[], None]]:
+    """A progress bar of the runs that are done or failed; the function counts them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    def ask(number: int, frame: Any) -> None:
-        stopped.append(number)
-        raise Released
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), disable=not visible) as bar:
+        task = bar.add_task("runs", total=len(names))
 
-    old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        ledger.work(names, do, wait=bar.visible, after=bar.update)
-    except Released:
-        pass
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-    return not stopped
+        def update() -> None:
+            bar.update(task, completed=sum(ledger.state(name).kind in ("done", "failed") for name in names))
 
-
-class _Bar:
-    """A progress bar of finished runs."""
-
-    def __init__(self, ledger: Ledger, names: Sequence[str], *, visible: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.ledger, self.names, self.visible = ledger, names, visible
-        columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bar = Progress(*columns, console=Console(file=sys.stderr), disable=not visible)
-        self.task = self.bar.add_task("runs", total=len(names))
-
-    def __enter__(self) -> "_Bar":
-        self.bar.start()
-        self.update()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self.bar.stop()
-
-    def update(self) -> None:
-        """Count the runs that are done or failed."""
-        over = sum(self.ledger.state(name).kind in ("done", "failed") for name in self.names)
-        self.bar.update(self.task, completed=over)
+        update()
+        yield update
 
 
 def print_status(out: Path, cells: Sequence[Cell]) -> None:

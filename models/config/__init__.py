@@ -4,6 +4,7 @@ A `ModelConfig` consists of *parts*: small dataclasses with a `kind`. The module
 part's class (`models.layers.registry`). So a new projection, norm, position encoding or residual topology is one class
 here and one where it is computed. The docstring under each field is its help text on the command line.
 """
+# ruff: noqa: F401  (the parts belong to this module's names)
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -43,14 +44,6 @@ from streamscope.models.config.parts import (
     Stretch,
     TokenFactor,
 )
-
-__all__ = [
-    "HC", "MHC", "Alibi", "Attention", "Canon", "ChannelLayerNorm", "Dense", "DualStream", "FanInNormal",
-    "FanInUniform", "FrozenToken", "Gate", "Hdpl", "Hyper", "Identity", "Independent", "Init", "Initial", "KromHC",
-    "Kronecker", "LayerNorm", "Learned", "MHCLite", "Mlp", "ModelConfig", "NoPositions", "Norm", "Normal",
-    "Orthogonal", "Part", "Positions", "Projection", "RMSNorm", "Readout", "Residual", "Rope", "Single",
-    "Stochastic", "Stretch", "Supervision", "TokenFactor",
-]  # fmt: skip
 
 LARGEST = {"n_layers": 4096, "d_model": 2**24, "n_heads": 2**16, "d_vocab": 2**24, "n_ctx": 2**24}
 """Larger sizes are rejected as typing mistakes."""

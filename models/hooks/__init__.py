@@ -12,6 +12,7 @@
 `table` lists every hook, `points` has those that differ from TransformerLens'. `capture_and_edit`
 accepts our models and any HookedRootModule.
 """
+# ruff: noqa: F401  (the names that this package offers)
 
 from streamscope.models.hooks.capture_and_edit import (
     Captures,
@@ -49,42 +50,3 @@ from streamscope.models.hooks.points import (
     resid_point,
 )
 from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, row_of
-
-__all__ = [
-    "HOOKS",
-    "Captures",
-    "CleanCopies",
-    "Edit",
-    "Edits",
-    "Hook",
-    "ObservePoint",
-    "OnDemand",
-    "Query",
-    "apply_edit",
-    "attached",
-    "batches",
-    "capture",
-    "check_fired",
-    "check_weights",
-    "concrete_shape",
-    "crop",
-    "eager_when_hooked",
-    "edit",
-    "edited_at",
-    "everywhere",
-    "expected_hooks",
-    "hooked_at",
-    "is_finite",
-    "keeps_positions",
-    "match",
-    "not_finite",
-    "observe",
-    "pad",
-    "quiet",
-    "read_point",
-    "resid_point",
-    "resolve",
-    "row_of",
-    "run",
-    "time_axes",
-]  # fmt: skip

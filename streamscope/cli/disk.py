@@ -296,12 +296,12 @@ def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     import json
     import tomllib
 
-    text = read_bytes(path, f"{path} is missing; {remedy}").decode("utf-8-sig", errors="replace")
+    text = read_bytes(path, remedy).decode("utf-8-sig", errors="replace")
     try:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is damaged ({error}); {remedy}") from None
-    return parse(json.dumps(value), kind, path, remedy)
+    return parse(json.dumps(value, default=str), kind, path, remedy)  # a date is its text
 
 
 def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
