@@ -309,15 +309,12 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
     tensors, metadata = read_tensors(weights)
-    _check_config(folder, metadata)
+    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
     for row in snapshots(folder) if step is not None else ():
         if row["step"] == step and row["sha256"] != sha256(weights):
             raise InputError(f"{weights} is damaged: its hash differs from snapshots.json; train the run again")
-    if step is None:
-        _check_final(folder, metadata)
     tokenizer = Tokenizer.load(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
-    if tokenizer is not None:
-        _check_tokenizer(folder, tokenizer, metadata)
+    _check_parts(folder, manifest, metadata, tokenizer)
     if tokenizer is not None and tokenizer.d_vocab > config.d_vocab:
         raise InputError(
             f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: "
@@ -330,7 +327,6 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     model.run = folder
     model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
     model.sampling = read_sampling(folder)
-    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
     if "bos" in model.origin:
         print(f"{run_label(folder)}: every text begins with {model.origin['bos']}", file=sys.stderr)
@@ -363,21 +359,15 @@ def dtype_name(dtype: str | torch.dtype) -> str:
     return name
 
 
-def _check_final(folder: Path, metadata: Mapping[str, str]) -> None:
-    """Raise `InputError` if model.safetensors does not hold the weights that a completed run's manifest names."""
-    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
-    final = manifest.get("weights")
-    if final is not None and metadata.get(DIGEST) != final:
-        raise InputError(
-            f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
-            f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
-        )
+def _check_parts(
+    folder: Path, manifest: Mapping[str, Any], metadata: Mapping[str, str], tokenizer: Tokenizer | None
+) -> None:
+    """Raise `InputError` for another configuration, final weights or tokenizer than the manifest, or the metadata of
+    the weights, names; older runs name none.
 
-
-def _check_config(folder: Path, metadata: Mapping[str, str]) -> None:
-    """Raise `InputError` for another configuration than manifest.json, or metadata of the weights, say; older runs say
-    nothing."""
-    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
+    The same ids in a rewritten tokenizer.json are the same tokenizer; so is an unchanged file that a new version of the
+    library would write differently.
+    """
     was = metadata.get(CONFIG) or manifest.get(CONFIG)
     found = config_digest(read_json(folder / "config.json", Config)["model"])
     if was not in (None, found):
@@ -385,18 +375,15 @@ def _check_config(folder: Path, metadata: Mapping[str, str]) -> None:
             f"{folder / 'config.json'} is not the configuration of these weights (its model has sha256 {found[:12]}… "
             f"where {was[:12]}… was written): restore it; for another architecture train a run with --set"
         )
-
-
-def _check_tokenizer(folder: Path, tokenizer: Tokenizer, metadata: Mapping[str, str]) -> None:
-    """Raise `InputError` for another tokenizer than manifest.json, or the metadata of the weights, names.
-
-    The same ids in a rewritten file are the same tokenizer; so is an unchanged file that a new version of the library
-    would write differently.
-    """
-    manifest = read_json(folder / "manifest.json", Manifest) if (folder / "manifest.json").is_file() else {}
-    was = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
-    if was not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
+    final = manifest.get("weights") if snapshot_step(folder) is None else None
+    if final is not None and metadata.get(DIGEST) != final:
+        raise InputError(
+            f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
+            f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
+        )
+    words = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    if tokenizer and words not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
         raise InputError(
             f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
-            f"of {was[:12]}…), so its ids mean other tokens: restore it"
+            f"of {words[:12]}…), so its ids mean other tokens: restore it"
         )

@@ -10,8 +10,11 @@ A table has our name, their name and the conversion of every weight; names that 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -123,6 +126,14 @@ def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[st
         x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
         parts.setdefault(their, (how, []))[1].append(x)
     return {name: how.join(ours).contiguous() for name, (how, ours) in parts.items()}
+
+
+def opened(path: Path) -> Any:
+    """An open safetensors file of another program. Raises `InputError` for a damaged one."""
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a valid safetensors file ({error})") from None
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

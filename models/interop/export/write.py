@@ -1,7 +1,6 @@
 """Writes a run as a folder of the transformers library."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.export.code import files
-from streamscope.models.interop.huggingface.convert import read_generation
+from streamscope.models.interop.huggingface.convert import new_folder, read_generation
 from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
 from streamscope.models.interop.tables import give, shapes_of
 from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
@@ -31,18 +30,13 @@ def export(
     Raises `InputError` for an existing `out`, for `snapshots` of a run without any, for NaN weights, and with `native`
     if no class of the library computes the model.
     """
-    if out.exists():
-        raise InputError(f"{out} already exists: give a new folder")
-    steps = _steps(run) if snapshots else []
-    license = license or ("mit" if run_folder(run).parent == ZOO else "")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
-        part = Path(scratch) / "folder"
+    with new_folder(out) as part:
+        steps = _steps(run) if snapshots else []
+        license = license or ("mit" if run_folder(run).parent == ZOO else "")
         contents = [(out, _write(run, part, native, license))]
         for step in steps:
             name = f"step-{step:06d}"
             contents.append((out / name, _write(f"{run}@{step}", part / name, native, license)))
-        part.rename(out)
     return contents
 
 
@@ -66,7 +60,7 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     described |= theirs
     if not as_native:
         described |= {"auto_map": AUTO, "use_cache": False}
-    folder.mkdir(parents=True)
+    folder.mkdir(exist_ok=True)
     tokenizer, (eos, *_) = model.tokenizer, (*model.eos_ids, None)
     ids: dict[str, Any] = {}
     if tokenizer is not None:

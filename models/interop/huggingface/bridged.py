@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
@@ -28,6 +27,7 @@ from streamscope.models.decoder import machine_memory
 from streamscope.models.hooks import CleanCopies
 from streamscope.models.interop.activation_cache import NormedCache
 from streamscope.models.interop.huggingface.convert import read_tokenizer, source_folder, source_name, weight_files
+from streamscope.models.interop.tables import opened
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.tokenizer import Tokenizer
 
@@ -308,11 +308,8 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
     """
     tensors = 0
     for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors += len(file.keys())
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} is not a valid safetensors file ({error})") from None
+        with opened(path) as file:
+            tensors += len(file.keys())
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > tensors:
         raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, but there are {tensors:,} tensors")

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -21,7 +20,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.interop.huggingface import gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
-from streamscope.models.interop.tables import equal, rows, shapes_of, take
+from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, sha256, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
@@ -201,10 +200,7 @@ def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack)
         yield gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])
         return
     for path in weight_files(folder):
-        try:
-            yield stack.enter_context(safe_open(path, framework="pt"))
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} is not a valid safetensors file ({error})") from None
+        yield stack.enter_context(opened(path))
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.models.interop.tables import opened
 
 BF16 = np.dtype("V2")
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -109,11 +109,8 @@ def _pt(path: Path) -> dict[str, Tensor]:
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a valid safetensors file ({error})") from None
+    with opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def matrix(theirs: Mapping[str, Tensor], name: str) -> tuple[int, int]:
