@@ -1,7 +1,12 @@
-"""Times computations in turn in one process, so that a drifting machine cannot favour either."""
+"""Times computations in turn in one process, so that a drifting machine cannot favour any of them."""
 
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from multiprocessing import get_context
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -13,73 +18,54 @@ CLOCKS: dict[str, Callable[[], float]] = {
 """The choices of --clock: wall time, or the processor's seconds, for a machine that others keep busy."""
 
 
-class Paired(NamedTuple):
-    """Median seconds of two computations, and the median, smallest and largest ratio first/second of the rounds."""
+class Ratio(NamedTuple):
+    """The median, smallest and largest of the rounds' ratios."""
 
-    first: float
-    second: float
-    ratio: float
+    median: float
     low: float
     high: float
 
-    def line(self, name: str, peer: str) -> str:
-        """One line for a report."""
-        return (
-            f"{name}: {1e3 * self.first:.1f} ms; {peer}: {1e3 * self.second:.1f} ms; "
-            f"ratio {self.ratio:.3f} (pairs {self.low:.3f} to {self.high:.3f})"
-        )
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-def ratios(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """The median, smallest and largest of the ratios first/second, round by round."""
-    each = [a / b for a, b in zip(first, second, strict=True)]
-    return median(each), min(each), max(each)
+class Times(dict[str, list[float]]):
+    """Seconds of every computation in every round."""
 
+    def median(self, name: str) -> float:
+        """Median seconds."""
+        return median(self[name])
 
-def paired(
-    first: Callable[[], object],
-    second: Callable[[], object],
-    *,
-    rounds: int = 15,
-    warmup: int = 3,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Paired:
-    """Time both `rounds` times, alternating which goes first, after `warmup` calls of each."""
-    for _ in range(warmup):
-        first()
-        second()
-    a, b = interleaved({"first": first, "second": second}, rounds=rounds, clock=clock).values()
-    return Paired(median(a), median(b), *ratios(a, b))
+    def ratio(self, first: str, second: str) -> Ratio:
+        """first/second, round by round."""
+        each = [a / b for a, b in zip(self[first], self[second], strict=True)]
+        return Ratio(median(each), min(each), max(each))
 
 
 def interleaved(
-    steps: Mapping[str, Callable[[], object]], *, rounds: int = 3, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, list[float]]:
-    """Seconds of every step in every round; all steps run in every round, every other round backwards."""
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    steps: Mapping[str, Callable[[], object]], *, rounds: int = 3, warmup: int = 0, clock: str = "wall"
+) -> Times:
+    """Seconds of every step in every round, after `warmup` calls; every other round runs backwards."""
+    for step in [*steps.values()] * warmup:
+        step()
+    now, seconds = CLOCKS[clock], Times((name, []) for name in steps)
     for i in range(rounds):
         for name in list(steps) if i % 2 == 0 else reversed(list(steps)):
-            start = clock()
+            start = now()
             steps[name]()
-            seconds[name].append(clock() - start)
+            seconds[name].append(now() - start)
     return seconds
 
 
-def optimizer_step(
-    model: Any, optimizer: Any, loss: Callable[[], Any], device: str, *, bf16: bool = True
-) -> Callable[[], None]:
-    """A whole training step: forward (in bf16 autocast), backward, clipping to 1, the optimiser, zeroed gradients."""
+def in_a_process(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """What `work` returns in a new process, and the largest memory of that process in MiB."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_with_memory, work, *arguments).result()
 
-    def step() -> None:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
-            value = loss()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        synchronize(device)
 
-    return step
+def _with_memory(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    with redirect_stdout(sys.stderr):  # the table is the parent's
+        return work(*arguments), getrusage(RUSAGE_SELF).ru_maxrss / 1024
 
 
 def synchronize(device: str) -> None:
@@ -91,3 +77,8 @@ def synchronize(device: str) -> None:
 def device_name(device: str) -> str:
     """The GPU's own name, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+def machine(device: str = "cpu") -> str:
+    """What a benchmark ran on, for its first line."""
+    return f"torch {torch.__version__}, {device_name(device)}, {torch.get_num_threads()} threads"

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from streamscope.benchmarks.ablation_sweep import Case, Options
-from streamscope.benchmarks.ablation_sweep.given_run import compare
+from streamscope.benchmarks.ablation_sweep.given_run import ablated, compare
 from streamscope.benchmarks.inputs import random_tokens, write_shards
-from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
+from streamscope.benchmarks.timing import interleaved, machine
+from streamscope.cli.terminal import print_grid
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import answer_log_probs, document_losses
 from streamscope.models import build
@@ -59,17 +57,16 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
         if options.peer and case != "pairs":
             steps |= _peers(model, tokens, heads, losses=case == "losses")
         model(x)  # the first call of a process is slow
-        seconds = interleaved(steps, rounds=options.rounds, clock=CLOCKS[options.clock])
+        times = interleaved(steps, rounds=options.rounds, clock=options.clock)
         difference = _difference(model, tokens, sweep, outputs[0], losses=case == "losses")
-    for name in {"forward", "peer"} & set(seconds):
-        seconds[name] = [s / UNITS for s in seconds[name]]
-    ratio, low, high = ratios(seconds["sweep"], seconds["forward"])
-    peer = times = "–"
-    if "peer" in seconds:
-        peer = f"{ratios(seconds['peer sweep'], seconds['peer'])[0]:.1f}"
-        times = f"{ratios(seconds['peer sweep'], seconds['sweep'])[0]:.2f}"
-    cells = [case, f"{vocab:,}", str(len(sweep)), *(f"{median(seconds[name]):.3f} s" for name in ("forward", "sweep"))]
-    return [*cells, f"{ratio:.2f}", f"{low:.2f} to {high:.2f}", peer, times, f"{difference:.1e}"]
+    for name in {"forward", "peer"} & set(times):
+        times[name] = [s / UNITS for s in times[name]]
+    peer = faster = "–"
+    if "peer" in times:
+        peer, faster = str(times.ratio("peer sweep", "peer")), str(times.ratio("peer sweep", "sweep"))
+    seconds = (f"{times.median(name):.3f} s" for name in ("forward", "sweep"))
+    ours = str(times.ratio("sweep", "forward"))
+    return [case, f"{vocab:,}", str(len(sweep)), *seconds, ours, peer, faster, f"{difference:.1e}"]
 
 
 def _sweep(
@@ -107,21 +104,16 @@ def _peers(
     bridge, x = as_bridge(model), tokens[:, :-1]
     torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
 
-    def sweep() -> None:
-        for head in heads:
+    def score(logits: Tensor) -> None:
+        if losses:
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+        else:
+            logits[:, -1].log_softmax(-1)
 
-            def ablate(z: Tensor, hook: Any, index: int = head.head) -> Tensor:
-                z = z.clone()
-                z[:, :, index] = 0
-                return z
-
-            logits = bridge.run_with_hooks(x, fwd_hooks=[(f"blocks.{head.layer}.attn.hook_z", ablate)])
-            if losses:
-                torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-            else:
-                logits[:, -1].log_softmax(-1)
-
-    return {"peer": lambda: [bridge(x) for _ in range(UNITS)], "peer sweep": sweep}
+    return {
+        "peer": lambda: [bridge(x) for _ in range(UNITS)],
+        "peer sweep": lambda: ablated(bridge, x, heads, score),
+    }
 
 
 def as_bridge(model: Any) -> Any:
@@ -154,15 +146,12 @@ def measure(options: Options) -> None:
     if options.run is not None:
         compare(options)
         return
-    titles = ["case", "vocabulary", "edits", "forward", "sweep", "forwards", "rounds", "peer's forwards", "peer / ours"]
-    table = Table(*titles, "max Δ, nats")
-    for vocab, case in itertools.product(options.vocab, options.cases):
-        table.add_row(*_measure(options, vocab, case))
     print(
-        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.layers} layers, "
-        f"{options.heads} heads, width {options.width}, {options.batch} x {options.length} tokens, "
-        f"{options.clock} time; peer: transformer-lens {version('transformer-lens')}, "
-        f"transformers {version('transformers')}"
+        f"{machine()}, float32; {options.layers} layers, {options.heads} heads, width {options.width}, "
+        f"{options.batch} x {options.length} tokens, {options.clock} time; peer: transformer-lens "
+        f"{version('transformer-lens')}, transformers {version('transformers')}"
     )
-    Console(width=132).print(table)
+    titles = ["case", "vocabulary", "edits", "forward", "sweep", "forwards", "peer's forwards", "peer / ours"]
+    rows = [_measure(options, vocab, case) for vocab, case in itertools.product(options.vocab, options.cases)]
+    print_grid([*titles, "max Δ, nats"], rows, width=132)
     print(f"largest memory of the process, both sides: {getrusage(RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

@@ -11,7 +11,7 @@ straightforward   document by document: `run_with_cache`, softmax and top-k of t
 
 All three see the same documents. The bound uses the extraction's batches and computes logits in chunks of `readout`. It
 is not a lower bound: the extraction keeps only the logits it needs, tile by tile, and is faster at a vocabulary of
-50,257. --memory measures the largest resident size of an extracting process, by the number of tokens.
+50,257. --memory measures the largest memory of an extracting process, by the number of tokens.
 """
 
 from dataclasses import dataclass

@@ -1,23 +1,17 @@
 """Measurements of `python -m benchmarks.features`."""
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from streamscope.benchmarks.features import Options
 from streamscope.benchmarks.inputs import write_shards
-from streamscope.benchmarks.timing import CLOCKS, interleaved, ratios
+from streamscope.benchmarks.timing import in_a_process, interleaved, machine
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import print_grid
 from streamscope.features.extract import Extract
 from streamscope.features.extract.measure import BATCH_TOKENS
 from streamscope.features.store import read_features
@@ -62,16 +56,14 @@ def _measure(options: Options, vocab: int) -> list[str]:
         extraction(model, shards, how, out, len(documents[0]))  # first calls of a process are slow
         _bound(model, documents[:1])
         straightforward(model, documents[:1], how)
-        seconds = interleaved(steps, rounds=options.rounds, clock=CLOCKS[options.clock])
+        times = interleaved(steps, rounds=options.rounds, clock=options.clock)
         difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
     if not difference < COMPARED:
         raise InputError(f"the features differ from the straightforward ones by {difference:.1e}")
     n = int(lengths.sum())
-    ours = median(seconds["extraction"])
-    cells = [f"{vocab:,}", f"{n:,}", f"{ours:.2f} s", f"{n / ours:,.0f}"]
+    cells = [f"{vocab:,}", f"{n:,}", f"{times.median('extraction'):.2f} s", f"{n / times.median('extraction'):,.0f}"]
     for peer in ("bound", "straightforward"):
-        ratio, low, high = ratios(seconds[peer], seconds["extraction"])
-        cells += [f"{median(seconds[peer]):.2f} s", f"{ratio:.2f}", f"{low:.2f} to {high:.2f}"]
+        cells += [f"{times.median(peer):.2f} s", str(times.ratio(peer, "extraction"))]
     return [*cells, f"{difference:.1e}"]
 
 
@@ -153,53 +145,27 @@ def straightforward(model: StreamTransformer, documents: Sequence[Sequence[int]]
     return np.array(X, dtype=np.float32)
 
 
-CHILD = """
-import json, resource, sys, tempfile
-from pathlib import Path
-import numpy as np, torch
-from streamscope.benchmarks.features import Options
-from streamscope.benchmarks.features.measure import extraction
-from streamscope.benchmarks.features.measure import _model, _shards
-from streamscope.features.extract import Extract
-given = json.loads(sys.argv[1])
-options = Options(**given["options"])
-n, length = given["tokens"], options.length
-with tempfile.TemporaryDirectory() as folder:
-    shards = _shards(Path(folder), np.full(-(-n // length), length), given["vocab"])
-    model, how = _model(options, given["vocab"]), Extract(tier=options.tier)
-    extraction(model, shards, how, Path(folder) / "features.parquet", n)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-def _child(options: Options, vocab: int, n: int) -> int:
-    """Largest resident size, in bytes, of a process that extracts `n` tokens."""
-    passed: dict[str, Any] = {name: getattr(options, name) for name in ("tier", "preset", "layers", "length", "width")}
-    given = json.dumps({"options": passed, "vocab": vocab, "tokens": n})
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, "-c", CHILD, given], cwd=root, capture_output=True, text=True)
-    if done.returncode:
-        raise InputError(f"the process that extracts failed: {done.stderr.strip().splitlines()[-1]}")
-    return int(done.stdout) * 1024  # ru_maxrss is in KiB on Linux
+def of_a_length(options: Options, vocab: int, n: int) -> None:
+    """Extract `n` tokens from documents of one length."""
+    with tempfile.TemporaryDirectory() as folder:
+        shards = _shards(Path(folder), np.full(-(-n // options.length), options.length), vocab)
+        extraction(_model(options, vocab), shards, Extract(tier=options.tier), Path(folder) / "features.parquet", n)
 
 
 def measure(options: Options) -> None:
     """Measure and print."""
     print(
-        f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads, float32; {options.preset}, "
-        f"{options.layers} layers, 6 heads, width {options.width}, context {options.length}; tier {options.tier}"
+        f"{machine()}, float32; {options.preset}, {options.layers} layers, 6 heads, width {options.width}, "
+        f"context {options.length}; tier {options.tier}"
     )
+    titles, rows = ["vocabulary", "tokens"], list[list[str]]()
     if options.memory:
-        table = Table("vocabulary", "tokens", "largest resident size", "against the first")
+        titles += ["largest memory", "against the first"]
         for vocab in options.vocab:
-            sizes = [_child(options, vocab, n) for n in options.tokens]
+            sizes = [in_a_process(of_a_length, options, vocab, n)[1] for n in options.tokens]
             for n, size in zip(options.tokens, sizes, strict=True):
-                table.add_row(f"{vocab:,}", f"{n:,}", f"{size / 2**20:.1f} MiB", f"{size / sizes[0] - 1:+.1%}")
+                rows.append([f"{vocab:,}", f"{n:,}", f"{size:.1f} MiB", f"{size / sizes[0] - 1:+.1%}"])
     else:
-        table = Table(
-            "vocabulary", "tokens", "extraction", "tokens/s", "bound", "speed of bound", "rounds", "straightforward",
-            "times faster", "rounds", "max Δ",
-        )  # fmt: skip
-        for vocab in options.vocab:
-            table.add_row(*_measure(options, vocab))
-    Console(width=150).print(table)
+        titles += ["extraction", "tokens/s", "bound", "bound / extraction", "straightforward", "times faster", "max Δ"]
+        rows = [_measure(options, vocab) for vocab in options.vocab]
+    print_grid(titles, rows, width=150)

@@ -10,10 +10,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from streamscope.benchmarks.gpu import Options
-from streamscope.benchmarks.inputs import random_tokens
+from streamscope.benchmarks.inputs import random_tokens, write_shards
 from streamscope.benchmarks.timing import device_name
 from streamscope.cli.errors import InputError
 from streamscope.models import build
@@ -22,24 +23,9 @@ from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
+from streamscope.text.shards import Windows
 
 Row = dict[str, Any]
-
-
-class RandomWindows:
-    """Windows of tokens drawn uniformly; the number of a batch's first window is the seed."""
-
-    def __init__(self, d_vocab: int, n_ctx: int, n: int) -> None:
-        self.d_vocab, self.n_ctx, self.n = d_vocab, n_ctx, n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def batch(self, indices: Any) -> tuple[Any, Any]:
-        """Inputs and next tokens [B, T]."""
-        generator = torch.Generator().manual_seed(int(next(iter(indices))))
-        rows = torch.randint(self.d_vocab, (len(indices), self.n_ctx + 1), generator=generator)
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
 def correctness(o: Options, name: str) -> Row:
@@ -70,20 +56,18 @@ def gradients(loss: Any, model: Any) -> list[Any]:
     return [torch.zeros(()) if g is None or float(g.abs().max()) < 1e-7 else g for g in grads]
 
 
-def trainer(o: Options, name: str, folder: Path, **changes: Any) -> Trainer:
-    """The training loop of `models.train` on random windows."""
+@contextmanager
+def fed_trainer(o: Options, name: str, **changes: Any) -> Iterator[Trainer]:
+    """The training loop of `models.train` on random windows, in a temporary folder, with its batches ready."""
     model = build(name, o.scale)
     options = {"steps": o.steps, "device": o.device, "sample_every": 0, "log_every": max(1, o.steps // 3), **changes}
     training = with_recipe(Training(**options), name, o.scale)
-    windows = RandomWindows(model.config.d_vocab, model.config.n_ctx, 64 * (training.batch_size or 1))
-    return Trainer(model, training, windows, windows, Run(folder), o.device)
-
-
-@contextmanager
-def fed_trainer(o: Options, name: str, **changes: Any) -> Iterator[Trainer]:
-    """A trainer in a temporary folder, whose batches are ready."""
+    d_vocab, n_ctx, n = model.config.d_vocab, model.config.n_ctx, 64 * (training.batch_size or 1)
     with tempfile.TemporaryDirectory() as folder:
-        t = trainer(o, name, Path(folder), **changes)
+        tokens, _ = random_tokens(d_vocab, 1, n * n_ctx + 1)
+        starts = np.array([0, tokens.shape[1]])
+        windows = Windows(write_shards(Path(folder), tokens[0].numpy(), starts, d_vocab), n_ctx)
+        t = Trainer(model, training, windows, windows, Run(Path(folder)), o.device)
         t.feed = t.open_feed()
         try:
             yield t

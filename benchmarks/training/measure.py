@@ -9,17 +9,27 @@ from torch.profiler import ProfilerActivity
 
 from streamscope.benchmarks.inputs import random_tokens
 from streamscope.benchmarks.plain_gpt import plain_gpt
-from streamscope.benchmarks.timing import CLOCKS, device_name, interleaved, optimizer_step, paired, synchronize
+from streamscope.benchmarks.timing import CLOCKS, device_name, interleaved, machine, synchronize
 from streamscope.benchmarks.training import Options
+from streamscope.benchmarks.without_hooks import hooks_disabled, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
 from streamscope.models.config import ModelConfig
-from streamscope.models.flops import PEAKS, peak_flops, training_flops_per_token
+from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
 from streamscope.models.transformer import StreamTransformer
 
 Step = Callable[[], None]
+
+
+def hook_ratios(o: Options) -> Iterator[str]:
+    """Presets against themselves without hook points: above 1, the preset with hooks is faster."""
+    for name in dict.fromkeys(["std-t", *o.presets]):
+        c = shape(name, o, o.widths[0], o.vocabularies[0], **{"dropout": 0.0, "attention.dropout": 0.0})
+        model = build(c).to(o.device).train()
+        bare = hooks_disabled()(forward_backward(without_hooks(model), o))
+        yield ratio("the same without hooks", bare, f"{name}, width {c.d_model}", forward_backward(model, o), o)
 
 
 def gpt_ratios(o: Options) -> Iterator[str]:
@@ -46,10 +56,11 @@ def supervision(o: Options) -> Iterator[str]:
         flops = [sum(training_flops_per_token(build(c)).values()) for c in configs.values()]
         predicted = flops[0] / flops[1]
         steps = [training_step(c, name, o) for name, c in configs.items()]
-        r = paired(*steps, rounds=o.rounds, warmup=2, clock=CLOCKS[o.clock])
+        times = interleaved(dict(zip(configs, steps, strict=True)), rounds=o.rounds, warmup=2, clock=o.clock)
+        r = times.ratio("pls", "c2")
         yield (
-            f"pls, width {width}, V {vocabulary:,}: {r.ratio:.3f} times c2's step (pairs {r.low:.3f} to "
-            f"{r.high:.3f}), FLOPs predict {predicted:.3f}: {r.ratio / predicted:.3f} of that"
+            f"pls, width {width}, V {vocabulary:,}: {r} times c2's step, FLOPs predict {predicted:.3f}: "
+            f"{r.median / predicted:.3f} of that"
         )
 
 
@@ -70,8 +81,7 @@ def mfu(o: Options) -> Iterator[str]:
     for name, c in presets_compared(o):
         flops = sum(training_flops_per_token(build(c)).values()) * o.batch * o.context
         step = training_step(c, name, o)
-        step()
-        seconds = sorted(interleaved({name: step}, rounds=o.rounds, clock=CLOCKS[o.clock])[name])
+        seconds = sorted(interleaved({name: step}, rounds=o.rounds, warmup=1, clock=o.clock)[name])
         rates = [flops / s / ceiling for s in seconds]
         yield (
             f"{name}, width {c.d_model}, {c.n_layers} layers, V {c.d_vocab:,}: {rates[len(rates) // 2]:.3f} "
@@ -103,47 +113,33 @@ def presets_compared(o: Options) -> list[tuple[str, ModelConfig]]:
     return [(name, shape(name, o, None if name in pairs else o.widths[-1], o.vocabularies[0])) for name in names]
 
 
-LINKS = {"NVLink 4 (H100)": 450e9, "PCIe 4 x16": 32e9, "25 Gbit Ethernet": 3.125e9}
-"""Bandwidth in bytes per second in one direction."""
-
-
-def gradient_sum_estimates(o: Options) -> Iterator[str]:
-    """Estimated cost of summing fp32 gradients in a ring of 8 GPUs of 989 TFLOP/s at 35 %, with the paper's batch each.
-
-    A ring of n moves 2 (n − 1) / n of the gradient's bytes through every link. Without overlap, a step takes compute
-    plus communication; with DDP's overlap of the backward pass, communication hides behind two thirds of compute.
-    """
-    n, speed = 8, 0.35 * PEAKS["H100"]
-    for name in ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon"):
-        model = build(name)
-        batch = with_recipe(Training(), name, "paper").batch_size or 1
-        tokens = batch * model.config.n_ctx
-        compute = tokens * sum(training_flops_per_token(model).values()) / speed
-        moved = 2 * (n - 1) / n * 4 * model.n_params()
-        times = []
-        for link, rate in LINKS.items():
-            sum_, hidden = moved / rate, max(moved / rate - 2 / 3 * compute, 0.0)
-            times.append(
-                f"{link} {1e3 * sum_:.2f} ms ({n * compute / (compute + sum_):.1f} GPUs' worth without overlap, "
-                f"{n * compute / (compute + hidden):.1f} with)"
-            )
-        yield f"{name}, {tokens:,} tokens per GPU: compute {1e3 * compute:.1f} ms, summing {moved / 1e6:.0f} MB by " + (
-            "; ".join(times)
-        )
-
-
-def shape(name: str, o: Options, width: int | None, vocabulary: int) -> ModelConfig:
+def shape(name: str, o: Options, width: int | None, vocabulary: int, **change: Any) -> ModelConfig:
     """A preset's configuration with this width and vocabulary; the number of heads stays."""
-    change: dict[str, Any] = {"d_vocab": vocabulary, "n_ctx": o.context}
+    change |= {"d_vocab": vocabulary, "n_ctx": o.context}
     change |= {"d_model": width, "mlp.d_mlp": 0} if width is not None else {}
     return preset(name, "paper", **change, **({"n_layers": o.layers} if o.layers else {}))
 
 
 def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
     """One line: the speed relative to the peer."""
-    r = paired(theirs, ours, rounds=o.rounds, warmup=2, clock=CLOCKS[o.clock])
-    speed = o.batch * o.context / r.second
-    return f"{name}: {r.ratio:.3f} x {peer} (pairs {r.low:.3f} to {r.high:.3f}), {speed:,.0f} tokens/s"
+    times = interleaved({"theirs": theirs, "ours": ours}, rounds=o.rounds, warmup=2, clock=o.clock)
+    return (
+        f"{name}: {times.ratio('theirs', 'ours')} x {peer}, {o.batch * o.context / times.median('ours'):,.0f} tokens/s"
+    )
+
+
+def forward_backward(model: StreamTransformer, o: Options) -> Step:
+    """Forward and backward pass on random tokens."""
+    x, y = random_tokens(model.config.d_vocab, o.batch, o.context, o.device)
+
+    def step() -> None:
+        with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
+            loss = model.loss(x, y)[0]
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+        synchronize(o.device)
+
+    return step
 
 
 def training_step(c: ModelConfig, name: str, o: Options) -> Step:
@@ -152,7 +148,7 @@ def training_step(c: ModelConfig, name: str, o: Options) -> Step:
     optimizer = make_optimizer(model, with_recipe(Training(), name, "paper"))
     blocks = [torch.compile(block.forward) for block in model.blocks] if o.compile else None
     x, y = random_tokens(c.d_vocab, o.batch, o.context, o.device)
-    return _step(model, optimizer, lambda: model.loss(x, y, blocks=blocks)[0], o)
+    return optimizer_step(model, optimizer, lambda: model.loss(x, y, blocks=blocks)[0], o)
 
 
 def plain_step(c: ModelConfig, o: Options) -> Step:
@@ -161,11 +157,22 @@ def plain_step(c: ModelConfig, o: Options) -> Step:
     optimizer = torch.optim.AdamW(plain.parameters(), lr=3e-4, fused=True)
     blocks: Any = [torch.compile(block.forward) for block in plain.blocks] if o.compile else None
     x, y = random_tokens(c.d_vocab, o.batch, o.context, o.device)
-    return _step(plain, optimizer, lambda: plain.loss(x, y, blocks=blocks), o)
+    return optimizer_step(plain, optimizer, lambda: plain.loss(x, y, blocks=blocks), o)
 
 
-def _step(model: Any, optimizer: Any, loss: Callable[[], Any], o: Options) -> Step:
-    return optimizer_step(model, optimizer, loss, o.device, bf16=o.dtype == "bf16")
+def optimizer_step(model: Any, optimizer: Any, loss: Callable[[], Any], o: Options) -> Step:
+    """Forward (in autocast, by --dtype), backward, clipping to 1, the optimiser, zeroed gradients."""
+
+    def step() -> None:
+        with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        synchronize(o.device)
+
+    return step
 
 
 def matmul_ceiling(o: Options) -> float:
@@ -188,14 +195,13 @@ def measure(options: Options) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch finds no CUDA device here")
     print(
-        f"torch {torch.__version__}, {device_name(options.device)}, {torch.get_num_threads()} threads; "
-        f"{options.dtype}, {'compiled blocks' if options.compile else 'eager'}, {options.clock} time, "
-        f"{options.batch} x {options.context} tokens, {options.rounds} rounds",
+        f"{machine(options.device)}; {options.dtype}, {'compiled blocks' if options.compile else 'eager'}, "
+        f"{options.clock} time, {options.batch} x {options.context} tokens, {options.rounds} rounds",
         flush=True,
     )
     parts = {
-        "gpt": gpt_ratios, "presets": preset_ratios, "supervision": supervision, "pairs": pairs, "mfu": mfu,
-        "profile": profile, "gpus": gradient_sum_estimates,
+        "hooks": hook_ratios, "gpt": gpt_ratios, "presets": preset_ratios, "supervision": supervision, "pairs": pairs,
+        "mfu": mfu, "profile": profile,
     }  # fmt: skip
     for part in options.parts:
         for line in parts[part](options):
