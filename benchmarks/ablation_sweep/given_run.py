@@ -20,6 +20,7 @@ from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.models.checkpoint import HUGGING_FACE, load, model_config, run_folder
 from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.interop.export.write import export
 
 SIDES = ("ours", "peer")
 
@@ -47,7 +48,6 @@ def transformers_folder(run: str, folder: Path) -> str:
     """
     if run.startswith(HUGGING_FACE):
         return run.removeprefix(HUGGING_FACE)
-    from streamscope.models.interop.export.write import export
 
     export(run, folder / "model", native=True)
     return str(folder / "model")
