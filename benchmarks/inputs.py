@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamscope.models.tensors import sha256
+from streamscope.cli.disk import sha256
 from streamscope.text.shards import FORMAT, TokenShards
 
 

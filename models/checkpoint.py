@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.cli.disk import Config, Manifest, Snapshot, read_json, write_text
+from streamscope.cli.disk import Config, Manifest, Snapshot, read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device
 from streamscope.models.config import ModelConfig
@@ -42,7 +42,6 @@ from streamscope.models.tensors import (
     config_digest,
     read_tensors,
     release_memory,
-    sha256,
     write_tensors,
 )
 from streamscope.models.transformer import StreamTransformer

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Config, read_json, write_text
+from streamscope.cli.disk import Config, read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import provenance
 from streamscope.models.checkpoint import read_manifest, run_label
-from streamscope.models.tensors import FORMAT, save, sha256
+from streamscope.models.tensors import FORMAT, save
 
 
 def check_new(folder: Path) -> None:

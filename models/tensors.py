@@ -92,12 +92,6 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def sha256(path: Path) -> str:
-    """sha256 of a file as hex digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def save(model: "StreamTransformer", folder: Path) -> None:
     """Write configuration, weights and tokenizer of a model to a folder for `checkpoint.load`.
 

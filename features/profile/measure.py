@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
-from streamscope.cli.user_code import digest
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import fingerprint, unclustered_labels
 from streamscope.features.extract.measure import TOKEN
@@ -49,7 +49,7 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> In
         own = read_labels(how.labels, found)
         labels = unclustered_labels(found, how.umap) if result is None else result.table("labels").frame
         labels = labels.assign(cluster=own.cluster, probability=np.float32(1))
-        about = {"method": "own labels", "labels": str(how.labels), "sha256": digest(how.labels),
+        about = {"method": "own labels", "labels": str(how.labels), "sha256": sha256(how.labels),
                  "names": list(own.names), "files": [str(path) for path in opened.files]}  # fmt: skip
     files = [str(path) for path in opened.files[1:] and opened.files]
     table, kinds = profiles(found, labels, files)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli import user_code
-from streamscope.cli.disk import read_bytes
+from streamscope.cli.disk import read_bytes, sha256
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks.capture_and_edit import Edit
 from streamscope.models.hooks.controls import EXAMPLE, edits_of, read_edits
@@ -136,4 +136,4 @@ def _same(alone: Any, row: Tensor) -> bool:
 def about_edits(specs: Sequence[str]) -> list[dict[str, str]]:
     """Spec and file sha256 of each edit, for the record of a measurement."""
     files = map(user_code.edit_file, specs)
-    return [{"edit": spec, "sha256": user_code.digest(file)} for spec, file in zip(specs, files, strict=True)]
+    return [{"edit": spec, "sha256": sha256(file)} for spec, file in zip(specs, files, strict=True)]

@@ -284,6 +284,12 @@ def read_bytes(path: Path, missing: str = "check the path") -> bytes:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; {missing}") from None
 
 
+def sha256(path: Path) -> str:
+    """sha256 of a file as hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_json(
     path: Path, kind: Any = Any, remedy: str = "restore it or train the run again", any_int: bool = False
 ) -> Any:

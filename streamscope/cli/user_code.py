@@ -7,7 +7,6 @@ The file becomes a module called own_FILE, so that it hides no other module; it 
 heavy is imported here.
 """
 
-import hashlib
 import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -91,8 +90,3 @@ def error_line(error: BaseException, path: Path) -> str:
         at = f", line {error.lineno}"
     message = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}{f': {message}' if message else ''}{at}"
-
-
-def digest(path: Path) -> str:
-    """sha256 of the file, for the record of a measurement."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -386,7 +386,7 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
 
 def contents(options: Any) -> Iterator[str]:
     """A sha256 of every corpus and file that options name, as `data`, as a path or as FORMAT:PATH."""
-    from streamscope.models.tensors import sha256
+    from streamscope.cli.disk import sha256
     from streamscope.text.corpus import open_corpus
 
     if isinstance(options, Mapping):

@@ -89,17 +89,15 @@ class Instrument(ValidatedOptions):
     A subclass with `@instrument(name, data…)`, which sets `name` and `takes` (the kinds of data, with their defaults),
     has its options as fields, each with a type, a default and a docstring, numbers with their bounds
     (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
-    and `tables` (its columns). Class attributes: `figures`, those of `instruments.figures` with the names of columns;
-    `runs`, what is measured where no run is given; `planted`, FILE::TEST, a test that measures a case whose answer is
-    known; `quick`, options that make it quick, for the tests of the contract and the reference; `exports`,
-    suffixes of files in another form; `shared`, whether several processes can share the work on one run.
+    and `tables` (its columns). A method that it does not override is the function of that name in the package's module
+    measure; only `observe` and `tables` must be there.
     """
 
     name: ClassVar[str] = ""
     takes: ClassVar[tuple[Data, ...]] = ()
     """The kinds of data with their defaults."""
     figures: ClassVar[tuple[Any, ...]] = ()
-    """What is drawn, the first one where only one is shown."""
+    """What is drawn (`instruments.figures`, with the names of columns), the first one where only one is shown."""
     runs: ClassVar[tuple[str, ...]] = ("stories/lfa",)
     """What is measured where no run is given."""
     planted: ClassVar[str] = ""
@@ -181,17 +179,11 @@ class Instrument(ValidatedOptions):
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
 
     def share(self, data: Opened, progress: Progress) -> None:
-        """What a worker of `--launch` does of the work on one run: parts in the folder `data.work` that nobody holds.
-
-        By default `share` of the package's module measure.
-        """
+        """What a worker of `--launch` does of the work on one run: parts in `data.work` that nobody holds."""
         self._body().share(self, data.model, data, progress)
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else.
-
-        By default `check` of the package's module measure, where there is one.
-        """
+        """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
         if check := self._in_body("check"):
             check(self, model)
 
@@ -203,36 +195,27 @@ class Instrument(ValidatedOptions):
         return {}
 
     def with_resolved_heads(self, data: Opened) -> "Instrument":
-        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control.
-
-        By default `with_resolved_heads` of the package's module measure, where there is one.
-        """
+        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
         resolve = self._in_body("with_resolved_heads")
         return resolve(self, data) if resolve else self
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-        """What the model does on the data; by default `observe` of the package's module measure."""
+        """What the model does on the data."""
         return self._body().observe(self, model, data, progress)
 
     def tables(self, seen: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
-        """The estimates as tables; by default `tables` of the package's module measure."""
+        """The estimates as tables."""
         return self._body().tables(self, seen, estimates)
 
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
-        """Further tables of several runs, or of one over its snapshots, made from their joined tables.
-
-        By default `relate` of the package's module measure, where there is one.
-        """
+        """Further tables of several runs, or of one over its snapshots, made from their joined tables."""
         relate = cls._in_body("relate")
         return relate(whole) if relate else {}
 
     @classmethod
     def control_tables(cls, run: "Result", control: "Result") -> "dict[str, Table]":
-        """What a control adds besides differences (ratios of spreads), as further tables.
-
-        By default `control_tables` of the package's module measure, where there is one.
-        """
+        """What a control adds besides differences (ratios of spreads), as further tables."""
         compare = cls._in_body("control_tables")
         return compare(run, control) if compare else {}
 
@@ -382,8 +365,8 @@ def numerics_of(model: Any) -> dict[str, str | None]:
 
 def checkpoint_of(model: Any) -> dict[str, Any]:
     """The weights that were measured: run, preset, sha256 of the weights, layers and heads."""
+    from streamscope.cli.disk import sha256
     from streamscope.models.checkpoint import run_folder, run_label
-    from streamscope.models.tensors import sha256
 
     run, config = getattr(model, "run", None), model.config
     shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}

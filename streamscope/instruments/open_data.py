@@ -26,6 +26,13 @@ from streamscope.text.stories import story
 from streamscope.text.strides import WindowedShards, overlapping_windows
 
 
+def half_of(cases: pd.DataFrame, side: int, by: str, what: str) -> list[int]:
+    """The places of the cases of one half (`sides_of`). Raises `InputError` for another side than 0 and 1, too."""
+    if side not in (0, 1):
+        raise InputError(f"half {side}: there are 0 and 1")
+    return list(map(int, np.flatnonzero(sides_of(cases, by, what) == side)))
+
+
 def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
     """Half 0 or 1 of every case; no value of the column `by` is in both, and both have a case (`held_out.deal`).
 
@@ -60,10 +67,8 @@ class Splittable:
 
     def half(self, side: int, by: str = "cluster") -> Any:
         """`Data.half`, of the opened data."""
-        if side not in (0, 1):
-            raise InputError(f"half {side}: there are 0 and 1")
-        rows = np.flatnonzero(sides_of(self.cases(), by, type(self).__name__.removeprefix("Open")) == side)
-        return self._named(self.only(rows.tolist()), side, by)
+        rows = half_of(self.cases(), side, by, type(self).__name__.removeprefix("Open"))
+        return self._named(self.only(rows), side, by)
 
     def _named(self, made: Any, side: int, by: str) -> Any:
         return replace(made, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
@@ -125,7 +130,6 @@ class OpenDocuments(Splittable):
         return pd.DataFrame({"cluster": [str(i) for i in of]})
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
-        """Some of the documents, or of their windows."""
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
 
     @property
@@ -410,7 +414,7 @@ class OpenTasks(Splittable):
 
     def half(self, side: int, by: str = "cluster") -> "OpenTasks":
         """Half of every task."""
-        parts = [_TaskCases(task=task).half(side, by).task for task in self.tasks]
+        parts = [task.only(half_of(task.cases, side, by, task.name)) for task in self.tasks]
         return self._named(replace(self, tasks=parts), side, by)
 
     def title(self) -> str:
@@ -420,19 +424,6 @@ class OpenTasks(Splittable):
     def about(self) -> dict[str, Any]:
         """Where each task comes from, and how many of its cases can be scored."""
         return {task.name: [task.source, task.title] for task in self.tasks}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TaskCases(Splittable):
-    """The cases of one task."""
-
-    task: Task
-
-    def cases(self) -> pd.DataFrame:
-        return self.task.cases
-
-    def only(self, rows: Sequence[int]) -> "_TaskCases":
-        return replace(self, task=self.task.only(rows))
 
 
 def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
@@ -461,7 +452,6 @@ class OpenText(Splittable):
         return pd.DataFrame({"cluster": self.names})
 
     def only(self, rows: Sequence[int]) -> "OpenText":
-        """Some of the texts."""
         return replace(self, rows=[self.rows[i] for i in rows], names=[self.names[i] for i in rows])
 
     def about(self) -> dict[str, Any]:
@@ -503,7 +493,6 @@ class OpenSets(Splittable):
         return pd.DataFrame({"cluster": [str(i) for i in lines], "relation": ["a"] * n + ["b"] * m})
 
     def only(self, rows: Sequence[int]) -> "OpenSets":
-        """Some of the texts."""
         n, parts = len(self.a.texts), []
         for some, at in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
             parts.append(replace(some, texts=[some.texts[i] for i in at], tokens=[some.tokens[i] for i in at]))
@@ -543,7 +532,6 @@ class OpenLabels(Splittable):
         return pd.DataFrame(rows, columns=["cluster", "label", "word"])
 
     def only(self, rows: Sequence[int]) -> "OpenLabels":
-        """Some of the positions."""
         return replace(self, examples=[self.examples[i] for i in rows])
 
     def about(self) -> dict[str, Any]:

@@ -474,7 +474,6 @@ class LongTable(Table):
         return pd.concat([batch.to_pandas() for batch in self.batches()], ignore_index=True)
 
     def head(self, n: int = 20) -> Table:
-        """The first n rows."""
         parts, left = [], n
         for batch in self.batches():
             parts.append(batch.slice(0, left).to_pandas())
@@ -485,11 +484,9 @@ class LongTable(Table):
         return Table(pd.concat(parts, ignore_index=True), self.columns, title=shown)
 
     def rows(self) -> pd.DataFrame:
-        """The rows that are shown."""
         return self.head(self.most).frame
 
     def caption(self) -> str:
-        """The title, and how many of the rows are shown where these are not all."""
         return self.head(self.most).title
 
     def _brief(self) -> Table:

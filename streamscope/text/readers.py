@@ -6,7 +6,6 @@ Memory is bounded by the largest document (text), line (JSON Lines), row (CSV), 
 
 import csv
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT, SplitAt
 
@@ -101,11 +101,9 @@ def digest(path: Path, root: Path) -> dict[str, Any]:
     """Name below `root`, sha256 and size of a file, for fingerprints and manifests; `InputError` for a pointer."""
     check_content(path)
     try:
-        with open(path, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"name": path.relative_to(root).as_posix(), "sha256": sha256(path), "bytes": path.stat().st_size}
     except OSError as error:
         raise read_error(path, error) from error
-    return {"name": path.relative_to(root).as_posix(), "sha256": sha256, "bytes": path.stat().st_size}
 
 
 def numbered_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[tuple[str, str]]:

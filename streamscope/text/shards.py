@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from streamscope.cli.disk import read_json
+from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, unknown
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus
@@ -61,7 +61,7 @@ class TokenShards:
             if self.meta["format"] != FORMAT or sizes != self.meta["bytes"]:
                 raise ValueError(f"sizes are {sizes} instead of {self.meta['bytes']}")
             for name in sizes:
-                if _sha256(folder / name) != self.meta["sha256"][name]:
+                if sha256(folder / name) != self.meta["sha256"][name]:
                     raise ValueError(f"the content of {name} has changed")
             tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self._hold(tokens, np.load(folder / "starts.npy"))
@@ -320,11 +320,6 @@ def _write(
         "bytes": {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")},
         "sha256": {"tokens.bin": written.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
     }  # fmt: skip
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _groups(documents: Iterator[str]) -> Iterator[list[str]]:

@@ -35,7 +35,6 @@ class WindowedShards(TokenShards):
         self.begins, self.ends = first + self.offset, first + windows["end"]
 
     def only(self, documents: Sequence[int] | np.ndarray) -> "WindowedShards":
-        """Some of the windows."""
         rows = np.asarray(documents, dtype=np.int64)
         some = {name: values[rows] for name, values in self.windows.items()}
         return WindowedShards(self.documents, self.stride, some, len(rows))

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from streamscope.cli.bounds import Bounds, Names
+from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import (
     Instrument,
@@ -50,7 +51,6 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, quantity
 from streamscope.models import build
 from streamscope.models.checkpoint import ZOO, SnapshotPath, load
-from streamscope.models.tensors import sha256
 
 
 class Mine(Instrument):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamscope.cli import provenance
+from streamscope.cli.disk import sha256
 from streamscope.instruments import command
 from streamscope.instruments.command import Job
 from streamscope.instruments.contract import Instrument
@@ -16,7 +17,6 @@ from streamscope.instruments.data import Documents, Prompts, Tasks
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import Ablate
 from streamscope.models.checkpoint import ZOO
-from streamscope.models.tensors import sha256
 from streamscope.probes.heads import main as heads
 
 QUICK = ["--sequences", "2", "--no-texts", "--device", "cpu"]

@@ -199,12 +199,12 @@ def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
         ("{not json", "expected a prompt as JSON"),
         ("[1, 2]", "expected a prompt as JSON"),
         (json.dumps({**LINE, "txt": "a"}), "unknown key of a prompt 'txt': did you mean text"),
-        (json.dumps({k: v for k, v in LINE.items() if k != "category"}), "a prompt needs 'category'"),
-        (json.dumps({**LINE, "text": 3}), "'text' must be text, not 3"),
-        (json.dumps({**LINE, "pair": 3}), "'pair' must be text, not 3"),
-        (json.dumps({**LINE, "order": "first"}), "'order' is 'first'; write target_first or target_last"),
-        (json.dumps({**LINE, "roles": {"query": [1]}}), "'roles' must map"),
-        (json.dumps({**LINE, "roles": {"query": [0, True]}}), "'roles' must map"),
+        (json.dumps({k: v for k, v in LINE.items() if k != "category"}), "category: Field required"),
+        (json.dumps({**LINE, "text": 3}), "text: Input should be a valid string"),
+        (json.dumps({**LINE, "pair": 3}), "pair: Input should be a valid string"),
+        (json.dumps({**LINE, "order": "first"}), "order: Input should be 'target_first' or 'target_last'"),
+        (json.dumps({**LINE, "roles": {"query": [1]}}), "roles.query.1: Field required"),
+        (json.dumps({**LINE, "roles": {"query": [0, True]}}), "roles.query.1: Input should be a valid integer"),
         (json.dumps({**LINE, "roles": {"query": [0, 99]}}), "leaves the text"),
     ],
 )
@@ -333,7 +333,7 @@ def test_words_are_read_from_a_file(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     assert units(load_suite(path).prompts) == [("0", "cat", "f0"), ("0", "cat", "f1")]
     for words, message in (
-        (["cat"], "'words' must map each kind to its label"),
+        (["cat"], "words: Input should be an object"),
         ({"animal": ""}, "empty 'words'"),
         ({"frame": "f1"}, "of the same kinds in the same order"),
     ):

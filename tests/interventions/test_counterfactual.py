@@ -154,7 +154,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     for change, message in (
         ({"answers": []}, "needs 'answers', a list"),
         ({"answers": " she"}, "needs 'answers', a list"),
-        ({"answers": [" she", 1]}, "must be a list of texts"),
+        ({"answers": [" she", 1]}, "answers.1: Input should be a valid string"),
         ({"answers": [" he"]}, "' he' among its answers and among its foils"),
         ({"corrupt": None}, "must be text"),
         ({"corrupt": row["clean"]}, "a corrupted text that is the text"),

@@ -202,6 +202,7 @@ def test_minimal_pairs_differ_only_in_the_order_of_two_nouns(reserved: bool) -> 
     assert len({p.first for p in pairs}) == 400
     for pair in pairs:
         assert is_held_out(pair.category, pair.combination) == reserved
+        assert {pair.coherent, pair.incoherent} == {pair.target, pair.competitor}
         f, g = pair.first_spans, pair.last_spans
         for text, spans in ((pair.first, f), (pair.last, g)):
             assert words(text, spans.target) == pair.target

@@ -308,6 +308,7 @@ def test_minimal_pairs_tell_one_thing_in_both_orders(held_out: str) -> None:
         assert f.target.end < f.competitor.start < f.query.start
         assert g.competitor.end < g.target.start < g.query.start
         assert pair.first[f.cue.start :] == pair.last[g.cue.start :]
+        assert {pair.coherent, pair.incoherent} == {pair.target, pair.competitor}
         assert KIND_OF[pair.target] == KIND_OF[pair.competitor]
         assert ({pair.target.lower(), pair.competitor.lower()} <= RESERVED_WORDS) == (held_out == "words")
 

@@ -14,14 +14,14 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from streamscope.cli.disk import read_json, write_text
+from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.interop.huggingface import gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
-from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, sha256, write_tensors
+from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import PAIRS, Tokenizer

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import Canon, Dense, Hdpl, KromHC, Mlp, ModelConfig, Projection
 from streamscope.models.config.presets import preset
@@ -22,7 +23,6 @@ from streamscope.models.config.serialization import override
 from streamscope.models.interop.huggingface.convert import fill, fitting_tokenizer, new_folder
 from streamscope.models.interop.importers.tensors import count_layers, matrix, read
 from streamscope.models.interop.tables import TRANSPOSED, WHOLE, Conversion, Table, equal, modules, shapes_of, take
-from streamscope.models.tensors import sha256
 
 Theirs = Mapping[str, Tensor]
 D_HEAD = 64

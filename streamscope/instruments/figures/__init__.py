@@ -59,7 +59,6 @@ class HeadMap(Figure):
 
     @property
     def name(self) -> str:
-        """What `Result.figure` calls it."""
         places = (("layer", "position"), ("place", "dims"))
         return f"{super().name}-by-{self.columns}" if (self.rows, self.columns) in places else super().name
 

@@ -7,11 +7,13 @@ for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says wh
 `instruments.prompts.tasks` scores answers.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
+from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
@@ -100,7 +102,7 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
                     category="competing-nouns", relation=p.category, words=_nouns(text, marks),
-                    coherent=f" {p.target}", incoherent=f" {p.competitor}",
+                    coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
                 )
             )  # fmt: skip
     return Suite(name, tuple(prompts), call)
@@ -177,26 +179,7 @@ def _counterfactual(row: dict[str, Any], i: int) -> dict[str, Any]:
 def _prompt(row: dict[str, Any]) -> Prompt:
     """One line of a suite's file, with every type checked."""
     known = [f.name for f in fields(Prompt)]
-    for key, value in row.items():
-        if key not in known:
-            raise unknown("key of a prompt", key, known)
-        if key == "words" and value is not None:
-            if not isinstance(value, dict) or not all(isinstance(label, str) for label in value.values()):
-                raise InputError(f"'words' must map each kind to its label, not {value!r}")
-        elif key in ("answers", "foils"):
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-                raise InputError(f"{key!r} must be a list of texts, not {value!r}")
-        elif key != "roles" and not isinstance(value, str | None):
-            raise InputError(f"{key!r} must be text, not {value!r}")
-    for key in ("id", "text", "category"):
-        if not isinstance(row.get(key), str):
-            raise InputError(f"a prompt needs {key!r}; expected keys: {', '.join(known)}")
-    if row.get("order") not in (None, *get_args(Order)):
-        raise InputError(f"'order' is {row['order']!r}; write {' or '.join(get_args(Order))}")
-    roles = row.get("roles")
-    if not isinstance(roles, dict) or not all(
-        isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span) for span in roles.values()
-    ):
-        raise InputError("'roles' must map each role to its characters [start, end]")
-    sets: dict[str, Any] = {key: tuple(row[key]) for key in ("answers", "foils") if key in row}
-    return Prompt(**{**row, **sets, "roles": {role: (span[0], span[1]) for role, span in roles.items()}})
+    if strange := [key for key in row if key not in known]:
+        raise unknown("key of a prompt", strange[0], known)
+    made: Prompt = parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(known)}")
+    return made

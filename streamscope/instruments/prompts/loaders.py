@@ -16,7 +16,7 @@ reason; a line of another format raises `InputError` with file, line and what wa
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,6 +138,15 @@ def _two_candidates(
     ]  # fmt: skip
 
 
+def schemas(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """(id, sentence with one blank "_", right option, wrong option) of each line of a file of `wsc273`."""
+    for where, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
+        name, sentence, one, two, answer = strings(where, row, ("qID", "sentence", "option1", "option2", "answer"))
+        if sentence.count("_") != 1 or answer not in ("1", "2"):
+            raise InputError(f"{where}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
+        yield name, sentence, *((one, two) if answer == "1" else (two, one))
+
+
 def wsc273(path: str | Path) -> Suite:
     """Winograd schemas whose pronoun was replaced by a blank: the text up to the blank.
 
@@ -148,17 +157,12 @@ def wsc273(path: str | Path) -> Suite:
     path = Path(path)
     prompts: list[Prompt] = []
     skipped: Skipped = []
-    keys = ("qID", "sentence", "option1", "option2", "answer")
-    for where, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
-        name, sentence, one, two, answer = strings(where, row, keys)
-        if sentence.count("_") != 1 or answer not in ("1", "2"):
-            raise InputError(f"{where}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
+    for name, sentence, right, wrong in schemas(path):
         text = sentence.split("_")[0].rstrip()
         word = re.search(r"\S+$", text)
         if word is None:
             skipped.append((name, "the sentence starts with the blank"))
             continue
-        right, wrong = (one, two) if answer == "1" else (two, one)
         prompts += _two_candidates(name, text, word.span(), text[: word.start()], right, wrong, "winograd", skipped)
     return _suite(path, prompts, skipped)
 
@@ -199,6 +203,15 @@ def wsc285(path: str | Path) -> Suite:
     return _suite(path, prompts, skipped)
 
 
+def _below(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The numbered lines below a header of columns, with tabs between."""
+    lines = numbered_lines(path)
+    where, header = next(lines)
+    if tuple(header.split("\t")) != columns:
+        raise InputError(f"{where}: expected the header {'<TAB>'.join(columns)}, found {header[:60]!r}")
+    yield from lines
+
+
 def winogender(path: str | Path) -> Suite:
     """`all_sentences.tsv`: a header `sentid<TAB>sentence`, ids as `technician.customer.1.male.txt`.
 
@@ -211,11 +224,7 @@ def winogender(path: str | Path) -> Suite:
     forms = {"male": "he|him|his", "female": "she|her|hers", "neutral": "they|them|their|theirs"}
     prompts: list[Prompt] = []
     skipped: Skipped = []
-    lines = numbered_lines(path)
-    where, header = next(lines)
-    if header.split("\t") != ["sentid", "sentence"]:
-        raise InputError(f"{where}: expected the header sentid<TAB>sentence, found {header[:60]!r}")
-    for where, line in lines:
+    for where, line in _below(path, ("sentid", "sentence")):
         name, _, text = line.partition("\t")
         parts = name.split(".")
         if len(parts) != 5 or parts[2] not in ("0", "1") or parts[3] not in forms or not text.strip():
@@ -246,11 +255,7 @@ def gap(path: str | Path) -> Suite:
     path = Path(path)
     prompts: list[Prompt] = []
     skipped: Skipped = []
-    lines = numbered_lines(path)
-    where, header = next(lines)
-    if tuple(header.split("\t")) != GAP_COLUMNS:
-        raise InputError(f"{where}: expected the header {' '.join(GAP_COLUMNS)} with tabs, found {header[:60]!r}")
-    for where, line in lines:
+    for where, line in _below(path, GAP_COLUMNS):
         cells = line.split("\t")
         row = dict(zip(GAP_COLUMNS, cells, strict=False))
         spans: Roles = {}

@@ -13,9 +13,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs, blimp, winobias
-from streamscope.text.readers import json_lines, strings
+from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs, blimp, schemas, winobias
 
 ARTICLE = re.compile(r"(the|an?|his|her|their|my)\s", re.IGNORECASE)
 POSSESSIVE = frozenset({"his", "their"})
@@ -33,13 +31,10 @@ def wsc273_pairs(path: str | Path) -> SentencePairs:
     """
     path = Path(path)
     pairs = []
-    for where, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
-        name, sentence, one, two, answer = strings(where, row, ("qID", "sentence", "option1", "option2", "answer"))
-        if sentence.count("_") != 1 or answer not in ("1", "2"):
-            raise InputError(f"{where}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
-        right, wrong = (one, two) if answer == "1" else (two, one)
-        good, bad = (_filled(sentence, *re.search("_", sentence).span(), x) for x in (right, wrong))  # type: ignore
-        cluster = " / ".join(sorted((one.lower(), two.lower())))
+    for name, sentence, right, wrong in schemas(path):
+        at = sentence.index("_")
+        good, bad = (_filled(sentence, at, at + 1, x) for x in (right, wrong))
+        cluster = " / ".join(sorted((right.lower(), wrong.lower())))
         pairs.append(SentencePair(id=name, good=good, bad=bad, category="winograd", cluster=cluster))
     return SentencePairs(path.stem, tuple(pairs), str(path))
 

@@ -148,18 +148,10 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
         given.append(n - len(alone))
     _require(suite.name, kept, filtered, n_ctx)
     cases = pd.DataFrame(
-        {
-            "id": [p.id for p in kept],
-            "pair": [p.pair or "" for p in kept],
-            "cluster": units(kept),
-            "category": [p.category for p in kept],
-            "relation": [p.relation or "" for p in kept],
-            "order": [p.order or "" for p in kept],
-            "answer": [p.coherent for p in kept],
-            "foil": [p.incoherent for p in kept],
-            "given": given,
-        }
-    )
+        [{"id": p.id, "pair": p.pair or "", "cluster": unit, "category": p.category, "relation": p.relation or "",
+          "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n}
+         for p, unit, n in zip(kept, units(kept), given, strict=True)]
+    )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.arange(len(kept)), np.ones((len(kept), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
 
@@ -201,18 +193,10 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
         given.append(n - 1)
     _require(pairs.name, kept, filtered, n_ctx)
     cases = pd.DataFrame(
-        {
-            "id": [p.id for p in kept],
-            "pair": "",
-            "cluster": [(p.cluster or p.id, *p.words) if p.words else p.cluster or p.id for p in kept],
-            "category": [p.category for p in kept],
-            "relation": "",
-            "order": "",
-            "answer": [p.good for p in kept],
-            "foil": [p.bad for p in kept],
-            "given": given,
-        }
-    )
+        [{"id": p.id, "pair": "", "cluster": (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id,
+          "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
+         for p, n in zip(kept, given, strict=True)]
+    )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.array(owner), np.array(sides))
     return Task(pairs.name, pairs.source, "sentence", cases, reads, filtered)
 

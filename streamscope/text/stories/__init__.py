@@ -63,7 +63,7 @@ class PairSpans:
 class MinimalPair:
     """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
-    Both end where a noun must follow: " " + `target` fits the pronoun, " " + `competitor` is the other noun. The
+    Both end where a noun must follow: " " + `coherent` fits the pronoun, " " + `incoherent` is the other noun. The
     query is the pronoun; the cue comes before it (for gender, it is the pronoun), so a causal model can resolve it
     there.
     """
@@ -76,6 +76,8 @@ class MinimalPair:
     last: str
     first_spans: PairSpans
     last_spans: PairSpans
+    coherent: str
+    incoherent: str
     combination: tuple[str, str, str]
 
 
@@ -129,8 +131,10 @@ def _pair(seed: str, category: str, make: Callable[[Random, bool], Passage | Non
         PairSpans(c.antecedent, next(s for s in c.candidates if s != c.antecedent), c.pronoun, c.cue) for c in cases
     ]
     target, competitor, _ = cases[0].combination
-    relation, combination = cases[0].relation, cases[0].combination
-    return MinimalPair(category, relation, target, competitor, texts[0], texts[1], *spans_of, combination)
+    return MinimalPair(
+        category, cases[0].relation, target, competitor, texts[0], texts[1], spans_of[0], spans_of[1],
+        target, competitor, cases[0].combination,
+    )  # fmt: skip
 
 
 def marked_text(one: Story) -> str:
