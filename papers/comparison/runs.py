@@ -23,9 +23,9 @@ from streamscope.models.training.optim import warmup_steps
 
 FREE = {
     "seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "log_every", "eval_every", "eval_batches",
-    "sample_every", "checkpoint_every", "snapshots", "snapshot_dtype", "parallel",
+    "sample_every", "checkpoint_every", "snapshots", "snapshot_dtype", "parallel", "keep",
 }  # fmt: skip
-"""Fields of a run's training that may differ: they do not change what is learnt."""
+"""Fields of a run's training that may differ: they do not change what is learnt. `keep` is "last" in older runs."""
 SHAPE = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
 
 

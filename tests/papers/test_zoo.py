@@ -14,7 +14,7 @@ from streamscope.instruments.contract import checkpoint_of, title_of
 from streamscope.models import checkpoint
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
 from streamscope.models.training.data import _tokenizer_path
-from streamscope.papers.comparison.runs import opened
+from streamscope.papers.comparison.runs import all_agree, opened
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import card, index
@@ -240,3 +240,13 @@ def test_bad_input(tiny_run: Path, tmp_path: Path, argv: list[str], message: str
     with pytest.raises(InputError, match=message):
         main([*(str(tmp_path / name) for name in argv), "--out", str(tmp_path / "zoo")])
     assert not (tmp_path / "zoo").exists()
+
+
+def test_a_training_option_that_is_gone_divides_no_runs() -> None:
+    """Every older run says keep = last, a newer one says nothing."""
+    run = opened("stories/lfa", ["lfa"])
+    assert run.config["training"]["keep"] == "last"
+    training = {name: value for name, value in run.config["training"].items() if name != "keep"}
+    all_agree([run, replace(run, config={**run.config, "training": training})])
+    with pytest.raises(InputError, match=r"cannot be compared: training\.lr is"):
+        all_agree([run, replace(run, config={**run.config, "training": training | {"lr": 1.0}})])
