@@ -200,11 +200,16 @@ def _faithfulness(
     frame, missing = found.where(ranking=set(RANKINGS)).wide(["ranking", "share"], describe=("low", "high"))
     chosen, scores, clusters = seen.extra
     within, n = read_clusters(clusters.to_list(), len(clusters)), len(chosen)
-    cells = values.cells
+    cells, sizes = values.cells, [worth.size_of(k, n) for k in SHARES]
+    stable = {
+        (ranking, size): found
+        for ranking in RANKINGS
+        for size, found in zip(sizes, worth.stability(scores, within, sizes, ranking), strict=True)
+    }
     rows: list[dict[str, float]] = []
     for i, (ranking, k) in enumerate(zip(frame["ranking"], frame["share"], strict=True)):
         size = worth.size_of(k, n)
-        same, low, high = worth.stability(scores, within, size, ranking)
+        same, low, high = stable[ranking, size]
         row = {"edges": size, "stability": same, "stability_low": low, "stability_high": high,
                "chance": worth.chance(size, n)}  # fmt: skip
         own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))

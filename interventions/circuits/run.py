@@ -36,17 +36,18 @@ class Run:
 
     `patched` is [senders, readers] or one such matrix per row [B, senders, readers]; `other` are the other run's
     outputs. `split` gives every reader an input of its own and keeps them in `inputs`, for gradients. `replaced` are
-    outputs [B, T, senders of the stage, D] to use instead of a stage's own. `shifted` is a reader and what is added to
+    outputs [B, senders of the stage, T, D] to use instead of a stage's own. `shifted` is a reader and what is added to
     its input [B, T, D] (of a mixing module [B, T, N, D]).
     """
 
     model: Any
     graph: Graph
     X: Float[Tensor, "B T N D"]
-    out: Float[Tensor, "B T S D"]
-    """Outputs of the senders so far; S is 0 where they are not kept."""
+    out: Float[Tensor, "B S T D"]
+    """Outputs of the senders so far; S is 0 where they are not kept. Senders come before tokens, so that those of all
+    stages before one are next to each other."""
     patched: Bool[Tensor, "*B S R"] | None = None
-    other: Float[Tensor, "B T S D"] | None = None
+    other: Float[Tensor, "B S T D"] | None = None
     split: bool = False
     replaced: Mapping[int, Tensor] = field(default_factory=dict)
     shifted: tuple[int, Tensor] | None = None
@@ -54,7 +55,7 @@ class Run:
     A: Tensor | None = None
     """[S, N], or with hyper-connections [B, T, S, N]: how much of every sender is in every stream."""
     inputs: dict[int, list[Tensor]] = field(default_factory=dict)
-    """Stage -> what its readers read, in parts [B, T, readers, D]; with `split`."""
+    """Stage -> what its readers read, in parts [B, readers, T, D]; with `split`."""
     mixed_inputs: dict[int, Tensor] = field(default_factory=dict)
     """Stage -> what its mixing module reads [B, T, N, D]; with `split`."""
     coefficients: dict[int, Tensor] = field(default_factory=dict)
@@ -63,6 +64,8 @@ class Run:
     """Stage -> A before its mixing module [B, T, senders before it, N]."""
     entering: Tensor | None = None
     """X before attention of the layer, which a parallel FFN reads."""
+    excess: Float[Tensor, "B S T D"] | None = None
+    """out − other of the senders so far, from the first patched reader on."""
 
     def finish(self) -> "Run":
         """Run all remaining layers."""
@@ -101,14 +104,17 @@ class Run:
                 reads |= dict.fromkeys("vg" if gate is not None and gate.source == "value" else "v", X[..., 0, :])
         update, out = self._attention(block, reads, before) if attention else self._mlp(block, reads["mlp"], before)
         if self.stage in self.replaced:
-            update = self.replaced[self.stage].sum(2)
+            update = self.replaced[self.stage].sum(1)
         if post is not None:
             self.X = spread(mixed, post, update)
         else:
             w = write_vector(residual, "head" if attention else "mlp")
             self.X = torch.stack([x + update if s else x for x, s in zip(mixed.unbind(-2), w, strict=True)], -2)
-        if self.out.shape[2]:
-            self.out[:, :, self.graph.written_at(self.stage)] = out
+        if self.out.shape[1]:
+            own = self.graph.written_at(self.stage)
+            self.out[:, own] = out
+            if self.excess is not None and self.other is not None:
+                torch.sub(out, self.other[:, own], out=self.excess[:, own])
         self.stage += 1
 
     def logits_input(self) -> Float[Tensor, "B T D"]:
@@ -119,7 +125,7 @@ class Run:
         if self.A is not None:
             self.coefficients[stage] = self.A[:, :, before] @ pre
         x = (self.X * pre[:, None]).sum(-2) if self.X.shape[-2] > 1 else self.X[..., 0, :]
-        return self._read(x, before, self.graph.read_at(stage))[:, :, 0]
+        return self._read(x, before, self.graph.read_at(stage))[:, 0]
 
     def logits(self, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P V"]:
         """Logits at these positions, after `finish`."""
@@ -130,28 +136,30 @@ class Run:
         shifted = self.shifted is not None and self.graph.readers[self.shifted[0]].stage == self.stage
         return self.split or self.patched is not None or shifted
 
-    def _read(self, x: Tensor, before: slice, readers: slice) -> Float[Tensor, "B T readers D"]:
+    def _read(self, x: Float[Tensor, "B T D"], before: slice, readers: slice) -> Float[Tensor, "B readers T D"]:
         """The readers' inputs, of which x is what they read of X."""
-        each = x[:, :, None]
+        each = x[:, None]
         if self.split:
-            own = each.expand(-1, -1, readers.stop - readers.start, -1).clone()
+            own = each.expand(-1, readers.stop - readers.start, -1, -1).clone()
             self.inputs.setdefault(self.stage, []).append(own)
             return own
         if self.shifted is not None and readers.start <= self.shifted[0] < readers.stop:
-            own = each.repeat(1, 1, readers.stop - readers.start, 1)
-            own[:, :, self.shifted[0] - readers.start] += self.shifted[1]
+            own = each.repeat(1, readers.stop - readers.start, 1, 1)
+            own[:, self.shifted[0] - readers.start] += self.shifted[1]
             return own
         if self.patched is None:
             return each
-        M = self.patched[..., before, readers].mT.to(x.dtype)
-        M = M if M.ndim == 2 else M[:, None]
-        if self.stage in self.coefficients:
-            M = M * self.coefficients[self.stage][:, :, None]
-        return each - M @ self._excess(before)
+        M, E = self.patched[..., before, readers].mT.to(x.dtype), self._excess(before)
+        if self.stage not in self.coefficients:
+            return each - (M @ E.flatten(2)).unflatten(2, x.shape[1:])
+        M = (M if M.ndim == 2 else M[:, None]) * self.coefficients[self.stage][:, :, None]
+        return each - (M @ E.transpose(1, 2)).transpose(1, 2)
 
-    def _excess(self, before: slice) -> Float[Tensor, "B T S D"]:
+    def _excess(self, before: slice) -> Float[Tensor, "B S T D"]:
         assert self.other is not None
-        return self.out[:, :, before] - self.other[:, :, before]
+        if self.excess is None:
+            self.excess = self.out - self.other
+        return self.excess[:, before]
 
     def _mixing_input(self, before: slice) -> Float[Tensor, "B T N D"]:
         """The streams as the mixing module reads them."""
@@ -165,14 +173,14 @@ class Run:
             return self.X
         M = self.patched[..., before, at].to(self.X.dtype)
         M = M if M.ndim == 1 else M[:, None]
-        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(before)
+        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(before).transpose(1, 2)
 
     def _mlp(self, block: Block, x: Tensor, before: slice) -> tuple[Tensor, Tensor]:
-        update = block.feed_forward(self._read(x, before, self.graph.read_at(self.stage))[:, :, 0])
-        return update, update[:, :, None]
+        update = block.feed_forward(self._read(x, before, self.graph.read_at(self.stage))[:, 0])
+        return update, update[:, None]
 
     def _attention(self, block: Block, reads: Mapping[str, Tensor], before: slice) -> tuple[Tensor, Tensor]:
-        """The update [B, T, D] and the outputs of the senders [B, T, senders, D]."""
+        """The update [B, T, D] and the outputs of the senders [B, senders, T, D]."""
         attn, readers = block.attn, self.graph.read_at(self.stage)
         if not self._own_inputs():
             z = attn.hook_z(block.heads(reads["q"], reads["v"]))
@@ -183,8 +191,8 @@ class Run:
             x = {part: self._read(reads[part], before, slice(at[0], at[-1] + 1)) for part, at in parts.items()}
             z = attn.hook_z(attn.attend(*heads_of(block, x)))
         update = block.write(z)
-        by_head = sends_by_head(self.model) and self.out.shape[2] > 0
-        return update, head_outputs(block, z) if by_head else update[:, :, None]
+        by_head = sends_by_head(self.model) and self.out.shape[1] > 0
+        return update, head_outputs(block, z) if by_head else update[:, None]
 
 
 def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tensor | None = None, **how: Any) -> Run:
@@ -196,9 +204,9 @@ def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tenso
     B, T, D = embedding.shape
     w = torch.as_tensor(write_vector(residual, "input"), dtype=embedding.dtype, device=embedding.device)
     S = 0 if how.get("split") else len(graph.senders)
-    out = embedding.new_zeros(B, T, S, D)
+    out = embedding.new_zeros(B, S, T, D)
     if S:
-        out[:, :, 0] = embedding
+        out[:, 0] = embedding
     A = None
     if S and isinstance(residual, Hyper):
         A = embedding.new_zeros(B, T, len(graph.senders), n_streams(residual))
@@ -212,17 +220,17 @@ def run(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], **how: Any) -> Run
     return start(model, graph, tokens, **how).finish()
 
 
-def head_outputs(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T senders D"]:
+def head_outputs(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B senders T D"]:
     """Every head's part of the attention update, then the output bias."""
     attn = block.attn
-    own = torch.einsum("bthk,hkd->bthd", z, attn.W_O)
-    return torch.cat([own, attn.b_O.expand(*own.shape[:2], 1, -1)], 2)
+    own = torch.einsum("bthk,hkd->bhtd", z, attn.W_O)
+    return torch.cat([own, attn.b_O.expand(len(own), 1, own.shape[2], -1)], 1)
 
 
 def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Queries, keys, values and gate from one input per head: x["q"] [B, T, H, D], x["k"] and x["v"] [B, T, G, D].
+    """Queries, keys, values and gate from one input per head: x["q"] [B, H, T, D], x["k"] and x["v"] [B, G, T, D].
 
-    An input with one head [B, T, 1, D] is that of all.
+    An input with one head [B, 1, T, D] is that of all.
     """
     attn: Attention = block.attn
     normed = {name: _normed(block, name, one) for name, one in x.items()}
@@ -249,10 +257,10 @@ def gate_of(attn: Attention, q: Tensor, x: Float[Tensor, "B heads T D"]) -> Tens
     return g[:, 0] if x.shape[1] == 1 else g.diagonal(dim1=1, dim2=3).movedim(-1, 2)
 
 
-def _normed(block: Block, name: str, x: Float[Tensor, "B T heads D"]) -> Float[Tensor, "B heads T D"]:
+def _normed(block: Block, name: str, x: Float[Tensor, "B heads T D"]) -> Float[Tensor, "B heads T D"]:
     """The input of a projection: after the norm and Canon-A of queries and keys, or as values have it."""
-    B, T, n, D = x.shape
-    flat = x.transpose(1, 2).reshape(B * n, T, D)
+    B, n = x.shape[:2]
+    flat = x.flatten(0, 1)
     by_value = name == "v" or (name == "g" and block.attn.gate is not None and block.attn.gate.spec.source == "value")
     q_like = block._part("canon_a", block._part("ln1", flat)) if not by_value or block.value_path == "shared" else None
     y = q_like if q_like is not None else block._value_input(flat, flat)
@@ -271,8 +279,9 @@ def _project(attn: Attention, name: str, x: Float[Tensor, "B heads T D"]) -> Flo
     n, projection, norm = x.shape[1], attn._modules[name], attn._modules.get(f"{name}_norm")
     wide = _wide_norm(attn) and norm is not None
     if n > 1 and isinstance(projection, DenseProjection) and not wide:
-        y = x @ projection.weight.unflatten(0, (n, -1)).mT
-        y = y.transpose(1, 2).flatten(2)
+        B, T = x.shape[0], x.shape[2]  # of a product over [B, heads], torch copies the weights for every row
+        y = x.transpose(0, 1).flatten(1, 2) @ projection.weight.unflatten(0, (n, -1)).mT
+        y = y.unflatten(1, (B, T)).movedim(0, 2).flatten(2)
         return y if projection.bias is None else y + projection.bias
     y = attn.project(name, x.flatten(0, 1))
     y = norm(y) if wide and norm is not None else y

@@ -25,15 +25,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import say
 from streamscope.interventions.circuits import metrics
-from streamscope.interventions.circuits.graph import Graph
+from streamscope.interventions.circuits.graph import Graph, n_streams
 from streamscope.interventions.circuits.metrics import Batch, batches_of
 from streamscope.interventions.circuits.names import Method, Metric
 from streamscope.interventions.circuits.run import Run, run, start
 from streamscope.interventions.patch.pairs import PatchPair
 
 MEMORY = 2**29
-"""Bytes of one batch's activations by part: the outputs of all senders, or with gradients the inputs of all readers."""
+"""Bytes of one batch's activations by part (`bytes_per_token`); one pair may exceed them."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,17 @@ def both_runs(model: Any, graph: Graph, batch: Batch, metric: Metric) -> Pass:
     return Pass(batch, clean, corrupt, [*states, replace(clean)], logits, metrics.value(metric, logits, batch, logits))
 
 
+def bytes_per_token(model: Any, graph: Graph, method: Method) -> int:
+    """Largest activations by part of one token, in bytes.
+
+    Both runs keep the outputs of all senders. Exact scores and pruning also keep the residual state before each stage.
+    With gradients every reader has an input, its norm, a gradient and two copies on the way, and the sum over steps.
+    """
+    D, S, R = model.config.d_model, len(graph.senders), len(graph.readers)
+    more = 5 * R if "eap" in method else 2 * model.config.n_layers * n_streams(model.config.residual)
+    return 4 * D * (2 * S + more)
+
+
 def score_edges(
     model: Any, graph: Graph, pairs: Sequence[PatchPair], method: Method = "eap-ig",
     metric: Metric = "logit-difference", *, steps: int = 10, threshold: float = 0.01, seed: int = 0,
@@ -76,13 +88,16 @@ def score_edges(
     if method == "random":
         found[:] = np.random.default_rng(seed).random((len(found), 1))
         return found
-    per_token = 4 * model.config.d_model * (4 * len(graph.readers) if "eap" in method else 2 * len(graph.senders))
-    longest = max(len(p.clean) for p in pairs)
-    tokens = max(longest, MEMORY // per_token)
-    made = batches_of(pairs, metric, tokens, spans, model.cfg.device)
+    each = bytes_per_token(model, graph, method)
+    made = list(batches_of(pairs, metric, max(1, MEMORY // each), spans, model.cfg.device))
+    padded = [batch.clean.numel() for batch in made]
+    whole = each * (sum(padded) if method == "acdc" else max(padded))
+    batches = f"{len(made)} batch{'es' if len(made) > 1 else ''} of up to {max(padded)} tokens"
+    memory = f"about {whole / 1e6:,.1f} MB of memory next to the model"
+    say(progress, f"{len(graph.edges):,} edges on {len(pairs)} pairs, {batches}: {memory}")
     if method == "acdc":
         return _prune(model, graph, [both_runs(model, graph, b, metric) for b in made], metric, threshold, progress)
-    for batch in progress(list(made)):
+    for batch in progress(made):
         both = both_runs(model, graph, batch, metric)
         if method == "exact":
             scores = exact(model, graph, both, metric)
@@ -115,7 +130,7 @@ def excess(graph: Graph, both: Pass, v: int, senders: Sequence[int] | np.ndarray
     """c (out^clean − out^corrupt) of these senders, as reader v reads it: [u, B, T, D], for a mixing module
     [u, B, T, N, D]."""
     stage, at = graph.readers[v].stage, torch.as_tensor(senders)
-    change = (both.clean.out[:, :, at] - both.corrupt.out[:, :, at]).movedim(2, 0)
+    change = (both.clean.out[:, at] - both.corrupt.out[:, at]).transpose(0, 1)
     if graph.readers[v].part == "mix":
         return both.clean.shares[stage][:, :, at].movedim(2, 0)[..., None] * change[..., None, :]
     c = both.clean.coefficients.get(stage)
@@ -130,7 +145,7 @@ def repeat_run(state: Run, n: int, *, out: bool) -> Run:
 
     X, entering = many(state.X), many(state.entering)
     assert X is not None
-    kept = many(state.out) if out else state.out.new_zeros(len(X), state.out.shape[1], 0, state.out.shape[3])
+    kept = many(state.out) if out else state.out.new_zeros(len(X), 0, *state.out.shape[2:])
     assert kept is not None
     A = many(state.A) if out else None
     return replace(state, X=X, entering=entering, out=kept, A=A, inputs={}, mixed_inputs={}, coefficients={}, shares={})
@@ -165,7 +180,7 @@ def attribution(
             alphas = [k / steps for k in range(1, steps + 1)] if method != "eap" else [1.0]
             total: dict[int, list[Tensor]] = {}
             for alpha in alphas:
-                between = corrupt[:, :, own] + alpha * (clean[:, :, own] - corrupt[:, :, own])
+                between = corrupt[:, own] + alpha * (clean[:, own] - corrupt[:, own])
                 for v, parts in gradients(model, graph, both, metric, stage, between).items():
                     total[v] = [a + b for a, b in zip(total[v], parts, strict=True)] if v in total else parts
             senders = own if method == "eap-ig-activations" else slice(0, len(graph.senders))
@@ -174,14 +189,14 @@ def attribution(
 
 
 def gradients(
-    model: Any, graph: Graph, both: Pass, metric: Metric, stage: int, between: Float[Tensor, "B T senders D"]
+    model: Any, graph: Graph, both: Pass, metric: Metric, stage: int, between: Float[Tensor, "B senders T D"]
 ) -> dict[int, list[Tensor]]:
     """∂m/∂in of all readers, by their stage, where a stage's senders write `between`.
 
-    First that of branches or the unembedding [B, T, readers, D], then that of the mixing module [B, T, N, D].
+    First that of branches or the unembedding [B, readers, T, D], then that of the mixing module [B, T, N, D].
     """
     between = between.detach().requires_grad_()
-    how: dict[str, Any] = {"embedding": between[:, :, 0]} if stage < 0 else {"replaced": {stage: between}}
+    how: dict[str, Any] = {"embedding": between[:, 0]} if stage < 0 else {"replaced": {stage: between}}
     with torch.enable_grad():
         one = start(model, graph, both.batch.clean, split=True, **how).finish()
         m = metrics.value(metric, one.logits(both.batch.at), both.batch, both.logits)
@@ -192,7 +207,7 @@ def gradients(
     for (at, x), g in zip((*reads, *mixes), found, strict=True):
         out.setdefault(at, []).append(torch.zeros_like(x) if g is None else g)
     n = {at: sum(1 for where, _ in reads if where == at) for at in out}
-    return {at: [torch.cat(parts[: n[at]], 2), *parts[n[at] :]] for at, parts in out.items()}
+    return {at: [torch.cat(parts[: n[at]], 1), *parts[n[at] :]] for at, parts in out.items()}
 
 
 def _contract(graph: Graph, both: Pass, G: dict[int, list[Tensor]], senders: slice, found: Tensor) -> None:
@@ -202,18 +217,13 @@ def _contract(graph: Graph, both: Pass, G: dict[int, list[Tensor]], senders: sli
         u = slice(senders.start, min(senders.stop, graph.written_before(stage).stop))
         if u.start >= u.stop:
             continue
-        some, c = change[:, :, u], both.clean.coefficients.get(stage)
-        weighted = some if c is None else some * c[:, :, u, None]
-        found[:, u, graph.read_at(stage)] = _dot(weighted, g)
+        some, c = change[:, u], both.clean.coefficients.get(stage)
+        weighted = some if c is None else some * c.mT[:, u, :, None]
+        found[:, u, graph.read_at(stage)] = (g.flatten(2) @ weighted.flatten(2).mT).mT
         for x in mixing:
             at = graph.mixing_at(stage)
-            seen = torch.einsum("btud,btnd->btun", some, x)
+            seen = torch.einsum("butd,btnd->btun", some, x)
             found[:, u, at] = (seen * both.clean.shares[stage][:, :, u]).sum((1, 3))
-
-
-def _dot(a: Float[Tensor, "B T u D"], b: Float[Tensor, "B T v D"]) -> Float[Tensor, "B u v"]:
-    """Σ over T and D."""
-    return a.transpose(1, 2).flatten(2) @ b.transpose(1, 2).flatten(2).mT
 
 
 # ---- pruning -----------------------------------------------------------------------------------

@@ -35,12 +35,17 @@ def size_of(k: float, edges: int) -> int:
     return int(k * edges)
 
 
+def ranks(scores: np.ndarray, ranking: Ranking = "score") -> np.ndarray:
+    """The place of every score [edges], 0 for the largest; earlier edges first among equals."""
+    order = np.argsort(-(np.abs(scores) if ranking == "size" else scores), kind="stable")
+    place = np.empty(len(scores), int)
+    place[order] = np.arange(len(scores))
+    return place
+
+
 def top(scores: np.ndarray, n: int, ranking: Ranking = "score") -> np.ndarray:
     """Which of the scores [edges] are the n largest; earlier edges first among equals."""
-    order = np.argsort(-(np.abs(scores) if ranking == "size" else scores), kind="stable")
-    kept = np.zeros(len(scores), bool)
-    kept[order[:n]] = True
-    return kept
+    return ranks(scores, ranking) < n
 
 
 @torch.no_grad()
@@ -114,13 +119,17 @@ def resampled(scores: np.ndarray, within: Clusters, draws: int, seed: int = 0) -
 
 
 def stability(
-    scores: np.ndarray, within: Clusters, n: int, ranking: Ranking, *, draws: int = 40, seed: int = 0
-) -> tuple[float, float, float]:
-    """Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean, 2.5 % and 97.5 % point."""
-    sets = [top(drawn, n, ranking) for drawn in resampled(scores, within, 2 * draws, seed)]
-    found = [jaccard(a, b) for a, b in zip(sets[::2], sets[1::2], strict=True)]
-    low, high = np.quantile(found, (0.025, 0.975))
-    return float(np.mean(found)), float(low), float(high)
+    scores: np.ndarray, within: Clusters, sizes: Sequence[int], ranking: Ranking, *, draws: int = 40, seed: int = 0
+) -> list[tuple[float, float, float]]:  # fmt: skip
+    """For each n of `sizes`, the Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean,
+    2.5 % and 97.5 % point."""
+    drawn = resampled(scores, within, 2 * draws, seed)
+    found = np.zeros((draws, len(sizes)))
+    for i, (a, b) in enumerate(zip(drawn[::2], drawn[1::2], strict=True)):
+        first, second = (ranks(one, ranking) for one in (a, b))
+        found[i] = [jaccard(first < n, second < n) for n in sizes]
+    low, high = np.quantile(found, (0.025, 0.975), axis=0)
+    return list(zip(found.mean(0).tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from streamscope.instruments.figures import Circuit as FigureOfEdges
 from streamscope.instruments.figures.circuit import draw_circuit
 from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.instruments.prompts.counterfactual import write_pairs
+from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
 from streamscope.interventions.circuits import Circuits, metrics, planted, worth
 from streamscope.interventions.circuits.formats import read_circuit, write_circuit
@@ -23,7 +24,7 @@ from streamscope.interventions.circuits.graph import graph_of, read_vector, send
 from streamscope.interventions.circuits.measure import EDGES, FLAT, task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
-from streamscope.interventions.circuits.scores import score_edges
+from streamscope.interventions.circuits.scores import bytes_per_token, score_edges
 from streamscope.interventions.circuits.worth import auroc, auroc_as_mib
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build, load
@@ -101,14 +102,14 @@ def test_the_sum_of_edges_is_what_each_reader_reads(kind: str, make: Any) -> Non
         for i, u in enumerate(graph.senders[before]):
             if u.kind == "bias":
                 there[i] = float(bool(write_vector(residual, u.kind) @ read_vector(residual, part)))
-        out = clean.out[:, :, before]
+        out = clean.out[:, before]
         if reader.part == "mix":
-            summed = torch.einsum("btud,btun,u->btnd", out, clean.shares[reader.stage], there)
+            summed = torch.einsum("butd,btun,u->btnd", out, clean.shares[reader.stage], there)
             close(summed, seen[f"blocks.{reader.layer}.{streams[reader.stage % 2]}"])
             continue
         c = clean.coefficients.get(reader.stage, torch.ones(before.stop))
         c = c[..., before] * there
-        summed = torch.einsum("btud,btu->btd", out, c.expand(*out.shape[:3]))
+        summed = torch.einsum("butd,btu->btd", out, c.expand(len(out), out.shape[2], -1))
         want = f"blocks.{reader.layer}.{HOOKS[part]}" if part != "logits" else f"blocks.{L - 1}.hook_resid_post"
         close(summed, seen[want])
     close(final, seen[f"blocks.{L - 1}.hook_resid_post"])
@@ -294,6 +295,51 @@ def test_gradients_are_first_order_of_exact_scores(kind: str, make: Any) -> None
     exact = score_edges(model, graph, pairs, "exact")
     for method in ("eap", "eap-ig", "eap-ig-activations"):
         close(torch.tensor(score_edges(model, graph, pairs, method, steps=2)), torch.tensor(exact), 1e-3)
+
+
+class Bar:
+    """A progress that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, batches: Any) -> Any:
+        return batches
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize("method", ["exact", "eap-ig", "acdc"])
+def test_batches_are_bounded_and_announced_before_the_work(
+    method: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, bar = make("dst-kron"), Bar()
+    graph, pairs = graph_of(model), pairs_of(model, 4)
+    each = bytes_per_token(model, graph, method)
+    tensors = 2 * len(graph.senders) + (5 * len(graph.readers) if method == "eap-ig" else 2 * model.config.n_layers * 2)
+    assert each == 4 * model.config.d_model * tensors
+    whole = score_edges(model, graph, pairs, method, steps=2, progress=bar)
+    monkeypatch.setattr("streamscope.interventions.circuits.scores.MEMORY", 18 * each)  # two pairs of 9 tokens
+    found = score_edges(model, graph, pairs, method, steps=2, progress=bar)
+    close(torch.tensor(found), torch.tensor(whole), 1e-4)
+    edges, words = f"{len(graph.edges):,} edges on 4 pairs", "MB of memory next to the model"
+    kept = 36 if method == "acdc" else 18  # pruning keeps all batches
+    assert bar.lines == [
+        f"{edges}, 1 batch of up to 36 tokens: about {36 * each / 1e6:.1f} {words}",
+        f"{edges}, 2 batches of up to 18 tokens: about {kept * each / 1e6:.1f} {words}",
+    ]
+
+
+def test_stability_is_that_of_two_draws_of_pairs_for_each_size() -> None:
+    scores = np.random.default_rng(0).normal(size=(50, 6)) + np.linspace(0, 3, 50)[:, None]
+    within = read_clusters(list("abcdef"), 6)
+    both = worth.stability(scores, within, [5, 20], "score", draws=7, seed=2)
+    weights = np.random.default_rng(2).multinomial(6, np.full(6, 1 / 6), size=14)
+    for n, found in zip((5, 20), both, strict=True):
+        sets = [{*np.argsort(-(scores @ w), kind="stable")[:n]} for w in weights]
+        same = [len(a & b) / len(a | b) for a, b in zip(sets[::2], sets[1::2], strict=True)]
+        assert found == pytest.approx((np.mean(same), *np.quantile(same, (0.025, 0.975))))
 
 
 # ---- EAP and EAP-IG written down plainly for GPT-2 ---------------------------------------------
