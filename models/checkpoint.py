@@ -13,8 +13,7 @@
 Every option that takes a run also takes `runs/lfa@512`, the run with the weights of step 512 (`run_folder`).
 
 Files are written under a temporary name, synced and renamed, so a kill or a loss of power leaves the old file or the
-new one. Tensor files carry the sha256 of their content, which is checked on reading. Nothing here is unpickled (for
-sharded checkpoints see `models.training.parallel`).
+new one. Tensor files carry the sha256 of their content, which is checked on reading. Nothing here is unpickled.
 """
 
 import json

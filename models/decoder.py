@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks import read_point
+from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.head import Capped, unembed

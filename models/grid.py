@@ -369,7 +369,7 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
     folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     if not _completed(folder):
-        resumable = any(folder.glob("checkpoint*")) or any(folder.glob("sharded/*.json"))
+        resumable = any(folder.glob("checkpoint*"))
         if folder.exists() and not resumable:  # killed before the first checkpoint
             shutil.rmtree(folder)
         argv = ["--resume"] if resumable else cell.argv

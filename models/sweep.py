@@ -601,19 +601,14 @@ def run_sweep(
     plans = [Plan(model, edits) for edits in sweep]
     size = max(8, HELD // (sum(map(len, query.tokens)) * max(1, len(names))))
     for first in range(0, len(plans), size):
-        later = partial(_done_from, done, first)
-        yield from _run_plans(model, query, names, plans[first : first + size], batch_tokens, budget, later)
-
-
-def _done_from(done: Callable[[Sequence[int], int], None], first: int, members: Sequence[int], tokens: int) -> None:
-    done([first + member for member in members], tokens)
+        yield from _run_plans(model, query, names, plans[first : first + size], first, batch_tokens, budget, done)
 
 
 def _run_plans(
-    model: Any, query: Query, names: list[str], plans: list[Plan], batch_tokens: int, budget: int | None,
+    model: Any, query: Query, names: list[str], plans: list[Plan], first: int, batch_tokens: int, budget: int | None,
     done: Callable[[Sequence[int], int], None],
 ) -> Iterator[Captures]:  # fmt: skip
-    """The captures of `plans`, all computed before the first is returned."""
+    """The captures of `plans`, members of the sweep from `first` on, all computed before the first is returned."""
     n = len(query.tokens)
     kept: list[dict[str, list[Any]]] = [{name: [None] * n for name in names} for _ in plans]
     streams: list[list[Any]] = [[None] * n for _ in plans]
@@ -633,7 +628,7 @@ def _run_plans(
                             kept[e][name][i] = arrived.found[r][name][b]
                         if arrived.h is not None and query.logits is not None:
                             streams[e][i] = arrived.h[r, b, : len(query.logits[i])].clone()
-                done(edits, tokens.numel())
+                done([first + e for e in edits], tokens.numel())
     for hooks, h in zip(kept, streams, strict=True):
         yield Captures(hooks, None if query.logits is None else _logits(model, h))
 

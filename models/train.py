@@ -35,6 +35,8 @@ from streamscope.models.training.config import (
     with_recipe,
 )
 
+SOURCE = ("data", "valid", "text_field", "max_documents", "split_at", "valid_fraction", "valid_blocks")
+"""Options of the data."""
 LEAST_VOCABULARY = 300
 """Minimum number of entries of a tokenizer that is trained here; bytes alone need 256."""
 
@@ -64,27 +66,12 @@ def _start(options: Options, out: Path) -> None:
     training = replace(training, device=pick_device(training.device))
 
     from streamscope.models.checkpoint import run_folder
-    from streamscope.models.training.data import prepare
-    from streamscope.models.training.parallel import ranks
     from streamscope.models.training.run import check_startable
 
     check_startable(out)
-
-    group, device = ranks(training.device, training.parallel)
-    if group.leader:
-        print(visible(f"reading {options.data}"), file=sys.stderr)
-    with group.leader_first():
-        data = prepare(
-            options.data,
-            options.valid,
-            options.tokenizer or (options.start and str(run_folder(options.start) / "tokenizer.json")),
-            config.d_vocab if "d_vocab" in changes else max(config.d_vocab, LEAST_VOCABULARY),
-            text_field=options.text_field,
-            max_documents=options.max_documents,
-            split_at=options.split_at,
-            valid_fraction=options.valid_fraction,
-            valid_blocks=options.valid_blocks,
-        )
+    tokenizer = options.tokenizer or (options.start and str(run_folder(options.start) / "tokenizer.json"))
+    d_vocab = config.d_vocab if "d_vocab" in changes else max(config.d_vocab, LEAST_VOCABULARY)
+    data, group, device = _prepare(training, {name: getattr(options, name) for name in SOURCE}, tokenizer, d_vocab)
     if data.tokenizer.d_vocab != config.d_vocab:
         if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
             raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, but d_vocab is {config.d_vocab}")
@@ -97,8 +84,6 @@ def _start(options: Options, out: Path) -> None:
 def _resume(out: Path) -> None:
     from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
     from streamscope.models.checkpoint import model_config, whole_run
-    from streamscope.models.training.data import prepare
-    from streamscope.models.training.parallel import ranks
 
     folder = whole_run(out)
     config = model_config(folder)
@@ -107,15 +92,9 @@ def _resume(out: Path) -> None:
     saved = read_json(folder / "config.json", TrainedConfig)
     training = from_dict(Training, saved["training"])
     source: dict[str, Any] = saved["data"]
-    group, device = ranks(pick_device(training.device), training.parallel)
-    with group.leader_first():
-        data = prepare(
-            source["data"],
-            source["valid"],
-            str(folder / "tokenizer.json"),
-            config.d_vocab,
-            **{name: value for name, value in source.items() if name not in ("data", "valid")},
-        )
+    data, group, device = _prepare(
+        replace(training, device=pick_device(training.device)), source, str(folder / "tokenizer.json"), config.d_vocab
+    )
     manifest = read_json(folder / "manifest.json", TrainedManifest)
     for part, now in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
@@ -128,6 +107,19 @@ def _resume(out: Path) -> None:
     if group.leader:
         print(trainer.resume_line(), file=sys.stderr)
     _fit(trainer, data)
+
+
+def _prepare(training: Training, source: dict[str, Any], tokenizer: str | None, d_vocab: int) -> tuple[Any, Any, str]:
+    """(data, processes, device): process 0 prepares the data first, the others read its cache."""
+    from streamscope.models.training.data import prepare
+    from streamscope.models.training.parallel import ranks
+
+    group, device = ranks(training.device, training.parallel)
+    if group.leader:
+        print(visible(f"reading {source['data']}"), file=sys.stderr)
+    how = {name: value for name, value in source.items() if name not in ("data", "valid")}
+    with group.leader_first():
+        return prepare(source["data"], source["valid"], tokenizer, d_vocab, **how), group, device
 
 
 def _trainer(

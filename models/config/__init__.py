@@ -219,8 +219,12 @@ class ModelConfig:
             if not 1 <= getattr(self, field) <= largest:
                 raise InputError(f"{field} must be from 1 to {largest:,}, got {getattr(self, field)}")
         attention = self.attention
-        if attention.d_head < 0 or attention.kv_heads < 0:
-            raise InputError("attention.d_head and attention.kv_heads must not be negative")
+        for name in ("init_std", "mlp.d_mlp", "attention.d_head", "attention.kv_heads", "attention.window",
+                     "attention.full_every", "attention.scale_width", "attention.softcap", "readout.softcap",
+                     "positions.skip", "positions.local_base"):  # fmt: skip
+            part, _, field = name.rpartition(".")
+            if getattr(getattr(self, part) if part else self, field, 0) < 0:
+                raise InputError(f"{name} must not be negative")
         if attention.kv_heads and self.n_heads % attention.kv_heads:
             raise InputError(f"{attention.kv_heads} key-value heads do not divide the {self.n_heads} heads")
         if self.d_model % self.n_heads and (not attention.d_head or attention.gate or self.norm.kind == "channel"):
@@ -238,10 +242,6 @@ class ModelConfig:
             raise InputError(
                 f"norm_place={self.norm_place} needs one residual stream (residual=single) and no Canon layers"
             )
-        for name in ("attention.window", "attention.full_every", "attention.scale_width", "attention.softcap",
-                     "readout.softcap", "positions.skip", "positions.local_base"):  # fmt: skip
-            if getattr(getattr(self, name.split(".")[0]), name.split(".")[1], 0) < 0:
-                raise InputError(f"{name} must not be negative")
         if attention.softcap and self.positions.slopes:
             raise InputError("attention.softcap is not defined with ALiBi: choose other positions")
         if isinstance(self.positions, Rope):
@@ -250,8 +250,6 @@ class ModelConfig:
                 raise InputError(
                     f"RoPE rotates pairs: {rotated:g} of {self.d_head} head dimensions is not an even number"
                 )
-        if self.init_std < 0 or self.mlp.d_mlp < 0:
-            raise InputError("init_std and mlp.d_mlp must not be negative")
         readout, residual = self.readout, self.residual
         if isinstance(residual, FrozenToken) and residual.detach_token and not readout.tied:
             raise InputError(

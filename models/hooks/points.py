@@ -113,15 +113,11 @@ def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(forward)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (eagerly if _compiler() and _any_hooks(self) else forward)(self, *args, **kwargs)
+        # without torch's compiler, which takes more than a second to import, nothing is compiled
+        compiler = torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
+        return (eagerly if compiler and _any_hooks(self) else forward)(self, *args, **kwargs)
 
     return call
-
-
-def _compiler() -> bool:
-    """Whether this process has torch's compiler, which takes more than a second to import; without, nothing is
-    compiled."""
-    return torch.compiler.is_compiling() or "torch._dynamo" in sys.modules
 
 
 @torch._disable_dynamo

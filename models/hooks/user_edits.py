@@ -35,15 +35,11 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     """
     edits: dict[str, Edit] = {}
     for spec in specs:
-        data = _is_data(spec)
+        data = spec.endswith(".json")
         for hook, fn in (_edits_of_data if data else _edits_of)(model, spec).items():
             before, checked = edits.get(hook), fn if data else _checked(spec, fn)
             edits[hook] = checked if before is None else _in_sequence(before, checked)
     return edits
-
-
-def _is_data(spec: str) -> bool:
-    return spec.endswith(".json")
 
 
 def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:

@@ -277,20 +277,6 @@ class LensMixin(WeightsMixin):
         """The text of one id."""
         return self._text().pieces([token])[0]
 
-    def get_token_position(self, token: str | int, text: Any, mode: str = "first", prepend_bos: bool = True) -> int:
-        """The first or last position of a token in a text or in ids [T] or [1, T]; `InputError` if it does not
-        occur."""
-        if mode not in ("first", "last"):
-            raise unknown("mode", mode, ["first", "last"])
-        wanted = self.to_single_token(token) if isinstance(token, str) else int(token)
-        ids = self.to_tokens(text, prepend_bos) if isinstance(text, str) else torch.as_tensor(text)
-        if ids.ndim > 2 or (ids.ndim == 2 and len(ids) != 1):
-            raise InputError(f"get_token_position takes one sequence of ids, got {list(ids.shape)}")
-        positions = (ids.reshape(-1) == wanted).nonzero().flatten().tolist()
-        if not positions:
-            raise InputError(f"token {token!r} is not in the text")
-        return positions[0 if mode == "first" else -1]
-
     def to_single_token(self, text: str) -> int:
         """The id of a text that is a single token; `InputError` otherwise."""
         ids = self._text().encode(text, bos=False)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from streamscope.models import config as c
-from streamscope.models.hooks import OnDemand, read_point
+from streamscope.models.hooks.points import OnDemand, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import softcap
 from streamscope.models.layers.noise import dropout

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks import ObservePoint, OnDemand, observe, read_point
+from streamscope.models.hooks.points import ObservePoint, OnDemand, observe, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.noise import noise
 from streamscope.models.layers.projections import Projection

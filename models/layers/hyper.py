@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.hooks import ObservePoint, observe, read_point
+from streamscope.models.hooks.points import ObservePoint, observe, read_point
 from streamscope.models.layers.hyper_mixing import CONNECTIONS
 from streamscope.models.layers.registry import implements
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from streamscope.models import config as c
-from streamscope.models.hooks import read_point
+from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

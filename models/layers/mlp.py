@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.hooks import read_point
+from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
 

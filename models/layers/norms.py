@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.hooks import OnDemand
+from streamscope.models.hooks.points import OnDemand
 from streamscope.models.layers.registry import implements
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
 from streamscope.models import config as c
-from streamscope.models.hooks import OnDemand
+from streamscope.models.hooks.points import OnDemand
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.registry import implements, module_for
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.hooks import ObservePoint, observe, read_point, resid_point
+from streamscope.models.hooks.points import ObservePoint, observe, read_point, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer

@@ -22,6 +22,7 @@ from streamscope.cli.terminal import visible
 from streamscope.models.checkpoint import load_weights
 from streamscope.models.tensors import read_tensors, release_memory, write_tensors
 from streamscope.models.training.optim import Optimizers
+from streamscope.models.training.parallel import split_like
 from streamscope.models.training.run import read_metrics
 
 LAST, BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
@@ -36,13 +37,16 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(
-    folder: Path, model: torch.nn.Module, optimizer: Optimizers, step: int, state: Mapping[str, Any]
+    folder: Path, model: torch.nn.Module, moments: Mapping[int, Mapping[str, Any]], step: int, state: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint and keep the previous one. Raises `InputError` when it cannot be written."""
+    """Write a checkpoint and keep the previous one. Raises `InputError` when it cannot be written.
+
+    `moments` are those of the optimiser by the index of their parameter.
+    """
     release_memory()  # of the activations, because writing copies all tensors
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
-    for i, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
+    for i, one in moments.items():
+        tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in one.items()}
     tensors["rng.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
@@ -69,19 +73,25 @@ def none_yet(folder: Path, every: int) -> bool:
 def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: Optimizers) -> Checkpoint:
     """Restore weights, optimiser and random state, bit for bit, from the last undamaged checkpoint.
 
+    A sharded model and its moments get their shards.
+
     Warns on standard error if the machine differs from the one that wrote the checkpoint. Raises `InputError` if there
     is no checkpoint, or only one of another configuration.
     """
     path, tensors, meta = _newest(folder)
     if meta.get("config") != json.dumps(read_json(folder / "config.json", Config), sort_keys=True):
         raise InputError(f"{path} has another configuration than {folder / 'config.json'}")
-    load_weights(model, _below(tensors, "model."), path)
+    own = model.state_dict()
+    weights = {name: split_like(x, own[name]) if name in own else x for name, x in _below(tensors, "model.").items()}
+    load_weights(model, weights, path)
     moments: dict[int, dict[str, Tensor]] = {}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, value in _below(tensors, "optimizer.").items():
         index, _, key = name.partition(".")
-        if not index.isdecimal():
+        if not index.isdecimal() or int(index) >= len(parameters):
             raise InputError(f"{path} is not a checkpoint: it holds optimizer.{name}")
-        moments.setdefault(int(index), {})[key] = value
+        moment = value if key == "step" else split_like(value, parameters[int(index)])
+        moments.setdefault(int(index), {})[key] = moment
     optimizer.load_state(moments)
     if "rng.cpu" not in tensors:
         raise InputError(f"{path} is not a checkpoint: it holds no random state")

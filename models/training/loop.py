@@ -29,7 +29,7 @@ from streamscope.models.training.config import Training, phases_of, snapshot_ste
 from streamscope.models.training.feed import Feed
 from streamscope.models.training.lora import merged
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
-from streamscope.models.training.parallel import Ranks, load_sharded, save_sharded
+from streamscope.models.training.parallel import Ranks
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
 from streamscope.models.transformer import StreamTransformer
@@ -290,13 +290,11 @@ class Trainer:
         """
         seed = self.training.seed_of("noise")
         with self.run.locked():
-            if self.training.parallel == "fsdp":
-                self.step, state = load_sharded(self.run.folder, self.ranks, self.model, self.optimizer, seed)
-            elif none_yet(self.run.folder, self.training.checkpoint_every):
+            if none_yet(self.run.folder, self.training.checkpoint_every):
                 return
-            else:
-                self.step, state = load_checkpoint(self.run.folder, self.model, self.optimizer)
-                self.ranks.restore_noise(state.get("noise", {}), seed, self.step)
+            self.step, state = load_checkpoint(self.run.folder, self.ranks.trained_model, self.optimizer)
+            self.ranks.restore_noise(state.get("noise", {}), seed, self.step)
+            self.ranks.refresh(self.model)
         self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
 
     def resume_line(self) -> str:
@@ -413,13 +411,10 @@ class Trainer:
     def _save(self) -> None:
         self._read_values()
         state: dict[str, Any] = {"best": self.best if math.isfinite(self.best) else None, "window": self.window}
-        if self.training.parallel == "fsdp":
-            self.ranks.refresh(self.model)
-            save_sharded(self.run.folder, self.ranks, self.optimizer, self.step, state)
-        else:
-            state["noise"] = self.ranks.noise_states()
-            if self.ranks.leader:
-                save_checkpoint(self.run.folder, self.model, self.optimizer, self.step, state)
+        self.ranks.refresh(self.model)
+        state["noise"], moments = self.ranks.noise_states(), self.ranks.whole(self.optimizer.state_dict()["state"])
+        if self.ranks.leader:
+            save_checkpoint(self.run.folder, self.model, moments, self.step, state)
         self.run.save_model(merged(self.model), self.step)
 
     @contextlib.contextmanager

@@ -19,23 +19,18 @@ import contextlib
 import copy
 import datetime
 import inspect
-import json
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from streamscope.cli.disk import Config, State, read_json, write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.training.config import Training
-from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import Run
 
 WAIT = datetime.timedelta(hours=1)
@@ -47,7 +42,8 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1, sharded: bool = False) -> None:
         self.rank, self.size, self.sharded = rank, size, sharded
-        self._sync: Callable[[bool], Any] = lambda on: contextlib.nullcontext()
+        self.syncing: Callable[[bool], Any] = lambda last: contextlib.nullcontext()
+        """Context for the backward pass of a micro-batch; only the last one of a step exchanges gradients."""
         self._trained: nn.Module | None = None
         self._parameters: list[nn.Parameter] = []
 
@@ -104,7 +100,7 @@ class Ranks:
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # all are constant
         options: dict[str, Any] = {buffers: False, "device_ids": [device] if device.type == "cuda" else None}
         ddp = DistributedDataParallel(wrapped, **options)
-        self._sync = lambda on: contextlib.nullcontext() if on else ddp.no_sync()
+        self.syncing = lambda last: contextlib.nullcontext() if last else ddp.no_sync()
         return ddp
 
     def _shard(self, wrapped: "_Loss") -> Callable[[Tensor, Tensor], Any]:
@@ -123,7 +119,7 @@ class Ranks:
             fully_shard(block, mesh=mesh)
         fully_shard(wrapped, mesh=mesh)
         module: Any = wrapped  # now an FSDPModule
-        self._sync = lambda on: contextlib.nullcontext(module.set_requires_gradient_sync(on))
+        self.syncing = lambda last: contextlib.nullcontext(module.set_requires_gradient_sync(last))
         return wrapped
 
     @property
@@ -131,10 +127,6 @@ class Ranks:
         """The model whose parameters the optimiser changes."""
         assert self._trained is not None, "loss_of comes first"
         return self._trained
-
-    def syncing(self, last: bool) -> Any:
-        """A context for the backward pass of a micro-batch; only the last one of a step exchanges gradients."""
-        return self._sync(last)
 
     def clip(self, largest: float) -> Tensor:
         """Scale the whole gradient down to norm `largest`; returns its norm over all parameters and shards."""
@@ -152,6 +144,18 @@ class Ranks:
                 whole = _whole(value)
                 if self.leader:
                     own[name].copy_(whole)
+
+    def whole(self, moments: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The moments of the optimiser without shards, in memory; {} in processes that do not write them."""
+        if not self.sharded:
+            return moments
+        found: dict[int, dict[str, Any]] = {}
+        for i, one in moments.items():
+            for key, value in one.items():
+                full = torch.as_tensor(_whole(value))
+                if self.leader:
+                    found.setdefault(i, {})[key] = full.cpu()
+        return found
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Means of scalars over the processes, equal in all of them."""
@@ -174,10 +178,6 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process, so that a signal to one stops all at the same step."""
         return flag if self.size == 1 else self.sum(float(flag))[0] > 0
-
-    def wait(self) -> None:
-        """Wait for all processes."""
-        self.sum(0.0)
 
     @contextlib.contextmanager
     def leader_first(self) -> Iterator[None]:
@@ -286,99 +286,15 @@ def _set_noise_state(state: Tensor) -> None:
         torch.cuda.set_rng_state(state[n:].clone())
 
 
-def save_sharded(
-    folder: Path, ranks: Ranks, optimizer: Optimizers, step: int, state: dict[str, Any], *, keep: int = 2
-) -> None:
-    """Write weights, moments and random states, each process its own part, and keep the last `keep` checkpoints.
-
-    RUN/sharded/step-000200/      torch.distributed.checkpoint; its index is a pickle, which only --resume reads
-    RUN/sharded/step-000200.json  step, configuration and state of the loop; written last, it makes the folder valid
-    """
-    import torch.distributed.checkpoint as dcp
-
-    out = folder / "sharded" / f"step-{step:06d}"
-    if ranks.leader:
-        shutil.rmtree(out, ignore_errors=True)  # left by a process that was killed while writing
-        out.parent.mkdir(exist_ok=True)
-    ranks.wait()
-    tensors = _tensors(ranks, optimizer) | {f"rng.{ranks.rank}": _noise_state()}
-    with _one_process():
-        dcp.save(tensors, checkpoint_id=out, no_dist=ranks.size == 1)
-    if ranks.leader:
-        config = json.dumps(read_json(folder / "config.json", Config), sort_keys=True)
-        write_text(out.with_suffix(".json"), json.dumps({"step": step, "config": config, "state": state}))
-        for old in sorted(out.parent.glob("step-*.json"))[:-keep]:
-            old.unlink()
-            shutil.rmtree(old.with_suffix(""), ignore_errors=True)
-    ranks.wait()
-
-
-def load_sharded(
-    folder: Path, ranks: Ranks, model: nn.Module, optimizer: Optimizers, seed: int
-) -> tuple[int, dict[str, Any]]:
-    """Restore the last complete checkpoint with the current number of processes; returns (step, state).
-
-    Raises `InputError` if there is none, or it has another configuration.
-    """
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.api import CheckpointException  # a BaseException, not an Exception
-
-    written = sorted((folder / "sharded").glob("step-*.json"))
-    if not written:
-        raise InputError(f"{folder} has no sharded checkpoint yet: train it again into a new folder")
-    about, path = read_json(written[-1], State), written[-1].with_suffix("")
-    if about["config"] != json.dumps(read_json(folder / "config.json", Config), sort_keys=True):
-        raise InputError(f"{written[-1]} has another configuration than {folder / 'config.json'}")
-    saved: Any = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    moments: dict[int, dict[str, Tensor]] = {}
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for name, entry in saved.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".", 2)
-            p = parameters[int(index)].detach()
-            like = torch.zeros_like(p) if entry.size == p.shape else torch.zeros(entry.size)
-            moments.setdefault(int(index), {})[key] = like
-    wanted = {f"model.{k}": v.detach() for k, v in ranks.trained_model.state_dict().items()}
-    _same_names(wanted, saved, path)
-    wanted |= {f"optimizer.{i}.{key}": v for i, one in moments.items() for key, v in one.items()}
-    own = f"rng.{ranks.rank}"
-    if own in saved:
-        wanted[own] = torch.empty(saved[own].size, dtype=torch.uint8)
-    try:
-        with _one_process():
-            dcp.load(wanted, checkpoint_id=path, no_dist=ranks.size == 1)
-    except (Exception, CheckpointException) as error:
-        raise InputError(f"{path} is damaged ({str(error).splitlines()[0]}); delete it with its .json") from None
-    optimizer.load_state(moments)
-    if own in saved:
-        _set_noise_state(wanted[own])
-    else:
-        ranks.seed_noise(seed + 7919 * int(about["step"]))
-    ranks.refresh(model)
-    return int(about["step"]), about["state"]
-
-
-@contextlib.contextmanager
-def _one_process() -> Iterator[None]:
-    """Silence torch's warning that a single process saves."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        yield
-
-
-def _tensors(ranks: Ranks, optimizer: Optimizers) -> dict[str, Tensor]:
-    tensors = {f"model.{k}": v.detach() for k, v in ranks.trained_model.state_dict().items()}
-    for i, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
-    return tensors
-
-
-def _same_names(wanted: dict[str, Tensor], saved: Any, path: Path) -> None:
-    there = {name for name in saved if name.startswith("model.")}
-    if strange := sorted(wanted.keys() ^ there) or [n for n in wanted if saved[n].size != wanted[n].shape]:
-        raise InputError(f"{path} belongs to another configuration: {strange[0].removeprefix('model.')}")
-
-
 def _whole(tensor: Tensor) -> Tensor:
     """Assemble a tensor that FSDP2 shards (a DTensor, whose import takes a second; so it is not imported here)."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def split_like(value: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor as shards where `like` is sharded (a DTensor), else `value` itself."""
+    if not hasattr(like, "device_mesh"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device, like.dtype), like.device_mesh, like.placements)

@@ -165,14 +165,6 @@ class TunedManifest(Manifest):
     sft: Required[dict[str, Any]]
 
 
-class State(TypedDict):
-    """The .json file of a sharded checkpoint."""
-
-    step: int
-    config: str
-    state: dict[str, Any]
-
-
 class Row(TypedDict):
     """A row of metrics.jsonl."""
 

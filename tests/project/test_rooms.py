@@ -158,8 +158,7 @@ BESIDE = {
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
     "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens
     "models/training/parallel.py": {  # of several GPUs only
-        "torch.distributed.checkpoint", "torch.distributed.checkpoint.api", "torch.distributed.device_mesh",
-        "torch.distributed.fsdp",
+        "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
     },
     "models/training/run.py": {"torch.utils.tensorboard"},  # an extra
     "models/weights.py": {"transformer_lens.model_bridge.composition_scores"},  # the bridges, 2 seconds

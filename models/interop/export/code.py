@@ -1,7 +1,7 @@
 """Writes the source of our forward pass as files that only need torch and transformers.
 
 The modules of streamscope that `modeling_streamscope` imports, directly or indirectly, become files of one flat folder.
-Only their imports change. Hook points become identities.
+Only their imports change, so a name is imported from the module that defines it. Hook points become identities.
 """
 
 import ast
@@ -62,18 +62,6 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _home(module: str, name: str) -> str:
-    """The module that defines a name, which `module` may only re-export."""
-    if module in STAND_INS:
-        return module
-    for node in _tree(module).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(OURS):
-            for one in node.names:
-                if (one.asname or one.name) == name and _origin(f"{node.module}.{one.name}") is None:
-                    return _home(node.module, one.name)
-    return module
-
-
 def _imports(module: str) -> list[ast.ImportFrom]:
     """The import statements of a module that must be rewritten. Raises for a form that cannot be."""
     imports = []
@@ -98,7 +86,7 @@ def _rewrite(node: ast.ImportFrom) -> tuple[list[str], list[str]]:
             lines.append(f"from . import {file_of(whole)} as {one.asname or one.name}")
             named.setdefault(whole, []).append("__doc__ as _")  # transformers copies files imported in this form
         else:
-            named.setdefault(_home(module, one.name), []).append(f"{one.name}{alias}")
+            named.setdefault(module, []).append(f"{one.name}{alias}")
     lines += [f"from .{file_of(home)} import {', '.join(names)}" for home, names in named.items()]
     return lines, list(named)
 

@@ -168,11 +168,6 @@ def _projection(theirs: Theirs, prefix: str, d_in: int) -> Projection:
     return Hdpl(rank=rank, groups=d_in // detail.shape[1])
 
 
-def _tied_names(config: ModelConfig) -> set[str]:
-    """The second name of a tied head."""
-    return {"lm_head.weight"} if config.readout.tied else set()
-
-
 def _heads(width: int) -> int:
     """Number of heads of width `D_HEAD`, or 1 if it does not divide the width."""
     return 1 if width % D_HEAD else width // D_HEAD
@@ -180,8 +175,11 @@ def _heads(width: int) -> int:
 
 FORMATS = {
     "kromcanon": Format(kromcanon, KROMCANON, ("n_heads",), _unused_terms),
-    "hdpl": Format(hdpl, HDPL, ("n_heads", "n_ctx", "positions.base"), _tied_names),
-}
+    "hdpl": Format(
+        hdpl, HDPL, ("n_heads", "n_ctx", "positions.base"),
+        lambda config: {"lm_head.weight"} if config.readout.tied else (),  # the second name of a tied head
+    ),
+}  # fmt: skip
 
 
 def import_model(theirs: Theirs, format: str, changes: Mapping[str, Any] | None = None) -> ImportedModel:
