@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models import build, load, preset
 from streamscope.models.checkpoint import write_snapshot
 from streamscope.models.config.presets import PRESETS
+from streamscope.models.hooks import expected_hooks
 from streamscope.models.interop.export import main
 from streamscope.models.interop.export.code import files
 from streamscope.models.interop.export.write import export
@@ -279,6 +281,42 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
         with pytest.raises(InputError, match=line):
             main(argv)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["gpt2", "canon", "hdpl", "alone"])
+def test_exports_in_a_bridge(name: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every hook of the table that may be edited, with our values; edits have our effects."""
+    from streamscope.models.interop.export.bridge import ARCHITECTURE, boot
+
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    module, _, adapter = declared["transformer_lens.architectures"][ARCHITECTURE].partition(":")
+    assert getattr(importlib.import_module(module), adapter).__name__ == "StreamscopeAdapter"
+    if name == "alone":
+        with pytest.raises(InputError, match="lfa has 2 streams"):
+            boot(exported(made("lfa", tokenizer), tmp_path))
+        return
+    model = made(name, tokenizer)
+    bridge = boot(exported(model, tmp_path))
+    x = model.to_tokens("Lily had a red ball.")
+    assert bridge.to_tokens("Lily had a red ball.").tolist() == x.tolist()
+
+    def halve(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        return z * 0.5
+
+    with torch.no_grad():
+        torch.testing.assert_close(bridge(x), model(x), rtol=1e-5, atol=1e-5)
+        found, want = bridge.run_with_cache(x)[1], model.run_with_cache(x)[1]
+        for hook, row in expected_hooks(model.config):
+            if row.edit(model.config) and not hook.endswith("hook_result"):
+                torch.testing.assert_close(found[hook], want[hook], rtol=1e-4, atol=1e-5, msg=hook)
+        for hook in ("blocks.1.attn.hook_z", "blocks.0.hook_mlp_out", "blocks.1.hook_resid_pre"):
+            edited = bridge.run_with_hooks(x, fwd_hooks=[(hook, halve)])
+            torch.testing.assert_close(edited, model.run_with_hooks(x, fwd_hooks=[(hook, halve)]), rtol=1e-5, atol=1e-5)
+        assert torch.equal(bridge.W_U, model.W_U) and torch.equal(bridge.W_E, model.W_E)
 
 
 @pytest.mark.slow
