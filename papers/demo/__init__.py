@@ -1,29 +1,44 @@
-"""Measure trained models with probes, ablation and suppression, and write the findings as one page.
+"""Measure trained models with one instrument after the other, and show the results on one page.
 
     python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
     python -m papers.demo runs/lfa --pairs 1000 --documents 200
 
-Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself; its folder
-holds the tables as parquet, one per measure with the run as its first column. Prompts are held-out minimal pairs of
-the built-in stories, documents those that the run was validated on. One to two minutes per zoo model on a core.
+Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself, with the command of every
+section. The results lie next to it as parquet. Prompts are held-out minimal pairs of the built-in stories, documents
+those that the run was validated on. A model of the zoo takes a minute on a core.
 FOLDER/live.html is the live page of the first two runs. It needs the extra `view` and `python -m viewer.runtime`.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-from streamscope.cli.disk import check_folder
-from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
-from streamscope.papers.demo.options import Options
+import tyro
+
+from streamscope.cli.bounds import Bounds, Count
+from streamscope.cli.parse import main_with_body
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure every run, write tables and page, print the summary."""
-    options = parse(Options, argv, __doc__)
-    if not options.runs:
-        raise InputError("give a run folder or several: python -m papers.demo RUN RUN --out FOLDER")
-    check_folder(options.out)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.demo`."""
 
-    from streamscope.papers.demo.report import write_report
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
+    """Run folders, one or several."""
+    out: Path = Path("runs/demo/page")
+    """Folder for index.html and the results; files of these names in it are replaced."""
+    pairs: Annotated[int, Bounds(low=4)] = 600
+    """Held-out minimal pairs of the stories, for the probes."""
+    edited_pairs: Annotated[int, Bounds(low=4)] = 80
+    """Held-out minimal pairs to measure on while heads are turned off."""
+    documents: Annotated[int, Bounds(low=2)] = 100
+    """Validation documents to measure the loss on without each head."""
+    k: Count = 3
+    """Number of heads to turn off together, those that follow a word's place most."""
+    draws: Count = 39
+    """Random sets of k heads to compare them with; with 39 the smallest p_rank is 0.05."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
 
-    write_report(options)
+
+main = main_with_body(Options, __doc__, "streamscope.papers.demo.report")

@@ -1,80 +1,214 @@
-"""The demonstration's report: every run measured, its tables and its page written."""
+"""The demonstration's page: the commands of sections.toml on every run, and the live page on one of the passages."""
 
-from collections.abc import Sequence
+import contextlib
+import io
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import pandas as pd
+from markupsafe import Markup
+from typing_extensions import TypedDict
 
+from streamscope.cli.disk import check_folder, read_toml
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
-from streamscope.instruments.command import progress_bar
-from streamscope.instruments.table import Table, write_table
-from streamscope.models.checkpoint import run_label
-from streamscope.papers.comparison.tables import units
-from streamscope.papers.demo.html import write_page
-from streamscope.papers.demo.measure import Found, Subject, measure_run, open_runs
-from streamscope.papers.demo.options import Options
-from streamscope.papers.demo.page import build
-from streamscope.papers.demo.sections import COLUMNS
-from streamscope.papers.demo.sentences import summary
-from streamscope.viewer.describe import identities
+from streamscope.instruments.observations import Observations
+from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.held_out import halves
+from streamscope.instruments.stats.means import hits
+from streamscope.models.checkpoint import load, run_folder
+from streamscope.models.runs import evaluations
+from streamscope.papers.demo import Options
+from streamscope.papers.pages.web_page import Section, write_page
+from streamscope.papers.scales.singles import main_of
+from streamscope.viewer.describe import about, identities
 from streamscope.viewer.session import MOST, Shown
 from streamscope.viewer.view import check_extra
 
-LIVE = "live.html"
+SECTIONS = Path(__file__).with_name("sections.toml")
+LIVE, PROMPT, WORDS = "live.html", "Once upon a time", 60
+LEAD = "What do the attention heads of a small language model look at, and what is lost without them? "
+MORE = Markup(
+    'The <a href="{}">live page</a> opens on the passage below: turn a head off there, and see what changes. '
+)
+LIMITS = """One training run each: whether an architecture differs from another needs several seeds of each, and models
+that differ in nothing else. Small models that saw little text: a model that has not learned to use a pronoun cannot
+show how it does so. Small samples: “not significantly different” does not mean “equal”."""
 
 
-def write_report(options: Options) -> None:
-    """Measure every run, write tables and page, print the summary."""
-    subjects = open_runs(options.runs, options.device)
-    found = [(subject, measure_run(subject, options.sizes, progress_bar)) for subject in subjects]
-    about = provenance(pick_device(options.device))
-    _write_tables(options.out, found, about)
-    page = options.out / "index.html"
-    live = _write_live(found, options.out)
-    write_page(build(found, options.sizes, _footer(about), live), page)
-    overview = summary({subject.name: one.tables for subject, one in found})
-    Table.plain(overview, "in short; in brackets 95 % intervals").print()
+class Declared(TypedDict):
+    """A section of sections.toml."""
+
+    name: str
+    title: str
+    text: str
+    commands: list[str]
+    figures: NotRequired[list[str]]
+    table: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is shown of the first run: its head and the pair of prompts, chosen on different halves of the cases."""
+
+    head: str
+    """The best one of one half."""
+    prompts: tuple[str, ...]
+    """The ids of the median pair of the other half."""
+    right: str
+    """How often the head is right on the other half."""
+
+
+def measure(options: Options) -> None:
+    """Measure every run; write results and both pages. Raises `InputError` as `open_models` and the commands do."""
+    check_folder(options.out)
+    models = open_models(options.runs, options.device)
+    runs, first = shlex.join(options.runs), options.runs[0]
+    values: dict[str, Any] = {**asdict(options), "runs": runs, "first": shlex.quote(first), "model": first}
+    sections = [Section("The models", [introduction(*one) for one in models.items()])]
+    results: dict[str, list[Result]] = {}
+    text, state = "", dict[str, Any]()
+    for one in read_toml(SECTIONS, dict[str, list[Declared]])["section"]:
+        if one["name"] == "picture":
+            choice = choose(results["coreference"][0], results["sps"][0], options.pairs)
+            suite = load_suite("stories", n=options.pairs)
+            pair = tuple(prompt for prompt in suite.prompts if prompt.id in choice.prompts)
+            queries = align(replace(suite, prompts=pair), models[first].tokenizer).queries
+            text, state = pair[0].text, {"head": choice.head.replace("H", ".H"), "token": queries[0]}
+            values |= {**asdict(choice), "layer": choice.head.partition("H")[0], "queries": queries}
+        commands = [command.format(**values) for command in one["commands"]]
+        results[one["name"]] = [
+            measured(command, options.out / f"{one['name']}{f'-{i}' if i > 1 else ''}.parquet", options.device)
+            for i, command in enumerate(commands, 1)
+        ]
+        sections.append(
+            Section(
+                one["title"], [one["text"].format(**values)], results[one["name"]], one.get("figures", [None]),
+                one.get("table"), commands=[f"python -m {command}" for command in commands],
+            )
+        )  # fmt: skip
+    sections.append(Section("What this page does not show", [LIMITS]))
+    lead = LEAD + (MORE.format(LIVE) if write_live(models, options.out, text, state) else "")
+    write_page(options.out / "index.html", f"Inside {' and '.join(models)}", lead, sections, footer(options.device))
+    print(f"{choice.head} of {first} finds the right noun in {choice.right}")
     print(f"{len(list(options.out.glob('*.parquet')))} tables in {options.out}")
-    print(f"page {page}")
+    print(f"page {options.out / 'index.html'}")
 
 
-def _write_live(found: Sequence[tuple[Subject, Found]], out: Path) -> str:
-    """The live page of the first two runs; "" where it cannot be made.
+def open_models(names: tuple[str, ...], device: str) -> dict[str, Any]:
+    """The models of the runs, by name.
 
-    It opens with the first run, whose head it is, on the passage of the attention picture. It needs packages of the
-    extra `view`, and ONNX Runtime in the cache.
+    Raises `InputError` for a folder that is no run, for a model without tokenizer, and for runs of different
+    tokenizers: losses per token and the places of words could not be compared.
+    """
+    if not names:
+        raise InputError("give a run folder or several: python -m papers.demo RUN RUN --out FOLDER")
+    if len({run_folder(name).resolve() for name in names}) < len(names):
+        raise InputError("the same run is given twice; give different run folders")
+    found = {name: load(name, device=pick_device(device)) for name in names}
+    first = check_tokenizer(found[names[0]])
+    for name, model in found.items():
+        if check_tokenizer(model).sha256 != first.sha256:
+            raise InputError(
+                f"{names[0]} and {name} have different tokenizers, so nothing per token can be compared; train them on "
+                f"the same --data, or with --tokenizer {names[0]}, or look at one run at a time"
+            )
+    return found
+
+
+def introduction(name: str, model: Any) -> str:
+    """How large a model is, where its training ended, and a text of it."""
+    log = evaluations(run_folder(name)) if (run_folder(name) / "metrics.jsonl").is_file() else []
+    loss = (
+        f" Its validation loss is {log[-1]['loss']:.3f} nats per token after {log[-1]['step']:,} steps." if log else ""
+    )
+    room = model.config.n_ctx - len(model.tokenizer.encode(PROMPT))
+    ids = model.generate(PROMPT, max_new_tokens=min(WORDS, room), temperature=0.8, seed=0)[0]
+    return f"{about(model)}{loss} It writes: “{' '.join(model.to_string(ids).split())} …”"
+
+
+def measured(command: str, file: Path, device: str) -> Result:
+    """What a command writes into a file."""
+    module, *argv = shlex.split(command)
+    with contextlib.redirect_stdout(io.StringIO()):  # its tables are on the page
+        main_of(module)([*argv, "--out", str(file), "--device", device])
+    return Result.load(file)
+
+
+def choose(coreference: Result, sps: Result, pairs: int) -> Choice:
+    """The head that finds the right noun most often in one half of the cases, and the median pair of the other half.
+
+    Of the first of several runs. Raises `InputError` where no pair of that half has both its prompts.
+    """
+    hit, leaning = (_of_first(*one) for one in ((coreference, "top1"), (sps, "sps")))
+    chosen = coreference.table("held-out").frame
+    head = str(chosen.loc[chosen["halves"] == "A→B", "head"].iloc[0])
+    unseen = halves(hit.units, 0)[0] == 1
+    values, clusters = _values(hit, head=head, what="hit")[unseen], hit.units["cluster"][unseen]
+    right = hits(values, clusters)
+    low, high = (f"{100 * right[end]:.1f}" for end in ("ci_low", "ci_high"))
+    interval = f"95 % interval {low} to {high}" if right["why"] == "" else "interval undefined"
+    ids = leaning.units["unit"].str.rpartition(":")[0]
+    pair_of = {prompt.id: prompt.pair or "" for prompt in load_suite("stories", n=pairs).prompts}
+    towards = _values(leaning, head=head, role="semantic") - _values(leaning, head=head, role="distractor")
+    rows = pd.DataFrame({"id": ids, "pair": ids.map(pair_of), "sps": towards})
+    prompts = median_pair(rows[leaning.units["unit"].isin(hit.units["unit"][unseen])])
+    return Choice(head, prompts, f"{100 * right['share']:.1f} % of {len(values)} prompts ({interval})")
+
+
+def median_pair(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The ids of the median pair, by the attention to the right noun minus that to the other, mean of its orders.
+
+    `rows`: id, pair and sps of one head. Of an even number of pairs it is the lower one in the middle. So no picture is
+    picked for its looks. Raises `InputError` where no pair has both orders.
+    """
+    pairs = rows.groupby("pair", sort=False)
+    means = pairs["sps"].mean()[pairs["id"].size() == 2]
+    if means.empty:
+        raise InputError("no pair of stories fits into the context in both orders; give more --pairs, or other runs")
+    middle = means.sort_values(kind="stable").index[(len(means) - 1) // 2]
+    return tuple(rows["id"][rows["pair"] == middle])
+
+
+def _of_first(result: Result, name: str) -> Observations:
+    """The observations of the first run."""
+    return result.blocks[name] if name in result.blocks else result.blocks[f"run0-{name}"]
+
+
+def _values(block: Observations, **labels: str) -> Any:
+    """The values of the cell with these labels."""
+    (row,) = [i for i, cell in enumerate(block.cells.to_dict("records")) if labels.items() <= cell.items()]
+    return block.total[row]
+
+
+def write_live(models: Mapping[str, Any], out: Path, text: str, state: Mapping[str, Any]) -> bool:
+    """Write the live page of the first two runs on a text; whether it could be made.
+
+    It needs packages of the extra `view`, and ONNX Runtime in the cache.
     """
     try:
         check_extra()
-        from streamscope.viewer.page import write_page as write_live
+        from streamscope.viewer.page import write_page as write
 
-        names = identities([subject.run for subject, _ in found[:MOST]])
-        shown = [Shown(subject.run, name, subject.model) for (subject, _), name in zip(found, names, strict=False)]
-        first = found[0][1]
-        state = {"head": first.head.replace("H", ".H"), "token": int(first.rows[0]["query"].iloc[0])}
-        write_live(shown, out / LIVE, first.text, report="index.html", state=state)
+        some = dict(list(models.items())[:MOST])
+        shown = [Shown(*one) for one in zip(some, identities([*some]), some.values(), strict=True)]
+        write(shown, out / LIVE, text, report="index.html", state=state)
     except InputError as error:
         print(f"without the live page: {error}")
-        return ""
+        return False
     print(f"live page {out / LIVE}")
-    return LIVE
+    return True
 
 
-def _write_tables(out: Path, found: Sequence[tuple[Subject, Found]], about: dict[str, Any]) -> None:
-    """One parquet file per measure, the rows of all runs together; units and provenance in the schema."""
-    for name in found[0][1].tables:
-        parts = [one.tables[name].assign(run=subject.name) for subject, one in found]
-        table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-        table = table[["run", *(c for c in table if c != "run")]]
-        known = units(table, f"demo/{name}", COLUMNS.get(name.split("-")[0], ()))
-        runs = {subject.name: run_label(subject.folder) for subject, _ in found}
-        write_table(table, out / f"{name}.parquet", units=known, about={**about, "runs": runs})
-
-
-def _footer(about: dict[str, Any]) -> str:
+def footer(device: str) -> str:
     """How the page was made."""
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    made = " ".join(about["argv"])
-    return f"Made {about['started']} by `{made}`, commit {about['commit']}, on {about['device']}; {versions}."
+    made = provenance(pick_device(device))
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    return (
+        f"Made {made['started']} by {' '.join(made['argv'])}, commit {made['commit']}, on {made['device']}; {versions}."
+    )

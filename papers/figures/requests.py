@@ -16,12 +16,12 @@ from streamscope.instruments.table import Table, read_parquet
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.table import measured
 from streamscope.papers.claims.words import SMALL
-from streamscope.papers.demo.html import Page, Section, TableBlock, write_page
 from streamscope.papers.figures.architecture import architecture
 from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
 from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
 from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.markdown import table as markdown
+from streamscope.papers.pages.web_page import Section, write_page
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
 FIGURES = Path(__file__).with_name("figures.toml")
@@ -167,10 +167,9 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
             text = "\n\n".join(f"## {heading}\n\n{rows}" for heading, rows in zip(parts, both, strict=True))
             write_text(paths[number], text.removeprefix("#") + (f"\n\n{KEY}\n" if layout else "\n"))
         else:
-            sections = [Section(heading, [TableBlock(one, wrap=True)]) for heading, one in tables.items()]
-            made = f"python -m papers.{paper} --table {number}"
+            sections = [Section(heading, tables=[one]) for heading, one in tables.items()]
             lead = SMALL.replace("*", "") + (f" {KEY}." if layout else "")
-            write_page(Page(title=title, lead=lead, sections=sections, footer=made), paths[number])
+            write_page(paths[number], title, lead, sections, f"python -m papers.{paper} --table {number}")
         print(f"written {paths[number]}")
 
 

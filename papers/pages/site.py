@@ -15,7 +15,6 @@ import pandas as pd
 
 from streamscope.cli.disk import check_folder, write_text
 from streamscope.models.config.presets import PRESETS
-from streamscope.papers import demo
 from streamscope.papers.claims.judged import judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.words import MEANINGS, reason
@@ -27,8 +26,8 @@ from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import number, short, with_unit
 from streamscope.papers.pages.results import page_texts
 from streamscope.papers.pages.strips import HERE, Row, Strip, templates
+from streamscope.papers.pages.web_page import CSS
 
-CSS = Path(demo.__file__).parent / "html" / "page.css"
 NAME = "index.html"
 FIGURES = "figures"
 

@@ -373,8 +373,11 @@ class Table:
         return "\n".join([*lines, *(f"\n{cell(line)}" for line in self.legend())])
 
     def _repr_html_(self) -> str:
-        brief = self._brief()
-        columns, rows = brief.cells()
+        return self._brief().html()
+
+    def html(self) -> str:
+        """As an HTML table, its title the caption, with the reasons of missing values below."""
+        columns, rows = self.cells()
         head = "".join(f'<th title="{html.escape(f"{c.doc} ({c.unit})", quote=True)}">{html.escape(c.title)}</th>'
                        for c in columns)  # fmt: skip
         align = ["right" if c.format else "left" for c in columns]
@@ -384,8 +387,8 @@ class Table:
             + "</tr>"
             for row in rows
         )  # fmt: skip
-        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in brief.legend())
-        title = f"<caption>{html.escape(brief.caption())}</caption>" if self.title else ""
+        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in self.legend())
+        title = f"<caption>{html.escape(self.caption())}</caption>" if self.title else ""
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
