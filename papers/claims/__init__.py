@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.cli.disk import check_writable
     from streamscope.instruments.table import check_own
     from streamscope.papers.claims.judged import judged
-    from streamscope.papers.claims.table import chosen, show
+    from streamscope.papers.claims.page import chosen, show, write
 
     ledger, results = options.ledger or HERE, options.results or RESULTS
     if options.out is not None:
@@ -64,7 +64,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = chosen(judged(ledger, results), options)
     show(rows)
     if options.out is not None:
-        from streamscope.papers.claims.page import write
-
         write(rows, options.out)
         print(f"written {options.out}")

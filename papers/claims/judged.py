@@ -4,21 +4,17 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 import pandas as pd
-from typing_extensions import TypedDict
 
-from streamscope.cli.disk import read_json
 from streamscope.cli.errors import InputError
 from streamscope.instruments.table import read_about, read_parquet
 from streamscope.instruments.undefined_cells import reasons
-from streamscope.models.training.config import tokens_seen
 from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
 from streamscope.papers.claims.words import Word, word_of
-from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.printed import SMALLEST, number
-from streamscope.papers.comparison.runs import again
+from streamscope.papers.comparison.runs import again, trained_runs
 from streamscope.papers.comparison.seeds import FLAT
 from streamscope.papers.comparison.verdicts import as_measured
 from streamscope.papers.lfa.competence import needs_copying
@@ -48,41 +44,6 @@ GATE = "specimens/phenomena.parquet"
 """What each bundled model does at all (`probes.phenomena`)."""
 OF_NOUNS = ("probes.coreference", "probes.pds", "probes.sps", "interventions.suppress", "papers.lfa")
 """What measures where heads look for nouns: of a model that does not copy them its numbers say nothing."""
-
-
-class ScaleAndSteps(TypedDict):
-    """What is read of a run's manifest."""
-
-    scale: str
-    steps: int
-
-
-class ContextOf(TypedDict):
-    """What is read of a model's configuration."""
-
-    n_ctx: int
-
-
-class HowTrained(TypedDict):
-    """What is read of a run's configuration."""
-
-    training: dict[str, Any]
-    model: ContextOf
-
-
-class TrainedRun(TypedDict):
-    """What is read of a run behind a table."""
-
-    folder: NotRequired[str]
-    preset: NotRequired[str]
-    manifest: ScaleAndSteps
-    config: HowTrained
-
-
-class TrainedRuns(TypedDict):
-    """trained.json, in the folder of a comparison's tables."""
-
-    runs: list[TrainedRun]
 
 
 def judged(ledger: Path, results: Path) -> pd.DataFrame:
@@ -163,6 +124,19 @@ def typed(row: Row) -> str:
 def number_text(value: float) -> str:
     """A measured number, as pages print it."""
     return "undefined" if value != value else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def measured(rows: pd.DataFrame) -> list[str]:
+    """What was measured, with its interval and n, in one cell; a share in percent where the paper prints it so."""
+    cells = []
+    for r in rows.itertuples():
+        percent = "%" in r.printed and r.value == r.value
+        value, low, high = (
+            f"{number_text(100 * one)}%" if percent else number_text(one) for one in (r.value, r.ci_low, r.ci_high)
+        )
+        width = f" ({low} … {high})" if r.ci_low == r.ci_low else ""
+        cells.append(f"{value if percent else r.measured}{width}" + (f", n {r.n}" if r.n and r.measured else ""))
+    return cells
 
 
 def interval(name: str, one: Mapping[str, Any]) -> tuple[float, float]:
@@ -254,13 +228,8 @@ class Tables:
         self._frames: dict[str, pd.DataFrame] = {}
         self._cells = cache(lambda file, column: self._frames[file][column].tolist())
         self._about = cache(lambda file: read_about(results / file).get("about", {}))
-        self._runs = cache(self._trained_runs)
+        self._runs = cache(lambda file: trained_runs((results / file).parent))
         self._made: dict[tuple[str, str], dict[str, str]] = {}
-
-    def _trained_runs(self, file: str) -> list[TrainedRun]:
-        """The runs behind a table, by the file in its folder; none without that file."""
-        path = (self.results / file).with_name(TRAINED)
-        return read_json(path, TrainedRuns)["runs"] if path.is_file() else []
 
     def frame(self, file: str, where: str) -> pd.DataFrame:
         """A table by its path in the folder."""
@@ -303,10 +272,10 @@ class Tables:
             about = self._about(file)
             runs = self._runs(file)
             own = [run] if run else list(about.get("run", []))
-            runs = [one for one in runs if {one.get("folder"), one.get("preset")} & set(own)] or runs
-            seen = sorted({_tokens(one) for one in runs})
+            runs = [one for one in runs if {str(one.folder), one.preset} & set(own)] or runs
+            seen = sorted({one.tokens_seen for one in runs})
             self._made[file, run] = {
-                "scale": ", ".join(dict.fromkeys(one["manifest"]["scale"] for one in runs)),
+                "scale": ", ".join(dict.fromkeys(one.manifest["scale"] for one in runs)),
                 "tokens": " to ".join(f"{n:,}" for n in dict.fromkeys((seen[0], seen[-1]))) if seen else "",
                 "commit": str(about.get("commit", ""))[:12],
                 **({"command": again(about["argv"])} if "argv" in about else {}),
@@ -338,7 +307,7 @@ class Tables:
         """The one model of a row: the run that it names, that of its preset, or the only one of its table."""
         own = {one["run"]} if "run" in one else set(self._about(file).get("run", []))
         if "preset" in one and (runs := self._runs(file)):
-            own = {run.get("folder", "") for run in runs if run.get("preset") == one["preset"]}
+            own = {str(run.folder) for run in runs if run.preset == one["preset"]}
         return str(own.pop()) if len(own) == 1 else ""
 
 
@@ -349,12 +318,6 @@ def lacking(row: Mapping[str, Any]) -> str:
     width = f"{row['value']:+.3f} ({row['value_low']:+.3f} … {row['value_high']:+.3f})"
     side = "below" if row["verdict"] == "absent" else "not resolved above"
     return f"{row['phenomenon']} of {row['run']} {width}, {side} {row['limit']:g}"
-
-
-def _tokens(run: TrainedRun) -> int:
-    """Training tokens that a run saw."""
-    config = run["config"]
-    return tokens_seen(config["training"], config["model"]["n_ctx"], run["manifest"]["steps"])
 
 
 def _is(cell: Any, text: str) -> bool:

@@ -1,24 +1,59 @@
-"""The judged ledger as CSV, parquet, HTML or Markdown."""
+"""The judged ledger filtered and counted, on the terminal and as CSV, parquet, HTML or Markdown."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from streamscope.cli.disk import write_atomically, write_text
+from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import provenance
 from streamscope.cli.terminal import code
-from streamscope.instruments.table import write_table
-from streamscope.papers.claims.table import counts, measured
+from streamscope.instruments.table import Table, write_table
+from streamscope.papers.claims.judged import measured
 from streamscope.papers.claims.words import MEANINGS, SMALL, reason
 from streamscope.papers.pages.markdown import Raw, cell, table
-from streamscope.papers.pages.site import html
+
+if TYPE_CHECKING:
+    from streamscope.papers.claims import Options
 
 UNITS = {
     "value": "of the table of the result", "ci_low": "as value", "ci_high": "as value", 
     "n": "training seeds, tokens, modules or cases",
     "clusters": "independent cases", "tokens": "training tokens seen by a run",
 }  # fmt: skip
+SEARCHED = ("id", "place", "quote", "configuration", "instrument", "why", "finding")
+
+
+def chosen(rows: pd.DataFrame, options: "Options") -> pd.DataFrame:
+    """The rows that the options ask for. Raises `InputError` where there is none."""
+    for name, wanted in (("paper", options.paper), ("verdict", options.verdict), ("kind", options.kind)):
+        if wanted:
+            rows = rows[rows[name].isin(wanted)]
+    if options.search is not None:
+        text = rows[list(SEARCHED)].agg(" ".join, axis=1).str.casefold()
+        rows = rows[text.str.contains(options.search.casefold(), regex=False)]
+    if rows.empty:
+        raise InputError("no claim is all of that: ask for less with --paper, --verdict, --kind or --search")
+    return rows.reset_index(drop=True)
+
+
+def counts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Claims per verdict and paper, and their sums."""
+    found = pd.crosstab(rows["verdict"], rows["paper"])
+    papers = list(dict.fromkeys(rows["paper"]))
+    found = found.reindex(index=[v for v in MEANINGS if v in found.index], columns=papers)
+    found["all"] = found.sum(axis=1)
+    found.loc["claims"] = found.sum()
+    return found.reset_index(names="verdict")
+
+
+def show(rows: pd.DataFrame) -> None:
+    """The claims, a line each, then how many have which verdict."""
+    printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
+    columns = rows[["id", "place", "verdict"]].assign(printed=printed, measured=measured(rows))
+    Table.plain(columns, "claims").print()
+    Table.plain(counts(rows), "verdicts").print()
 
 
 def write(rows: pd.DataFrame, path: Path) -> None:
@@ -30,6 +65,8 @@ def write(rows: pd.DataFrame, path: Path) -> None:
     elif path.suffix == ".md":
         write_text(path, markdown(rows))
     else:
+        from streamscope.papers.pages.site import html
+
         write_text(path, html(rows, {}))
 
 

@@ -11,25 +11,20 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.estimators import constant
 from streamscope.instruments.undefined_cells import note
-from streamscope.models.checkpoint import STORIES, run_folder
-from streamscope.models.checkpoint import bundled as installed
 from streamscope.models.runs import evaluations
 from streamscope.models.tensors import read_tensors
 from streamscope.papers.comparison.printed import Order
-from streamscope.papers.comparison.runs import Run, opened
+from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, estimate, put_interval, spread
 from streamscope.papers.comparison.verdicts import order_row, with_verdicts
 from streamscope.probes.mixing import kept_step
 
+OF_CONTROL = ("difference", "sd", "ci_low", "ci_high", "printed_difference")
+"""Columns of a difference to the control, which the control itself does not have."""
 
-class Printed(NamedTuple):
-    """A loss that a paper prints, where, and the control's loss there if it is not the one printed for the control."""
 
-    value: float
-    where: str
-    control: float | None = None
+NOT_PRINTED = "the paper prints none"
 
 
 class Below(NamedTuple):
@@ -76,48 +71,43 @@ def losses(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def against(rows: pd.DataFrame, control: str, printed: Mapping[str, Printed]) -> pd.DataFrame:
+def against(
+    rows: pd.DataFrame, control: str, printed: Mapping[str, float], of_control: Mapping[str, float] | None = None
+) -> pd.DataFrame:
     """One row per preset: mean loss over seeds, and its difference to `control` over the seeds that both have.
 
-    The interval is the paired t interval over seeds, uncorrected and no verdict: `order` gives those. `all_seeds` is
-    how many seeds have the sign of the printed difference.
+    The interval is the paired t interval over seeds, uncorrected and no verdict: `order` gives those. `printed` is what
+    a paper prints of a preset, `of_control` what it prints of the control next to that, where it is another number.
+    `all_seeds` is how many seeds have the sign of the printed difference.
     """
 
-    by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
+    by = {str(preset): one.set_index("seed") for preset, one in rows.groupby("preset", sort=False)}
     if control not in by:
         raise InputError(f"no run of {control}, which the others are compared with")
     compared_rows = []
     for preset, one in by.items():
-        seeds = [s for s in one.index if s in by[control].index]
-        paper = printed.get(preset)
-        size = int(rows.loc[rows["preset"] == preset, "parameters"].iloc[0])
+        losses, gaps = one["loss"], (one["loss"] - by[control]["loss"]).dropna().to_numpy(float)
+        numbers = estimate(gaps, "no paired seed")
         row: dict[str, Any] = {
-            "preset": preset, "n": len(one), "parameters": size,
-            "loss": float(one.mean()), "difference": NAN, "sd": NAN, "ci_low": NAN, "ci_high": NAN, "pairs": len(seeds),
-            "seeds": ", ".join(f"{s}: {one[s]:.4f}" for s in sorted(one.index)),
-            "printed": paper.value if paper else NAN, "printed_difference": NAN, "all_seeds": "",
+            "preset": preset, "n": len(one), "parameters": int(one["parameters"].iloc[0]), "loss": NAN,
+            "difference": numbers["mean"], **{name: numbers[name] for name in ("sd", "ci_low", "ci_high")},
+            "pairs": numbers["n"], "seeds": ", ".join(f"{s}: {x:.4f}" for s, x in losses.sort_index().items()),
+            "printed": printed.get(preset, NAN),
+            "printed_difference": printed.get(preset, NAN) - (of_control or {}).get(preset, printed.get(control, NAN)),
+            "all_seeds": "",
         }  # fmt: skip
-        why = {} if paper else {"printed": "the paper prints none"}
-        put_interval(row, why, "loss", estimate(one.to_numpy(float)))
-        put_interval(row, why, "loss_sd", spread(one.to_numpy(float)), "sd")
+        why = {} if preset in printed else {"printed": NOT_PRINTED}
+        put_interval(row, why, "loss", estimate(losses.to_numpy(float)))
+        put_interval(row, why, "loss_sd", spread(losses.to_numpy(float)), "sd")
         if preset == control:
-            why |= dict.fromkeys(("difference", "sd", "ci_low", "ci_high", "printed_difference"), "the control itself")
-            compared_rows.append({**row, "undefined": note(why)})
-            continue
-        gaps = (one[seeds] - by[control][seeds]).to_numpy(float)
-        row["difference"] = float(gaps.mean()) if len(gaps) else NAN
-        if len(gaps) > 1 and not constant(gaps):
-            row |= {name: x for name, x in estimate(gaps).items() if name in ("sd", "ci_low", "ci_high")}
+            row |= dict.fromkeys(OF_CONTROL, NAN)
+            why |= dict.fromkeys(OF_CONTROL, "the control itself")
         else:
-            reason = "fewer than two paired seeds" if len(gaps) < 2 else "no spread"
-            why |= dict.fromkeys(("sd", "ci_low", "ci_high"), reason)
-        if paper and control in printed:
-            of_control = printed[control].value if paper.control is None else paper.control
-            gap = row["printed_difference"] = paper.value - of_control
-            agree = [g * gap > 0 for g in gaps]
-            row["all_seeds"] = f"{sum(agree)} of {len(agree)}"
-        else:
-            why["printed_difference"] = "the paper prints none"
+            why |= {{"mean": "difference"}.get(name, name): text for name, text in numbers["why"].items()}
+            if row["printed_difference"] == row["printed_difference"]:
+                row["all_seeds"] = f"{int((gaps * row['printed_difference'] > 0).sum())} of {len(gaps)}"
+            else:
+                why["printed_difference"] = NOT_PRINTED
         compared_rows.append({**row, "undefined": note(why)})
     return pd.DataFrame(compared_rows)
 
@@ -144,30 +134,10 @@ def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
         gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
         low, high = claim.printed or (NAN, NAN)
         row = order_row(
-            Order("loss", claim.more, claim.less, claim.where), quantities, high - low,
-            f"{low:.4g} < {high:.4g}" if claim.printed else "",
+            Order("loss", claim.more, claim.less, claim.where), quantities, paper=high - low,
+            printed=f"{low:.4g} < {high:.4g}" if claim.printed else "",
             by_seed=", ".join(f"{s}: {x:+.4f}" for s, x in gaps.items()),
             against=", ".join(str(s) for s, x in gaps.items() if x < 0),
         )  # fmt: skip
         claim_rows.append({**row, "claim": f"{claim.less} < {claim.more}"})
     return with_verdicts(claim_rows, instead)
-
-
-# ---- the bundled models ------------------------------------------------------------------------
-
-
-def bundled(names: Sequence[str]) -> pd.DataFrame:
-    """Every evaluation of the bundled models of these names: model, preset, seed, step, tokens_seen, loss, commit.
-
-    Read anew whenever a comparison is judged, for the bundle changes; what an installation lacks has no rows.
-    """
-
-    rows = []
-    for name in (name for name in names if f"{STORIES}{name}" in installed()):
-        run = opened(f"{STORIES}{name}", (name.removesuffix("-b2"),))
-        rows += [
-            {"model": name, "preset": run.preset, "seed": run.seed, "step": int(e["step"]),
-             "tokens_seen": run.tokens_at(int(e["step"])), "loss": float(e["loss"]), "commit": run.manifest["commit"]}
-            for e in evaluations(run_folder(f"{STORIES}{name}"))
-        ]  # fmt: skip
-    return pd.DataFrame(rows)

@@ -44,6 +44,7 @@ class Order(NamedTuple):
     where: str
     smallest: float | None = None
     quote: str = ""
+    """What the paper says of both: its words, or two numbers as "0.995 against 0.994"."""
     task: str = ""
     """The quantity in nats that must lie above 0 in both."""
 
@@ -81,6 +82,12 @@ def number(text: str) -> float:
     if found is None:
         raise ValueError(f"{text!r} is no printed number")
     return float(found[1]) * {"": 1.0, "M": 1e6, "%": 0.01}[found[2]]
+
+
+def between(text: str) -> float:
+    """Of "0.995 against 0.994" the first number less the second; NaN of any other text."""
+    two = re.fullmatch(r"(\S+) against (\S+)", text)
+    return number(two[1]) - number(two[2]) if two else float("nan")
 
 
 def smallest(claim: Order | Bound, quantities: pd.DataFrame) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from streamscope.cli.disk import read_json, write_text
+from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
@@ -24,11 +24,11 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.claims.words import plain
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.options import not_with_tables
-from streamscope.papers.comparison.runs import Run, typed
+from streamscope.papers.comparison.runs import Run, trained_runs, typed
 from streamscope.papers.comparison.seeds import Progress, over_seeds
 from streamscope.papers.comparison.tables import table_of, units
 from streamscope.papers.comparison.verdicts import summary
-from streamscope.papers.pages.folder import folder_page
+from streamscope.papers.pages.folder import dose, folder_page
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.shards import TokenShards
 
@@ -117,7 +117,7 @@ def name_of(paper: Comparison, table: str) -> str:
 
 def show(paper: Comparison, runs: Sequence[Run], tables: Tables) -> None:
     """How many runs, the tables that are shown, the counts of verdicts, and why runs have no value."""
-    print(f"{len(runs)} runs, {dose(runs)}" if runs else "no runs")
+    print(dose(runs) or "no runs")
     lists, made = printed_tables()["lists"], paper.as_shown(tables)
     for one in paper.shown or printed_tables()[paper.module]:
         frame = made.get(name := one["table"], pd.DataFrame())
@@ -222,11 +222,7 @@ def reopen(folder: Path, module: str) -> tuple[list[Run], dict[str, pd.DataFrame
                 raise InputError(
                     f"--tables {path.parent}: {name} {one.get(name)}, others {about.get(name)}: measure it again"
                 )
-    runs = [
-        Run(Path(one["folder"]), one["preset"], one["seed"], one["manifest"], one["config"])
-        for part in parts
-        for one in read_json(part / TRAINED)["runs"]
-    ]
+    runs = [run for part in parts for run in trained_runs(part)]
     now = provenance("cpu")
     argv = f"python -m {module} --tables {folder.name if folder.is_absolute() else folder}"
     about["judged"] = {"argv": argv, "commit": now["commit"], "started": now["started"]}
@@ -247,13 +243,6 @@ def trained(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 # ---- the page ----------------------------------------------------------------------------------
-
-
-def dose(runs: Sequence[Run]) -> str:
-    """How much text the runs saw, as every sentence with a result needs to be read: "2.4 M tokens seen each"."""
-    seen = sorted({run.tokens_seen for run in runs})
-    amounts = " to ".join(dict.fromkeys(f"{n / 1e6:.1f} M" for n in (seen[0], seen[-1])))
-    return f"{amounts} tokens seen" + (" each" if len(runs) > 1 else "")
 
 
 def write_page(paper: Comparison, runs: Sequence[Run], tables: Tables, about: Mapping[str, Any], options: Any) -> None:

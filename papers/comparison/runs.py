@@ -2,13 +2,14 @@
 
 import json
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import TypedDict
 
 from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
@@ -18,8 +19,9 @@ from streamscope.models.config.parts import Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.runs import flatten
-from streamscope.models.training.config import phases_of, tokens_seen
+from streamscope.models.training.config import tokens_seen
 from streamscope.models.training.optim import warmup_steps
+from streamscope.papers.comparison import TRAINED
 
 FREE = {
     "seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "log_every", "eval_every", "eval_batches",
@@ -79,21 +81,6 @@ class Run:
         return tokens_seen(self.config["training"], self.config["model"]["n_ctx"], step)
 
     @property
-    def windows(self) -> str:
-        """Sequences × their length in its steps: 16 × 128 tokens, or 8 × 64 tokens (97 % of them) and 8 × 128 (3 %)."""
-        training, phases = self.config["training"], phases_of(self.config["training"].get("phases"))
-        if not phases:
-            return f"{training['batch_size']} × {self.config['model']['n_ctx']} tokens"
-        steps: Counter[str] = Counter()
-        for phase in phases:
-            steps[f"{phase.batch_size} × {phase.n_ctx}"] += phase.steps
-        (first, n), *others = steps.most_common()
-        rest = "".join(f" and {size} ({few / steps.total():.0%})".replace("%", " %") for size, few in others)
-        return f"{first} tokens" + (
-            f" ({n / steps.total():.0%} of them)".replace("%", " %", 1) + rest if others else ""
-        )
-
-    @property
     def warmup(self) -> int:
         """Steps of its warm-up."""
         steps = int(self.manifest.get("of_steps", self.manifest["steps"]))
@@ -137,6 +124,29 @@ class Run:
             if word.startswith("--out="):
                 return f"{word.removeprefix('--out=')}{at}"
         return self.folder.name
+
+
+class TrainedRun(TypedDict):
+    """A run in trained.json, its folder as it was typed."""
+
+    folder: str
+    preset: str
+    seed: int
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+
+
+class Trained(TypedDict):
+    """trained.json, in the folder of a comparison's tables."""
+
+    runs: list[TrainedRun]
+
+
+def trained_runs(folder: Path) -> list[Run]:
+    """The runs behind the tables of a folder; none where nothing says how they were trained."""
+    path = folder / TRAINED
+    runs = read_json(path, Trained)["runs"] if path.is_file() else []
+    return [Run(Path(one["folder"]), one["preset"], one["seed"], one["manifest"], one["config"]) for one in runs]
 
 
 def opened(run: str, presets: Sequence[str]) -> Run:

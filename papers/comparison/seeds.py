@@ -58,6 +58,18 @@ def by_row(table: pd.DataFrame, add: Callable[[Rows, Any], None]) -> pd.DataFram
     return pd.concat(parts, ignore_index=True)
 
 
+def long_table(wide: pd.DataFrame, units: Mapping[str, str], why: str = "not measured") -> pd.DataFrame:
+    """The quantities of runs of a table with a column for each: preset, seed, and those of `units`, run by run.
+
+    `why` is the reason of those that are missing.
+    """
+    rows = wide.reset_index(drop=True).melt(["preset", "seed"], list(units), "quantity", ignore_index=False)
+    rows = rows.sort_index(kind="stable").reset_index(drop=True)
+    rows["undefined"] = rows["value"].isna().map({True: note({"value": why}), False: ""})
+    rows.insert(3, "unit", rows["quantity"].map(units))
+    return rows
+
+
 def why_of(undefined: str) -> str:
     """The reasons of an `undefined` cell, without the names of its columns."""
     return ", ".join(dict.fromkeys(reasons(undefined).values()))

@@ -19,14 +19,14 @@ measured; its verdict says that too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from streamscope.instruments.stats.means import with_holm
 from streamscope.instruments.undefined_cells import note, reasons
-from streamscope.papers.comparison.printed import Bound, Order, smallest
+from streamscope.papers.comparison.printed import Bound, Order, between, smallest
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.comparison.seeds import FLAT, NAN, against_zero, nothing, paired, seeds_of
 
@@ -95,13 +95,15 @@ def bound_row(claim: Bound, quantities: pd.DataFrame) -> dict[str, Any]:
     return seeds_row(row, against_zero(sign * (values - claim.limit), none), f"one seed of {claim.preset}")
 
 
-def order_row(
-    claim: Order, quantities: pd.DataFrame, paper: float = NAN, printed: str = "", **columns: Any
-) -> dict[str, Any]:
-    """The claim that one arm has more of a quantity than another, over the pairs of seeds; `columns` are more of it."""
+def order_row(claim: Order, quantities: pd.DataFrame, **columns: Any) -> dict[str, Any]:
+    """The claim that one arm has more of a quantity than another, over the pairs of seeds.
+
+    `columns` are more of it, or what the paper prints (`paper`, the difference, and `printed`, the text) where the
+    claim's `quote` does not say it.
+    """
     row = {
-        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where, "paper": paper,
-        "printed": printed, "smallest": smallest(claim, quantities), **columns,
+        "claim": f"{claim.more} > {claim.less}", "quantity": claim.quantity, "where": claim.where,
+        "paper": between(claim.quote), "printed": claim.quote, "smallest": smallest(claim, quantities), **columns,
     }  # fmt: skip
     return seeds_row(row, paired(quantities, claim.quantity, claim.more, claim.less))
 
@@ -164,6 +166,12 @@ def with_verdicts(
     return table.drop(columns="why").assign(direction=verdict, alone=alone, size=sizes)
 
 
+def judge(claims: Iterable[Bound | Order], quantities: pd.DataFrame) -> pd.DataFrame:
+    """The table of claims about quantities of runs, one correction (Holm) over all; empty without claims."""
+    rows = [bound_row(one, quantities) if isinstance(one, Bound) else order_row(one, quantities) for one in claims]
+    return with_verdicts(rows, quantities=quantities)
+
+
 def _verdict(r: Any) -> str:
     if r.ci_low != r.ci_low or r.ci_high != r.ci_high:
         if r.why == FLAT and r.difference == r.difference:
@@ -204,17 +212,16 @@ def _kind(text: str) -> str:
     return re.sub(r"( at n=|: ).*", "", text)
 
 
-def summary(table: pd.DataFrame, family: pd.DataFrame | None = None) -> str:
+def summary(table: pd.DataFrame) -> str:
     """The counts in one sentence, with those that exclude the printed size and what chance alone would give.
 
-    Of m tested intervals m/20 are expected to miss 0 by chance: that is why verdicts take the corrected p. `family` is
-    the whole table of claims where `table` is a part of it.
+    Of m tested intervals m/20 are expected to miss 0 by chance: that is why verdicts take the corrected p.
     """
     counts = ", ".join(f"{kind}: {n}" for kind, n in verdicts(table).items())
     open_ = table[table["direction"].str.startswith("not resolved")]
     outside = int(open_["size"].isin(["smaller than printed", "larger than printed"]).sum())
     leaning = int((open_["alone"] != "").sum())
-    tests = int((table if family is None else family)["p"].notna().sum())
+    tests = int(table["p"].notna().sum())
     text = f"{counts}."
     if outside:
         text += f" Of those not resolved, {outside} exclude the printed size."

@@ -154,17 +154,16 @@ def measured(runs: "Sequence[Run]", alphas: Sequence[float], documents: int) -> 
 def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
     """What §5.1 says, of every arm at the largest α, of which it speaks; one correction over all rows."""
     from streamscope.papers.comparison.printed import Bound
-    from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
+    from streamscope.papers.comparison.verdicts import judge
 
     largest = max(quantities["quantity"].str.partition(".")[2], key=float)
     least = {"recovered": 0.05, "kept": 0.01}
-    rows = [
-        bound_row(Bound(quantity, arm, "above", limit, PLACE, least[name]), quantities)
+    claims = [
+        Bound(f"{name}.{largest}", arm, "above", limit, PLACE, least[name])
         for name, limit in (("recovered", HALF), ("kept", KEPT))
-        for quantity in [f"{name}.{largest}"]
         for arm in dict.fromkeys(quantities["preset"])
     ]
-    return with_verdicts(rows)
+    return judge(claims, quantities)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -10,17 +10,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamscope.interventions.amplify.areas import AXES
-from streamscope.papers.comparison.losses import Printed
 from streamscope.papers.comparison.printed import Bound, Order, claims_to_judge, printed
 
 PAPER_ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL = "dst-dense"
 IND, FULL_IND = "dst-ind", "dst-full-ind"
 FROZEN, SINGLE = "+frozen_token", "+single"
-TABLE1 = {
-    f"dst-{name}": Printed(printed(f"dst-t1-loss-{name}"), "Table 1") for name in ("dense", "kron", "ind", "full-ind")
-}
-TABLE8 = {f"{preset}{FROZEN}": Printed(printed(preset.replace("dst-", "dst-t8-loss-")), "Table 8") for preset in TABLE1}
+TABLE1 = {f"dst-{name}": printed(f"dst-t1-loss-{name}") for name in ("dense", "kron", "ind", "full-ind")}
+TABLE8 = {f"{preset}{FROZEN}": printed(preset.replace("dst-", "dst-t8-loss-")) for preset in TABLE1}
 """The numbers of Table 1, of frozen-token models."""
 MODES = {f"dst-kron{SINGLE}": "single", "dst-kron": "token-factor", f"dst-kron{FROZEN}": "frozen"}
 """Arms of Table 2; dst-kron is token-factor."""
@@ -81,7 +78,7 @@ def printed_value(preset: str, quantity: str, where: str = "") -> float:
     if where == "Table 3":
         return printed(f"dst-t3-{quantity}-{preset.removeprefix('dst-kron+').removesuffix('heads')}")
     if quantity == "loss":
-        return {**TABLE1, **TABLE8}[preset].value if preset in {**TABLE1, **TABLE8} else float("nan")
+        return {**TABLE1, **TABLE8}.get(preset, float("nan"))
     if quantity == "degradation.16" and preset in TABLE5:
         return TABLE5[preset][-1] / TABLE5[preset][0] - 1
     name = preset.removesuffix(FROZEN)

@@ -36,7 +36,7 @@ def judged(
             continue
         two = [printed_value(preset, order.quantity, order.where) for preset in (order.more, order.less)]
         paper = NAN if order.quantity.startswith("area.") else two[0] - two[1]  # areas are in no known unit
-        row = order_row(order, quantities, paper, f"{two[0]:.4g} against {two[1]:.4g}")
+        row = order_row(order, quantities, paper=paper, printed=f"{two[0]:.4g} against {two[1]:.4g}")
         gaps = _by_seed(quantities, order.quantity, order.more) - _by_seed(quantities, order.quantity, order.less)
         gaps = gaps.dropna()
         rows.append({**row, "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.dst.claims import FROZEN, PAPER_ALPHAS, PLACES, TABLE4, TABLE4_PRESET, TABLE5
-from streamscope.papers.figures.style import Style, dots, key_of_paper, note, panels
+from streamscope.papers.figures.style import Style, dots, heat_maps, key_of_paper, note, panels
 
 GATE = "+gate"
 """What the name of an arm with head gates has."""
@@ -52,20 +51,15 @@ def amplified(tables: Tables, style: Style) -> Any:
 def routing(tables: Tables, style: Style) -> Any:
     """Fig. 3: W_ij of every Kronecker projection and layer: to head i (downwards) from head j; red is positive."""
     table = tables["routing-cells"]
-    where = list(table[["projection", "layer"]].drop_duplicates().itertuples(index=False, name=None))
+    of = dict(list(table.groupby(["projection", "layer"], sort=False)))
     layers = max(table["layer"]) + 1
-    canvas = panels(style, [f"{one.removeprefix('attn.')} L{layer}" for one, layer in where], layers,
-                    0.26 + 0.17 * len(where) / layers, horizontal_spacing=0.02, vertical_spacing=0.16)  # fmt: skip
-    for i, (projection, layer) in enumerate(where):
-        one = table[(table["projection"] == projection) & (table["layer"] == layer)]
-        cells = one.pivot_table(index="to", columns="from", values="value")
-        canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
-                         row=i // layers + 1, col=i % layers + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": style.signed, "cmid": 0,
-                                    "colorbar": {"title": "W", "thickness": 8}})  # fmt: skip
+    canvas = panels(style, [f"{one.removeprefix('attn.')} L{layer}" for one, layer in of], layers,
+                    0.26 + 0.17 * len(of) / layers, horizontal_spacing=0.02, vertical_spacing=0.16)  # fmt: skip
+    grids = (one.pivot_table(index="to", columns="from", values="value") for one in of.values())
+    heat_maps(canvas, grids, layers, {"title": "W"}, colorscale=style.signed, cmid=0)
     canvas.update_yaxes(autorange="reversed", dtick=1, showticklabels=False).update_xaxes(showticklabels=False)
     canvas.update_yaxes(title="to head", showticklabels=style.width == "page", col=1)
-    canvas.update_xaxes(title="from", showticklabels=style.width == "page", row=-(-len(where) // layers))
+    canvas.update_xaxes(title="from", showticklabels=style.width == "page", row=-(-len(of) // layers))
     return canvas
 
 
@@ -74,17 +68,14 @@ def sharpened(tables: Tables, style: Style) -> Any:
     table = tables["amplify-picture"]
     first = table[["layer", "index"]].iloc[0]
     table = table[(table["layer"] == first["layer"]) & (table["index"] == first["index"])]
-    alphas = list(dict.fromkeys(table["alpha"]))
-    columns = min(len(alphas), 3)
-    canvas = panels(style, [f"α = {alpha:g}" for alpha in alphas], columns, 0.2 + 0.46 * -(-len(alphas) // columns),
+    of = dict(list(table.groupby("alpha", sort=False)))
+    columns = min(len(of), 3)
+    canvas = panels(style, [f"α = {alpha:g}" for alpha in of], columns, 0.2 + 0.46 * -(-len(of) // columns),
                     horizontal_spacing=0.04, vertical_spacing=0.2, shared_yaxes=True)  # fmt: skip
+    grids = (one.pivot_table(index="query", columns="key", values="attention") for one in of.values())
+    heat_maps(canvas, grids, columns, {"title": "attention"}, colorscale=style.scale, cmin=0, cmax=1)
+    canvas.update_layout(margin={"t": 40})
     words = table.drop_duplicates("key").sort_values("key")["key_token"]
-    for i, alpha in enumerate(alphas):
-        cells = table[table["alpha"] == alpha].pivot_table(index="query", columns="key", values="attention")
-        canvas.add_trace(go.Heatmap(z=cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
-                         row=i // columns + 1, col=i % columns + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "cmax": 1,
-                                    "colorbar": {"title": "attention", "thickness": 8}}, margin={"t": 40})  # fmt: skip
     labels = ["BOS" if word.startswith("<|") else word.strip() or "␣" for word in words]
     ticks = {"tickvals": [*range(len(words))], "ticktext": labels, "tickfont": {"size": 6}}
     canvas.update_yaxes(autorange="reversed", **ticks).update_xaxes(tickangle=90, **ticks)
@@ -95,19 +86,13 @@ def sharpened(tables: Tables, style: Style) -> Any:
 def coreference(tables: Tables, style: Style) -> Any:
     """Fig. 5: the share of cases in which a head's largest attention is on the antecedent, a panel per run."""
     table = tables["coreference"]
-    if "run" not in table:
-        table = table.assign(run="run")
-    runs = list(dict.fromkeys(table["run"]))
-    titles = [str(run).rsplit("/", 1)[-1].rstrip(")") for run in runs]
-    canvas = panels(style, titles, 2, 0.12 + 0.44 * -(-len(runs) // 2),
+    of = dict(list(table.groupby("run", sort=False))) if "run" in table else {"run": table}
+    canvas = panels(style, [str(run).rsplit("/", 1)[-1].rstrip(")") for run in of], 2, 0.12 + 0.44 * -(-len(of) // 2),
                     horizontal_spacing=0.12, vertical_spacing=0.16)  # fmt: skip
-    for i, run in enumerate(runs):
-        cells = table[table["run"] == run].pivot_table(index="layer", columns="index", values="top1")
-        canvas.add_trace(go.Heatmap(z=100 * cells, x=cells.columns, y=cells.index, coloraxis="coloraxis"),
-                         row=i // 2 + 1, col=i % 2 + 1)  # fmt: skip
-    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "colorbar": {"title": "%", "thickness": 8}})
+    grids = (100 * one.pivot_table(index="layer", columns="index", values="top1") for one in of.values())
+    heat_maps(canvas, grids, 2, {"title": "%"}, colorscale=style.scale, cmin=0)
     canvas.update_xaxes(dtick=1).update_yaxes(dtick=1, autorange="reversed")
-    canvas.update_xaxes(title="head", row=-(-len(runs) // 2)).update_yaxes(title="layer", col=1)
+    canvas.update_xaxes(title="head", row=-(-len(of) // 2)).update_yaxes(title="layer", col=1)
     return canvas
 
 

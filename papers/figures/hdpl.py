@@ -23,12 +23,10 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
     and the printed points, of another text and another tokenizer: {preset: {step: claim of the ledger}}.
 
     `others` says whether arms of which nothing is printed are drawn as well.
-    Tables without curves of runs have those of the bundled models, one seed of each, and the figure says so.
     """
 
     def draw(tables: Tables, style: Style) -> Any:
-        bundled = "curves" not in tables
-        table = tables["bundled"].assign(preset=lambda rows: rows["model"]) if bundled else tables["curves"]
+        table = tables["curves"]
         drawn = [arm for arm in dict.fromkeys(table["preset"]) if others or arm in printed_points]
         arms = {arm: wide(table, arm).dropna(axis=1) for arm in drawn}
         names = [*arms, *(one for one in printed_points if one not in arms)]
@@ -57,7 +55,7 @@ def losses(printed_points: Mapping[str, Mapping[int, str]], others: bool = True)
         last = max(max(points) for points in printed_points.values()) / 1000
         canvas.update_xaxes(title="steps, thousands").update_yaxes(title="validation loss, nats", col=1)
         canvas.update_xaxes(range=[0, 1.1 * last], col=2)
-        note(canvas, f"here: {_of(arms, bundled)}")
+        note(canvas, f"here: {_of(arms)}")
         return canvas.update_layout(margin={"t": 40})
 
     return draw
@@ -69,10 +67,8 @@ def _name(arm: str) -> str:
     return NAMES.get(preset, preset) + arm.removeprefix(preset)
 
 
-def _of(arms: Mapping[str, pd.DataFrame], bundled: bool) -> str:
+def _of(arms: Mapping[str, pd.DataFrame]) -> str:
     """What the lines are of."""
-    if bundled:
-        return "no curves of runs in these tables: bundled models, one seed each"
     n = sorted({len(losses) for losses in arms.values()})
     seeds = f"{' to '.join(map(str, dict.fromkeys((n[0], n[-1]))))} seed{'s' * (n[-1] > 1)}"
     return f"mean ± standard deviation over {seeds}" if n[-1] > 1 else "one seed each"

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.hdpl import losses
-from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, panels, single
+from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, heat_maps, panels, single
 from streamscope.papers.krom.claims import BIASES, CONTROL
 from streamscope.papers.krom.mixing import ARM, label
 
@@ -86,17 +85,12 @@ def heat(tables: Tables, style: Style) -> Any:
     arms = by_arm(cells(tables["factors"]))
     modules = list(dict.fromkeys(tables["factors"]["module"]))
     canvas = panels(style, list(arms), len(arms), 0.95, horizontal_spacing=0.06)
-    for col, one in enumerate(arms.values(), 1):
-        wide = one.pivot_table(index="module", columns="factor", values="swap").reindex(modules)
-        text = [[f"{value:.3f}" if value == value else "" for value in row] for row in wide.to_numpy()]
-        names = [name.removeprefix("blocks.") for name in wide.index]
-        canvas.add_trace(go.Heatmap(z=wide, x=wide.columns, y=names, coloraxis="coloraxis", text=text,
-                                    texttemplate="%{text}"), row=1, col=col)  # fmt: skip
-    bar = {"title": "p(swap)", "thickness": 8}
-    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "colorbar": bar}, margin={"l": 56})
-    canvas.update_yaxes(autorange="reversed")
-    for col in range(2, len(arms) + 1):
-        canvas.update_yaxes(showticklabels=False, col=col)
+    grids = [one.pivot_table(index="module", columns="factor", values="swap").reindex(modules) for one in arms.values()]
+    texts = [grid.map(lambda x: f"{x:.3f}" if x == x else "").to_numpy() for grid in grids]
+    named = (grid.rename(lambda name: name.removeprefix("blocks.")) for grid in grids)
+    heat_maps(canvas, named, len(arms), {"title": "p(swap)"}, texts, colorscale=style.scale, cmin=0)
+    canvas.update_layout(margin={"l": 56})
+    canvas.update_yaxes(autorange="reversed", showticklabels=False).update_yaxes(showticklabels=True, col=1)
     canvas.update_xaxes(title="factor", dtick=1)
     return canvas
 
@@ -109,6 +103,13 @@ def effort(tables: Tables, style: Style) -> Any:
         canvas.add_scatter(x=one["alpha_res"], y=one["swap_best"], name=name, **style.points(i, size=5))
     canvas.update_xaxes(title="α of the dynamic part").update_yaxes(title="p(swap), largest", rangemode="tozero")
     return canvas
+
+
+def by_bias(canvas: Any, style: Style, quantity: str, name: str = "the post", unit: float = 1.0) -> None:
+    """What the post prints of a quantity at each initial bias, which lie across."""
+    values = [unit * printed(f"krom-sweep-{quantity}-b{abs(bias):g}") for bias in BIASES]
+    canvas.add_scatter(x=BIASES, y=values, name=name, **style.points(6, paper=True, size=8))
+    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
 
 
 def cosines(tables: Tables, style: Style) -> Any:
@@ -125,9 +126,7 @@ def cosines(tables: Tables, style: Style) -> Any:
             marker = {"color": style.colour(i), "symbol": MARKERS[j], "size": 6}
             canvas.add_scatter(x=rows["b_res"] + 0.5 * i - 0.25, y=rows[column], name=f"{preset}, {name}",
                                mode="markers", marker=marker)  # fmt: skip
-    canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-cosine-b{abs(bias):g}") for bias in BIASES], name="the post",
-                       **style.points(6, paper=True, size=8))  # fmt: skip
-    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
+    by_bias(canvas, style, "cosine")
     canvas.update_yaxes(title="cosine between streams")
     return canvas
 
@@ -142,9 +141,7 @@ def sweep(tables: Tables, style: Style) -> Any:
         canvas.add_scatter(x=table["b_res"] + 0.3 * (i - 1), y=table[column], name=name, **style.points(i, size=6))
     if len(bf16):
         canvas.add_scatter(x=bf16["b_res"] + 0.6, y=bf16["swap"], name="trained, bf16", **style.points(3, size=6))
-    canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-swap-b{abs(bias):g}") / 100 for bias in BIASES],
-                       name="at the start, the post", **style.points(6, paper=True, size=8))  # fmt: skip
-    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
+    by_bias(canvas, style, "swap", "at the start, the post", 0.01)
     canvas.update_yaxes(title="p(swap)", type="log", exponentformat="power", dtick=1)
     return canvas
 
@@ -153,9 +150,7 @@ def gradient(tables: Tables, style: Style) -> Any:
     """p(1−p), how much a swap moves with its logit, by the initial bias: of the softmax in use, and as printed."""
     canvas, table = single(style, 0.75), tables["arithmetic"].drop_duplicates("bias")
     canvas.add_scatter(x=table["bias"], y=table["p(1-p)"], name="here", **style.points(0, size=6))
-    canvas.add_scatter(x=BIASES, y=[printed(f"krom-sweep-gradient-b{abs(bias):g}") for bias in BIASES], name="the post",
-                       **style.points(6, paper=True, size=10))  # fmt: skip
-    canvas.update_xaxes(title="initial bias of the mixing logits", tickvals=BIASES)
+    by_bias(canvas, style, "gradient")
     canvas.update_yaxes(title="p(1 − p)", type="log", exponentformat="power", dtick=1)
     return canvas
 

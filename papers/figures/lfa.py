@@ -1,8 +1,10 @@
 """The figures of LFA."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from scipy import stats
@@ -10,7 +12,7 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures.drawing import scale
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.figures.style import RULE, Style, dots, key_of_paper, note, panels, single
+from streamscope.papers.figures.style import RULE, Style, dots, heat_maps, key_of_paper, note, panels, single, whiskers
 from streamscope.papers.lfa.runs import in_order
 from streamscope.probes.pds import FIXED
 
@@ -35,8 +37,7 @@ def by_layer(tables: Tables, style: Style) -> Any:
     for i, preset in enumerate(shown):
         one = rows[(rows["preset"] == preset) & rows["mean"].notna()]
         x = one["quantity"].str.extract(r"L(\d+)$")[0].astype(int) + 0.14 * (i - (len(shown) - 1) / 2)
-        bars = {"array": (one["ci_high"] - one["mean"]).fillna(0), "thickness": 0.8, "width": 2, "symmetric": False,
-                "arrayminus": (one["mean"] - one["ci_low"].clip(lower=0)).fillna(0)}  # fmt: skip
+        bars = whiskers(one["mean"], one["ci_low"].clip(lower=0), one["ci_high"])
         canvas.add_scatter(x=x, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **style.line(i))
         printed = one["paper"].notna()
         if printed.any():
@@ -70,33 +71,21 @@ def suppressed(tables: Tables, style: Style) -> Any:
     over = over.assign(sem=(over["ci_high"] - over["ci_low"]) / 2 / stats.t.ppf(0.975, over["clusters"] - 1))
     rows = whole.drop_duplicates(["preset", "seed"])[["preset", "seed", "baseline"]]
     rows = rows.merge(over[["preset", "seed", "edited", "delta", "sem"]], "left", ["preset", "seed"])
-    canvas = single(style, 0.85)
-    order = [one for one in ORDER if one in SUPPRESSED or one in set(rows["preset"])]
+    rows = rows[rows["preset"].isin(ORDER)].assign(label="seed " + rows["seed"].astype(str))
+    paper = pd.DataFrame(
+        [(preset, "paper", *map(printed, claims)) for preset, claims in SUPPRESSED.items()],
+        columns=["preset", "label", "baseline_paper", "edited_paper"],
+    )
+    order = {preset: place for place, preset in enumerate(ORDER)}
+    table = pd.concat([rows, paper], ignore_index=True)
+    table = table.sort_values("preset", key=lambda own: own.map(order), kind="stable")
+    table = table.assign(edited=table["edited"].where(table["delta"].notna())).astype(object).replace(np.nan, None)
+    canvas, x = single(style, 0.85), [table["preset"].map(NAMES), table["label"]]
     for i, (column, name) in enumerate((("baseline", "baseline"), ("edited", "suppressed"))):
-        x: list[list[str]] = [[], []]
-        here: list[float | None] = []
-        paper: list[float | None] = []
-        errors: list[float | None] = []  # of the change
-        for preset in order:
-            for seed, value, moved, sem in rows.loc[
-                rows["preset"] == preset, ["seed", column, "delta", "sem"]
-            ].itertuples(index=False, name=None):
-                x[0].append(NAMES[preset])
-                x[1].append(f"seed {seed}")
-                here.append(value if column == "baseline" or moved == moved else None)
-                errors.append(sem)
-                paper.append(None)
-            if preset in SUPPRESSED:
-                x[0].append(NAMES[preset])
-                x[1].append("paper")
-                here.append(None)
-                errors.append(None)
-                paper.append(printed(SUPPRESSED[preset][i]))
-        colour = style.fill(i)
-        bars = {"array": errors, "thickness": 0.8, "width": 2, "visible": column == "edited"}
-        canvas.add_bar(x=x, y=here, name=name, marker={"color": colour}, offsetgroup=i, error_y=bars)
-        canvas.add_bar(x=x, y=paper, name=f"{name}, paper", offsetgroup=i,
-                       marker={"color": "#ffffff", "line": {"color": colour, "width": 1.2}})  # fmt: skip
+        errors = {"array": table["sem"], "thickness": 0.8, "width": 2, "visible": column == "edited"}
+        canvas.add_bar(x=x, y=table[column], name=name, marker={"color": style.fill(i)}, offsetgroup=i, error_y=errors)
+        canvas.add_bar(x=x, y=table[f"{column}_paper"], name=f"{name}, paper", offsetgroup=i,
+                       marker={"color": "#ffffff", "line": {"color": style.fill(i), "width": 1.2}})  # fmt: skip
     note(canvas, "error bars: SEM of the change, between independent prompts<br>"
                  "no second bar: no head over the threshold, or all in the last layer")  # fmt: skip
     canvas.update_xaxes(tickangle=90).update_yaxes(title="SPS")
@@ -155,18 +144,17 @@ def heat(tables: Tables, style: Style) -> Any:
     titles = [f"{NAMES[preset]}, seed {seed}" for preset in shown for seed in seeds]
     canvas = panels(style, titles, len(seeds), 0.24 + 0.32 * len(shown), vertical_spacing=0.16 / len(shown),
                     horizontal_spacing=0.04, shared_yaxes=True)  # fmt: skip
-    runs = {key: one for key, one in table.groupby(["preset", "seed"])}
-    for i, key in enumerate((preset, seed) for preset in shown for seed in seeds):
-        if key in runs:
-            grid = runs[key].pivot(index="layer", columns="index", values="pds")
-            canvas.add_trace(go.Heatmap(z=grid, x=grid.columns, y=grid.index, coloraxis="coloraxis"),
-                             row=i // len(seeds) + 1, col=i % len(seeds) + 1)  # fmt: skip
+    runs = table.set_index(["preset", "seed"])
     _, _, top, beyond = scale(table.loc[table["preset"].isin(shown), "pds"].to_numpy(), signed=False, unit="")
-    bar = {"title": "PDS", "thickness": 8}
+    bar: dict[str, Any] = {"title": "PDS"}
     if beyond:  # a few heads are far above all others
         ticks = [top * k / 4 for k in range(5)]
         bar |= {"tickvals": ticks, "ticktext": [*(f"{x:.2g}" for x in ticks[:-1]), f"≥ {top:.2g}"]}
-    canvas.update_layout(coloraxis={"colorscale": style.scale, "cmin": 0, "cmax": top, "colorbar": bar})
+    grids = (
+        runs.loc[[run]].pivot(index="layer", columns="index", values="pds") if run in runs.index else None
+        for run in product(shown, seeds)
+    )
+    heat_maps(canvas, grids, len(seeds), bar, colorscale=style.scale, cmin=0, cmax=top)
     canvas.update_xaxes(dtick=1, showticklabels=False).update_yaxes(dtick=1, autorange="reversed")
     canvas.update_xaxes(title="head", showticklabels=True, row=len(shown)).update_yaxes(title="layer", col=1)
     return canvas

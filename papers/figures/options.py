@@ -26,23 +26,8 @@ class PaperFigure:
     """draw(tables by name, style) → a plotly figure."""
     tables: tuple[str, ...] = ()
     """FOLDER/NAME of results, without .parquet; under --tables NAME alone is looked for, there and in `SINGLE`."""
-    otherwise: tuple[str, ...] = ()
-    """What it is drawn of, and says so, where one of `tables` is not there."""
     wide: bool = False
     """Always as wide as a page: names of arms stand at its left."""
-
-
-@dataclass(frozen=True)
-class OwnTable:
-    """What stands below a table of a paper whose rows have no counterpart here: the same of our models."""
-
-    title: str
-    make: Callable[..., Any]
-    """make(tables by name) → a DataFrame of text."""
-    tables: tuple[str, ...]
-    """FOLDER/NAME of results, without .parquet."""
-    otherwise: tuple[str, ...] = ()
-    """As of a figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +42,7 @@ class FigureOptions:
     """Of --figure: svg, pdf and png need the extra `figures`, html needs none."""
     width: Annotated[Literal["column", "page"], Only("figure")] = "column"
     """Of --figure: 3.3 or 6.9 inches."""
-    table_format: Annotated[Literal["csv", "md", "html"], Only("table")] = "csv"
+    table_format: Annotated[Literal["csv", "md"], Only("table")] = "csv"
     """Of --table where --out names a folder to write to."""
     grey: bool = False
     """Draw figures without colours; lines differ in dashes and markers anyway."""

@@ -1,7 +1,5 @@
 """The figures of PLS."""
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +9,7 @@ import plotly.graph_objects as go
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.papers.comparison.printed import numbers, printed
-from streamscope.papers.comparison.printed import rows as ledger
-from streamscope.papers.figures.layouts import cells, layouts
-from streamscope.papers.figures.options import OwnTable
-from streamscope.papers.figures.style import RULE, Style, dots, note, panels, single
+from streamscope.papers.figures.style import RULE, Style, dots, heat_maps, note, panels, single, whiskers
 from streamscope.papers.pls.competence import LEAST
 
 NAMES = {"pls": "PLS", "c2": "C2"}
@@ -59,8 +54,7 @@ def depth(tables: Tables, style: Style) -> Any:
         for row, values in ((1, one.pivot_table(index="seed", columns="depth", values="share")),
                             (2, by_range.groupby("seed").first()[[*RANGES]])):  # fmt: skip
             mean = values.mean()
-            bars = {"array": values.max() - mean, "arrayminus": mean - values.min(), "symmetric": False,
-                    "thickness": 0.8, "width": 2}  # fmt: skip
+            bars = whiskers(mean, values.min(), values.max())
             x = [f"{low}–{high}" for low, high in RANGES.values()] if row == 2 else mean.index
             canvas.add_bar(x=x, y=mean, error_y=bars, showlegend=False, marker={"color": style.fill(i)},
                            row=row, col=i + 1)  # fmt: skip
@@ -119,22 +113,23 @@ def modularity(tables: Tables, style: Style) -> Any:
     titles = [f"σ {sd[preset]:.2f} % ({printed(f'pls-f4b-spread-{preset}'):g} %)" for preset in ("pls", "c2")]
     canvas = panels(style, ["PLS", "C2", *titles], 2, 1.05, vertical_spacing=0.2, horizontal_spacing=0.1)
     wide = 1.05 * 100 * float(single_cases["delta"].abs().max())
+    grids, texts = [], []
     for col, preset in enumerate(("pls", "c2"), 1):
         one = rows[rows["preset"] == preset]
         mean = 100 * one.pivot_table(index="task", columns="group", values=effect).reindex([*TASKS])[[*GROUPS]]
-        text = [[f"{mean.loc[task, group]:+.2f}" for group in GROUPS] for task in TASKS]
+        text = mean.map("{:+.2f}".format)
         for (task, group), name in TABLE2.items():
-            text[TASKS.index(task)][GROUPS.index(group)] += f"<br>({printed(f'pls-t2-{name}-{preset}'):+g})"
-        canvas.add_trace(go.Heatmap(z=mean, x=mean.columns, y=mean.index, coloraxis="coloraxis", text=text,
-                                    texttemplate="%{text}"), row=1, col=col)  # fmt: skip
+            text.loc[task, group] += f"<br>({printed(f'pls-t2-{name}-{preset}'):+g})"
+        grids.append(mean)
+        texts.append(text.to_numpy())
         values = 100 * single_cases.loc[single_cases["preset"] == preset, "delta"]
         bins = {"start": -wide, "end": wide, "size": wide / 20}
         canvas.add_trace(go.Histogram(x=values, xbins=bins, showlegend=False, marker={"color": style.fill(col - 1)}),
                          row=2, col=col)  # fmt: skip
     note(canvas, f"{floor(tables)}<br>in brackets: the paper")
-    canvas.update_layout(coloraxis={"colorscale": style.signed, "cmid": 0,
-                                    "colorbar": {"thickness": 8, "len": 0.45, "y": 0.8, "title": "%"}},
-                         margin={"t": 46})  # fmt: skip
+    bar = {"len": 0.45, "y": 0.8, "title": "%"}
+    heat_maps(canvas, grids, 2, bar, texts, colorscale=style.signed, cmid=0)
+    canvas.update_layout(margin={"t": 46})
     canvas.update_xaxes(tickangle=30, tickfont={"size": 7}, row=1)
     canvas.update_yaxes(autorange="reversed", row=1).update_yaxes(showticklabels=False, row=1, col=2)
     canvas.update_yaxes(type="log", dtick=1, matches="y3", row=2).update_yaxes(matches=None, row=2, col=1)
@@ -193,8 +188,7 @@ def predicted(tables: Tables, style: Style) -> Any:
     for row, preset in enumerate(NAMES, 1):
         table = tables[f"predicted-{preset}"]
         one = table[(table["of"] == "absolute") & (table["measure"] == "delta_loss")]
-        bars = {"array": one["r2_high"] - one["r2"], "arrayminus": one["r2"] - one["r2_low"], "symmetric": False,
-                "thickness": 0.8, "width": 0}  # fmt: skip
+        bars = whiskers(one["r2"], one["r2_low"], one["r2_high"]) | {"width": 0}
         at = {"x": one["edit"], "row": row, "col": 1, "showlegend": row == 1}
         canvas.add_scatter(y=one["r2"], error_y=bars, name="features, 95 % over documents", **at, **style.points(0))
         line = {"color": style.colour(1), "width": 1.2}
@@ -298,47 +292,3 @@ def modes(tables: Tables, style: Style) -> Any:
     canvas.update_xaxes(title="k*", dtick=1, row=1, col=1).update_xaxes(title="m", type="log", dtick=1, row=1, col=2)
     canvas.update_yaxes(range=[0, 1], row=1, col=2).add_vline(x=0, line=RULE, row=2, col=1)
     return canvas
-
-
-CLUSTER = re.compile(r"(?P<depth>\d) (?P<cluster>C\d+) (?P<size>\d+) (?P<tokens>.+)")
-"""A line of Table 3, as the ledger quotes it."""
-
-
-def clusters(tables: Tables) -> pd.DataFrame:
-    """Table 3 line by line, each with a cluster of the bundled model at the same depth (largest first), with its
-    most frequent tokens, and the sizes of such clusters in the runs of `papers.modes`."""
-    labels, runs = tables["modes-labels"], tables["clusters"]
-    here = labels[labels["cluster"] >= 0].groupby("cluster").agg(
-        n=("token", "size"), depth=("k_star", "mean"), tokens=("token", frequent)
-    )  # fmt: skip
-    seeds = [one for _, one in runs[runs["preset"] == "pls"].groupby("seed")]
-    taken: Counter[int] = Counter()
-    rows = []
-    for claim in cells(layouts()["pls"]["3"]).values():
-        quote = CLUSTER.fullmatch(ledger()[claim]["quote"])
-        assert quote is not None
-        depth = int(quote["depth"])
-        mine = here[here["depth"].round() == depth].sort_values("n", ascending=False, kind="stable")
-        theirs = [one[one["k_star_mean"].round() == depth]["n"].nlargest(9).to_list() for one in seeds]
-        rank = taken[depth]
-        taken[depth] += 1
-        rows.append({
-            "depth": depth, "printed": f"{quote['cluster']}, {int(quote['size']):,}", "tokens": quote["tokens"],
-            f"here, of {len(labels):,}": f"{mine['n'].iloc[rank]:,}" if rank < len(mine) else "none",
-            "most frequent": mine["tokens"].iloc[rank] if rank < len(mine) else "",
-            "in the runs": ", ".join(f"{one[rank]:,}" if rank < len(one) else "none" for one in theirs),
-        })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def frequent(tokens: pd.Series) -> str:
-    """The three most frequent tokens and how often each is there."""
-    return ", ".join(f"“{token.strip() or '␣'}” {n}" for token, n in tokens.value_counts().head(3).items())
-
-
-TABLES = {
-    "3": OwnTable(
-        "clusters here of the same depth, the largest first, of another model on another text: none is the counterpart "
-        "of its line", clusters, ("bundled/modes-labels", "pls_modes/clusters"),
-    ),
-}  # fmt: skip

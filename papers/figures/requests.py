@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,22 @@ from streamscope.cli.disk import check_writable, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import check_figure, write_figure
 from streamscope.instruments.table import Table, read_parquet
-from streamscope.papers.claims.judged import judged
-from streamscope.papers.claims.table import measured
-from streamscope.papers.claims.words import SMALL
+from streamscope.papers.claims.judged import judged, measured
+from streamscope.papers.claims.words import MEANINGS
 from streamscope.papers.figures.architecture import architecture
-from streamscope.papers.figures.layouts import KEY, arranged, layouts, others
-from streamscope.papers.figures.options import RESULTS, SINGLE, OwnTable, PaperFigure
+from streamscope.papers.figures.options import RESULTS, SINGLE, PaperFigure
 from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.markdown import table as markdown
-from streamscope.papers.pages.web_page import Section, write_page
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
 FIGURES = Path(__file__).with_name("figures.toml")
+LAYOUTS = Path(__file__).with_name("layouts.toml")
+WRITTEN = tuple(MEANINGS)[-3:]
+"""Verdicts that no measurement gives."""
+SIGNS = {"reproduced": "=", "different value": "≠", "contradicted": "≠", "no effect": "≈ 0", "inconclusive": "?"}
+"""Behind a measured value; other verdicts stand there in words."""
+KEY = "= reproduced, ≠ contradicted or different, ≈ 0 no effect, ? inconclusive; in brackets 95 % intervals"
+ROW, SOURCE, PAPER, HERE = "row", "value", "printed", "here"
 ALL, LIST = "all", "list"
 NAMED = {"krom": {"Bias sweep": "sweep", "Architecture comparison": "architectures", "What replicates": "replicates"}}
 """Tables that bear no number: where they stand, and what --table calls them."""
@@ -36,46 +41,34 @@ def figures_of(paper: str) -> dict[str, PaperFigure]:
     for one in tomllib.loads(FIGURES.read_text(encoding="utf-8"))[paper]:
         draw, given = one.pop("draw"), one.pop("with", None)
         draw = architecture if draw == "architecture" else getattr(module, draw)
-        lists: dict[str, Any] = {name: tuple(one.pop(name, ())) for name in ("tables", "otherwise")}
-        found[one["number"]] = PaperFigure(**one, draw=draw if given is None else draw(given), **lists)
+        tables = tuple(one.pop("tables", ()))
+        found[one["number"]] = PaperFigure(**one, draw=draw if given is None else draw(given), tables=tables)
     return found
 
 
-def own_tables(paper: str) -> dict[str, OwnTable]:
-    """What is put below tables of a paper, by their numbers."""
-    own: dict[str, OwnTable] = getattr(import_module(f"streamscope.papers.figures.{paper}"), "TABLES", {})
-    return own
+def paths_of(figure: PaperFigure, folder: Path | None) -> list[Path]:
+    """The tables of a figure: shipped, or those of `folder`; those of single models there where these are whole."""
+    if folder is None:
+        return [RESULTS / f"{name}.parquet" for name in figure.tables]
+    names = [f"{Path(name).name}.parquet" for name in figure.tables]
+    own, single = ([place / name for name in names] for place in (folder, folder / SINGLE))
+    return own if all(map(Path.is_file, own)) or not all(map(Path.is_file, single)) else single
 
 
-def paths_of(figure: PaperFigure | OwnTable, folder: Path | None) -> list[Path]:
-    """The tables of a figure or table, shipped or of `folder`: its own, there or among those of single models, or those
-    in their place; of the first set that is whole, else its own."""
-
-    def of(names: Sequence[str], below: str = "") -> list[Path]:
-        files = [f"{name}.parquet" for name in names]
-        return [RESULTS / file if folder is None else folder / below / Path(file).name for file in files]
-
-    sets = [of(figure.tables), *([] if folder is None else [of(figure.tables, SINGLE)]), of(figure.otherwise)]
-    return next((paths for paths in sets if paths and all(path.is_file() for path in paths)), sets[0])
-
-
-def read(figure: PaperFigure | OwnTable, what: str, folder: Path | None) -> dict[str, pd.DataFrame]:
-    """The tables of `what`, a figure or a table, by name: shipped, or of `folder`.
-
-    Raises `InputError` for one that is missing.
-    """
+def read(figure: PaperFigure, folder: Path | None) -> dict[str, pd.DataFrame]:
+    """The tables of a figure by name: shipped, or of `folder`. Raises `InputError` for one that is missing."""
     found: dict[str, pd.DataFrame] = {}
     for path in paths_of(figure, folder):
         if not path.is_file():
             where = "the clone has the tables; name a folder with --tables" if folder is None else "it has other tables"
-            raise InputError(f"{what} is drawn of {path.name}, and there is no {path}: {where}")
+            raise InputError(f"figure {figure.number} is drawn of {path.name}, and there is no {path}: {where}")
         found[path.stem] = read_parquet(path).to_pandas()
     return found
 
 
 def draw(figure: PaperFigure, style: Style, folder: Path | None = None) -> Any:
     """The figure (plotly). Raises `InputError` where it cannot be drawn, with what would make its data."""
-    tables = read(figure, f"figure {figure.number}", folder)
+    tables = read(figure, folder)
     style = replace(style, width="page") if figure.wide else style
     try:
         return figure.draw(tables, style)
@@ -138,8 +131,7 @@ def drawable(known: Mapping[str, PaperFigure], folder: Path | None) -> list[str]
 
 def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], options: Any) -> None:
     """Every table on the terminal, and into --out, a folder, where that is given: as the paper arranges it, and the
-    claims that it does not hold in a cell below, and what our own models have in its place; as csv every claim in a
-    line, for other programs."""
+    claims that it does not hold in a cell below; as csv every claim in a line, for other programs."""
     paths = {number: (options.out or Path()) / f"{paper}-table-{number}.{options.table_format}" for number in numbers}
     if options.out is not None:
         for path in paths.values():
@@ -151,8 +143,6 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
         rest = others(mine, layout) if layout else mine
         if len(rest):
             parts[f"{paper}, table {number}: other claims about it" if layout else title] = table_of(rest)
-        if own := own_tables(paper).get(number):
-            parts[f"{paper}, table {number}: {own.title}"] = own.make(read(own, f"table {number}", None))
         tables = {heading: Table.plain(rows, heading) for heading, rows in parts.items()}
         for heading, table in tables.items():
             table.print()
@@ -162,14 +152,10 @@ def write_tables(paper: str, claims: pd.DataFrame, numbers: Sequence[str], optio
             continue
         if options.table_format == "csv":
             write_text(paths[number], table_of(mine).to_csv(index=False))
-        elif options.table_format == "md":
+        else:
             both = [markdown(list(table), table.astype(str).to_numpy().tolist()) for table in parts.values()]
             text = "\n\n".join(f"## {heading}\n\n{rows}" for heading, rows in zip(parts, both, strict=True))
             write_text(paths[number], text.removeprefix("#") + (f"\n\n{KEY}\n" if layout else "\n"))
-        else:
-            sections = [Section(heading, tables=[one]) for heading, one in tables.items()]
-            lead = SMALL.replace("*", "") + (f" {KEY}." if layout else "")
-            write_page(paths[number], title, lead, sections, f"python -m papers.{paper} --table {number}")
         print(f"written {paths[number]}")
 
 
@@ -199,13 +185,10 @@ def write(paper: str, chosen: Mapping[str, PaperFigure], options: Any) -> None:
 
 
 def listed(known: Mapping[str, PaperFigure]) -> pd.DataFrame:
-    """What there is: number, title, and what it is drawn of or what stands in its place."""
-
-    def how(one: PaperFigure) -> str:
-        where = f", else from {', '.join(one.otherwise)}" if one.otherwise else ""
-        return f"drawn from {', '.join(one.tables) or 'the configuration'}{where}"
-
-    rows = [(one.number, one.title, how(one)) for one in known.values()]
+    """What there is: number, title, and what it is drawn of."""
+    rows = [
+        (one.number, one.title, f"drawn from {', '.join(one.tables) or 'the configuration'}") for one in known.values()
+    ]
     return pd.DataFrame(rows, columns=["figure", "title", "how"])
 
 
@@ -231,3 +214,54 @@ def table_of(claims: pd.DataFrame) -> pd.DataFrame:
         "configuration": rows["configuration"], "printed": printed, "measured": measured(rows),
         "verdict": rows["verdict"], "claim": rows["id"],
     })  # fmt: skip
+
+
+# ---- tables as the papers print them, from layouts.toml ----------------------------------------
+
+
+@cache
+def layouts() -> Mapping[str, Mapping[str, Any]]:
+    """Paper -> table -> its layout."""
+    return tomllib.loads(LAYOUTS.read_text(encoding="utf-8"))
+
+
+def cells(layout: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """(row, column) -> the id of its claim, as the layout has them."""
+    blank, other = layout.get("blank", ()), layout.get("other", {})
+    found = {}
+    for row, name in layout["rows"].items():
+        for column, pattern in layout["columns"].items():
+            if (place := f"{row}, {column}") not in blank:
+                found[row, column] = other.get(place) or pattern.replace("ROW", name)
+    return found
+
+
+def arranged(claims: pd.DataFrame, layout: Mapping[str, Any]) -> pd.DataFrame:
+    """The table as printed: of every row what the paper has, and below it what was measured here with its verdict.
+
+    `claims` are judged rows of the ledger that hold those of the layout.
+    """
+    judged = claims.drop_duplicates("id").assign(cell=lambda rows: measured(rows)).set_index("id")
+    lines = []
+    for row in layout["rows"]:
+        printed, here = {ROW: row, SOURCE: PAPER}, {ROW: "", SOURCE: HERE}
+        for column in layout["columns"]:
+            name = cells(layout).get((row, column))
+            one = None if name is None else judged.loc[name]
+            printed[column] = "" if one is None else one["printed"]
+            here[column] = "" if one is None else measured_cell(one)
+        lines += [printed, here]
+    return pd.DataFrame(lines)
+
+
+def measured_cell(one: "pd.Series[Any]") -> str:
+    """What was measured and the sign of its verdict, or the verdict in words; of a property its reason as well."""
+    verdict = str(one["verdict"])
+    if not one["cell"]:
+        return f"{verdict}: {one['finding']}" if one["kind"] == "property" and verdict in WRITTEN else verdict
+    return f"{one['cell']} {SIGNS[verdict]}" if verdict in SIGNS else f"{one['cell']}, {verdict}"
+
+
+def others(claims: pd.DataFrame, layout: Mapping[str, Any]) -> pd.DataFrame:
+    """Claims that stand in the table, or are read off it, and have no cell of their own."""
+    return claims[~claims["id"].isin(set(cells(layout).values()))]

@@ -1,6 +1,6 @@
 """The style of the papers' figures: width, fonts, colours or greys, a marker and a dash for every line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from textwrap import wrap
@@ -156,12 +156,31 @@ def dots(
     canvas.update_yaxes(tickvals=[*range(len(labels))], ticktext=labels, range=[len(labels) - 0.4, -0.6], **at)
 
 
+def whiskers(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
+    """Error bars from low to high."""
+    up, down = (high - value).fillna(0), (value - low).fillna(0)
+    return {"array": up, "arrayminus": down, "symmetric": False, "thickness": 0.8, "width": 2}
+
+
 def _interval(rows: pd.DataFrame) -> dict[str, Any] | None:
     """Error bars from low to high, none where the table has no such columns."""
-    if "low" not in rows:
-        return None
-    up, down = (rows["high"] - rows["value"]).fillna(0), (rows["value"] - rows["low"]).fillna(0)
-    return {"array": up, "arrayminus": down, "symmetric": False, "thickness": 0.8, "width": 2}
+    return whiskers(rows["value"], rows["low"], rows["high"]) if "low" in rows else None
+
+
+def heat_maps(
+    canvas: Any, grids: Iterable[pd.DataFrame | None], columns: int, bar: dict[str, Any], texts: Sequence[Any] = (),
+    **colours: Any,
+) -> None:  # fmt: skip
+    """A map of each grid in the next panel (None leaves it empty), all on one scale of colours with one bar.
+
+    `texts` are what stands in the cells of each grid, by default nothing.
+    """
+    for i, z in enumerate(grids):
+        if z is not None:
+            text = {"text": texts[i], "texttemplate": "%{text}"} if texts else {}
+            canvas.add_trace(go.Heatmap(z=z, x=z.columns, y=z.index, coloraxis="coloraxis", **text),
+                             row=i // columns + 1, col=i % columns + 1)  # fmt: skip
+    canvas.update_layout(coloraxis={"colorbar": {"thickness": 8, **bar}, **colours})
 
 
 def key_of_paper(canvas: Any) -> None:

@@ -90,12 +90,12 @@ def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
     import pandas as pd
 
     from streamscope.papers.comparison.printed import Order
-    from streamscope.papers.comparison.verdicts import order_row, with_verdicts
+    from streamscope.papers.comparison.verdicts import judge
 
     if not {"llama", "hdpl"} <= set(quantities["preset"]):
         return pd.DataFrame()
-    judged = [name for name in ("overfit", "matched") if name in set(quantities["quantity"])]
-    return with_verdicts([order_row(Order(name, "llama", "hdpl", WHERE), quantities) for name in judged])
+    there = set(quantities["quantity"])
+    return judge([Order(name, "llama", "hdpl", WHERE) for name in ("overfit", "matched") if name in there], quantities)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.check("papers.hdpl.overfit runs/overfit/llama-s0 runs/overfit/hdpl-s0")
 
     from streamscope.cli.errors import InputError
-    from streamscope.papers.comparison.lengths import has_short_windows
+    from streamscope.papers.comparison.curves import has_short_windows
     from streamscope.papers.comparison.report import compare, of_quantities
     from streamscope.papers.hdpl.report import in_arms, open_runs
 

@@ -10,10 +10,9 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.training.run import read_metrics
-from streamscope.papers.comparison import lengths
-from streamscope.papers.comparison.curves import curves, gaps
+from streamscope.papers.comparison.curves import curves, gaps, has_short_windows, lengths, window_curves
 from streamscope.papers.comparison.curves import judged as judged_curves
-from streamscope.papers.comparison.losses import Below, Printed, against, bundled, losses, order
+from streamscope.papers.comparison.losses import Below, against, losses, order
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.comparison.report import Comparison, Tables
 from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
@@ -23,11 +22,11 @@ PRESETS = ("llama", "hdpl")
 VARIED = ("attention.o", "mlp.down")
 """Projections of which runs may have either kind, as arms of their own: hdpl and hdpl+o=hdpl."""
 TABLE1 = "Table 1, final validation loss"
-ARCHITECTURES = {name: Printed(printed(f"hdpl-t1-loss-{name}"), TABLE1) for name in ("llama", "hdpl")}
+ARCHITECTURES = {name: printed(f"hdpl-t1-loss-{name}") for name in PRESETS}
 DENSE = "§1, §2.4, §3"
 """Where o and down stay dense "to preserve full-rank feature mixing"."""
 ORDER = (
-    Below("hdpl", "llama", (printed("hdpl-t1-loss-hdpl"), printed("hdpl-t1-loss-llama")), TABLE1),
+    Below("hdpl", "llama", (ARCHITECTURES["hdpl"], ARCHITECTURES["llama"]), TABLE1),
     *(Below("hdpl", f"hdpl+{more}", None, DENSE) for more in ("o=hdpl", "down=hdpl", "o=hdpl+down=hdpl")),
 )
 WITHDRAWN = "withdrawn: the dense model does not start as the authors' does"
@@ -51,10 +50,10 @@ def measure(options: Any) -> tuple[list[Run], Tables, dict[str, Any]]:
     """The tables of all runs: losses and curves, in the windows that most steps had, and the penalty."""
     runs = open_runs(options.runs)
     tables = {"losses": losses(runs), "kl": kl(runs)}
-    if not lengths.has_short_windows(runs):
+    if not has_short_windows(runs):
         return runs, {**tables, "curves": curves(runs)}, {}
-    in_windows = lengths.lengths(runs, progress_bar("lengths"))
-    tables |= {"lengths": in_windows, "curves": lengths.curves(runs, progress_bar("curves"))}
+    in_windows = lengths(runs, progress_bar("lengths"))
+    tables |= {"lengths": in_windows, "curves": window_curves(runs, progress_bar("curves"))}
     tables["losses"] = tables["losses"].assign(loss=in_windows["loss"], tokens=in_windows["tokens"])
     return runs, tables, {}
 
@@ -72,7 +71,6 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     claims = [one._replace(instead=withdrawn * (one.more == "llama")) for one in ORDER]
     return {
         **tables, "comparison": against(rows, "llama", ARCHITECTURES), "order": order(rows, claims),
-        "bundled": bundled(PRESETS),
         "gaps": gaps(steps, [(one.less, one.more) for one in ORDER if {one.less, one.more} <= arms]),
         "curve-claims": judged_curves(on_curves),
         "curve-points": printed_points(steps, runs) if both else pd.DataFrame(),

@@ -17,7 +17,7 @@ hyper-connections in training (SPEC §1.2). SGD has no momentum and is given eve
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +102,7 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     swap = end.softmax(-1)[:, 1]
     table = pd.DataFrame(
         {
-            "pull": case.pull,
-            "optimizer": case.optimizer,
-            "lr": case.lr,
-            "decay": case.decay,
-            "dtype": case.dtype,
+            **asdict(case),
             "bias": list(biases),
             "p(1-p)": (start * (1 - start)).tolist(),
             "gradient": first[:, 1].double().tolist(),

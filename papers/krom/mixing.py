@@ -7,7 +7,7 @@ Modules whose mixing cannot change any output (the streams before them are equal
 check the replay: they show what rounding makes of a gradient that is zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import parse_set, to_dict
 from streamscope.models.layers.hyper_mixing import DTYPES, KroneckerConnection
 from streamscope.models.mixing import connections, inert_modules, measure
+from streamscope.models.training.config import Training
 from streamscope.papers.comparison.losses import final_loss
 from streamscope.papers.comparison.runs import Run
 from streamscope.probes import mixing
@@ -36,6 +37,8 @@ OF_THE_BIAS = ("b_res", "hc_dtype")
 """Fields of a residual topology that have columns of their own."""
 ARM = ["preset", "b_res", "storage", "optimizer", "lr", "decay", "steps"]
 """The columns that name an arm; `preset` also names changed parts of its residual topology (`topology`)."""
+RECIPE = {"optimizer": Training().hc_optimizer, "lr": Training().hc_lr, "decay": Training().hc_decay}
+"""The blog's optimiser of hyper-connections, its rate and decay, by the columns of an arm."""
 CONTRASTS = (("indoor", "outdoor"), ("happy", "sad"))
 
 
@@ -128,6 +131,11 @@ def topology(run: Run) -> str:
     return "".join(words)
 
 
+def hyper_connected(run: Run) -> bool:
+    """Whether a run has several streams that hyper-connections mix, by whatever H_res."""
+    return "hc_dtype" in run.config["model"]["residual"]
+
+
 def by_factors(run: Run) -> bool:
     """Whether a run's streams mix by Kronecker factors that train."""
     residual = run.config["model"]["residual"]
@@ -174,6 +182,17 @@ def mixing_row(run: Run, factor_rows: pd.DataFrame) -> dict[str, Any]:
         **stream_cosines(run),
         "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),
     }  # fmt: skip
+
+
+def of_blog(runs: pd.DataFrame) -> Iterator[tuple[tuple[str, str, int], pd.DataFrame, dict[float, str]]]:
+    """(preset, storage, steps), rows, and initial bias -> label of the arm, of the runs in the blog's recipe whose
+    topology is their preset's."""
+    if runs.empty:
+        return
+    plain = ~runs["preset"].str.contains("+", regex=False)
+    own = runs[plain & (runs[list(RECIPE)] == list(RECIPE.values())).all(axis=1)]
+    for key, one in own.groupby(["preset", "storage", "steps"], sort=False):
+        yield key, one, {r.b_res: label(r) for r in one.itertuples()}
 
 
 def label(r: Any) -> str:

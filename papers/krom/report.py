@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,31 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
-from streamscope.models.training.config import Training
-from streamscope.papers.comparison.losses import against, bundled, losses, order
+from streamscope.papers.comparison.curves import curves, gaps, online
+from streamscope.papers.comparison.losses import against, losses, order
 from streamscope.papers.comparison.report import Comparison, Tables
 from streamscope.papers.comparison.runs import Run, fields_of, must_agree, opened, same_models
 from streamscope.papers.comparison.seeds import over_seeds
 from streamscope.papers.figures.krom import runs as all_runs
 from streamscope.papers.figures.style import Style
 from streamscope.papers.krom import signs, similarity, sweep, variants
-from streamscope.papers.krom.claims import ARCHITECTURES, CONTROL, ORDER
-from streamscope.papers.krom.curves import at_the_end, of_arms
-from streamscope.papers.krom.curves import compared as compared_curves
-from streamscope.papers.krom.mixing import ARM, arm, by_factors, factors, mixing_row, topology, way
+from streamscope.papers.krom.claims import ARCHITECTURES, CONTROL, OF_CONTROL, ORDER
+from streamscope.papers.krom.mixing import (
+    ARM,
+    RECIPE,
+    arm,
+    by_factors,
+    factors,
+    hyper_connected,
+    label,
+    mixing_row,
+    topology,
+    way,
+)
 from streamscope.papers.krom.mixing import judged as counted
 from streamscope.papers.krom.variants import topology_row
 
 MEASURED = ("losses", "factors", "ways", "mixing", "topologies", "curves", "online")
-BUNDLED = ("canon", "kromcanon")
-"""Bundled models, trained alike, whose loss curves are shown with the order of losses; gpt2 has another recipe."""
 PRESETS = ("gpt2", "canon", "kromhc", "kromcanon")
 OWN = {"training.hc_optimizer", "training.hc_lr", "training.hc_decay", "training.rounding", "steps"}
 """What runs of the mixing table may have of their own."""
@@ -40,13 +48,13 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
     runs = [opened(folder, PRESETS) for folder in folders]
     for run in runs:
         residual = run.config["model"]["residual"]
-        if residual["kind"] != "single" and "hc_dtype" not in residual:
+        if residual["kind"] != "single" and not hyper_connected(run):
             raise InputError(
                 f"{run.folder} has residual {residual['kind']}: this comparison is of a single stream and of "
                 "hyper-connections (hc, mhc, mhc_lite, kromhc)"
             )
     runs = [replace(run, variant=topology(run)) for run in runs]
-    hyper = {id(run): tuple(arm(run).values()) if "hc_dtype" in run.config["model"]["residual"] else () for run in runs}
+    hyper = {id(run): tuple(arm(run).values()) if hyper_connected(run) else () for run in runs}
     runs.sort(key=lambda r: (PRESETS.index(r.preset), r.variant, str(hyper[id(r)]), r.seed))
     seen: dict[Any, Path] = {}
     for run in runs:
@@ -63,13 +71,11 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
 def standard(run: Run) -> bool:
     """Whether a run has the recipe of the comparison: bias −8 in fp32, and the default rates of hyper-connections."""
 
-    t, residual, default = run.config["training"], run.config["model"]["residual"], Training()
-    if "hc_dtype" not in residual:
+    if not hyper_connected(run):
         return True
-    usual = all(t[name] == getattr(default, name) for name in ("hc_optimizer", "hc_lr", "hc_decay"))
-    return (
-        usual and residual.get("b_res", -8.0) == -8 and residual["hc_dtype"] == "fp32"
-    )  # what is in fp32 is rounded by no rule
+    own, residual = arm(run), run.config["model"]["residual"]
+    usual = {name: own[name] for name in RECIPE} == RECIPE and residual.get("b_res", -8.0) == -8
+    return usual and residual["hc_dtype"] == "fp32"  # which is rounded by no rule
 
 
 def measure(options: Any) -> tuple[list[Run], Tables, dict[str, Any]]:
@@ -83,25 +89,30 @@ def read(runs: Sequence[Run]) -> Tables:
     plain = [run for run in runs if standard(run)]
     steps = Counter(run.manifest["steps"] for run in plain).most_common(1)[0][0] if plain else 0
     plain = [run for run in plain if run.manifest["steps"] == steps]
-    every: list[pd.DataFrame] = []
-    ways: list[pd.DataFrame] = []
-    rows = []
-    for run in progress_bar("mixing")([r for r in runs if by_factors(r)]):
-        one = factors(run)
-        row = mixing_row(run, one)
-        key = {name: row[name] for name in (*ARM, "seed")}
-        for table, parts in ((one, every), (way(run, one), ways)):
-            parts.append(table.assign(**key)[[*key, *table.columns]])
-        rows.append(row)
-    others = [r for r in runs if "hc_dtype" in r.config["model"]["residual"] and not by_factors(r)]
+
+    def name(run: Run) -> str:
+        """The arm of a run, with its recipe where it is none of the loss comparison."""
+        if any(run is one for one in plain):
+            return run.arm
+        own = SimpleNamespace(**arm(run)) if hyper_connected(run) else None
+        return f"{run.arm}, {run.manifest['steps']:,} steps" if own is None else label(own)
+
+    mixed = [(run, factors(run)) for run in progress_bar("mixing")([r for r in runs if by_factors(r)])]
+    rows = [mixing_row(run, one) for run, one in mixed]
+    others = [r for r in runs if hyper_connected(r) and not by_factors(r)]
+    ways = [way(run, one) for run, one in mixed]
     return {
-        "losses": losses(plain) if plain else pd.DataFrame(), "factors": _stacked(every), "ways": _stacked(ways),
+        "losses": losses(plain) if plain else pd.DataFrame(),
+        "factors": _keyed(rows, [one for _, one in mixed]), "ways": _keyed(rows, ways),
         "mixing": pd.DataFrame(rows), "topologies": pd.DataFrame(topology_row(r) for r in others),
-        "curves": of_arms(runs, steps), "online": at_the_end(runs, steps),
+        "curves": curves(runs, name), "online": online(runs, name),
     }  # fmt: skip
 
 
-def _stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _keyed(rows: Sequence[Mapping[str, Any]], tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The tables of runs one above the other, with arm and seed of their rows in front."""
+    keys = [{name: row[name] for name in (*ARM, "seed")} for row in rows]
+    parts = [one.assign(**key)[[*key, *one]] for key, one in zip(keys, tables, strict=True)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
@@ -113,11 +124,13 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     all_tables = {name: tables.get(name, pd.DataFrame()) for name in MEASURED}
     rows, factors, mixing = all_tables["losses"], all_tables["factors"], all_tables["mixing"]
     compared = bool(len(rows)) and CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1
-    all_tables |= {name: pd.DataFrame() for name in ("comparison", "order", "bundled")}
+    all_tables |= {name: pd.DataFrame() for name in ("comparison", "order")}
     if compared:
-        all_tables |= {"comparison": against(rows, CONTROL, ARCHITECTURES), "order": order(rows, ORDER)}
-        all_tables["bundled"] = bundled(BUNDLED)
-    all_tables |= {"gaps": compared_curves(all_tables["curves"]), "online-gaps": compared_curves(all_tables["online"])}
+        all_tables |= {"comparison": against(rows, CONTROL, ARCHITECTURES, OF_CONTROL), "order": order(rows, ORDER)}
+    for name, to in (("curves", "gaps"), ("online", "online-gaps")):
+        have = set(all_tables[name].get("preset", ()))
+        pairs = [(one.less, one.more) for one in ORDER if not one.instead and {one.less, one.more} <= have]
+        all_tables[to] = gaps(all_tables[name], pairs)
     if len(mixing):
         mixing = all_tables["mixing"] = counted(mixing, factors)
         all_tables |= {"arms": arms(mixing), "signs": signs.sign_agreement(factors)}

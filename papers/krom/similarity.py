@@ -14,11 +14,10 @@ from typing import Any
 import pandas as pd
 
 from streamscope.instruments.undefined_cells import note
-from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, printed
-from streamscope.papers.comparison.seeds import NAN, estimate, paired, put_interval, seeds_of, spread
-from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
-from streamscope.papers.krom.mixing import ARM, NO_BIAS, label
+from streamscope.papers.comparison.seeds import estimate, long_table, paired, put_interval, seeds_of, spread
+from streamscope.papers.comparison.verdicts import judge
+from streamscope.papers.krom.mixing import ARM, NO_BIAS, label, of_blog
 
 SURVIVE = "Directions survive multi-stream coupling"
 ABOVE = ((-8.0, "excess", "0", SURVIVE), (-8.0, "cosine", "0.044", SURVIVE), (-2.0, "excess", "0", "What this means"))
@@ -35,17 +34,13 @@ SAME = 1e-12
 
 def quantities(mixing: pd.DataFrame) -> pd.DataFrame:
     """The cosine and 1 − cosine of real and of shuffled labels, and the excess, one row per run and number."""
-    rows = []
-    for r in mixing.itertuples():
-        real, shuffled, arm = float(r.stream_cosine), float(r.shuffled_cosine), label(r)
-        for preset, quantity, value in (
-            (arm, "cosine", real), (arm + SHUFFLED, "cosine", shuffled), (arm, "disagreement", 1 - real),
-            (arm + SHUFFLED, "disagreement", 1 - shuffled), (arm, "excess", real - shuffled),
-        ):  # fmt: skip
-            why = note({"value": EQUAL}) if value != value else ""
-            rows.append({"preset": preset, "seed": r.seed, "quantity": quantity, "unit": "cosine", "value": value,
-                         "undefined": why})  # fmt: skip
-    return pd.DataFrame(rows)
+    arms, parts = pd.Series([label(r) for r in mixing.itertuples()], mixing.index, object), []
+    names = ("cosine", "disagreement", "excess")
+    for name, own, of in ((arms, "stream_cosine", names), (arms + SHUFFLED, "shuffled_cosine", names[:2])):
+        wide = pd.DataFrame({"preset": name, "seed": mixing["seed"], "cosine": mixing[own]})
+        wide = wide.assign(disagreement=1 - wide["cosine"], excess=wide["cosine"] - mixing["shuffled_cosine"])
+        parts.append(long_table(wide, dict.fromkeys(of, "cosine"), EQUAL))
+    return pd.concat(parts, ignore_index=True)
 
 
 def stream_similarity(mixing: pd.DataFrame) -> pd.DataFrame:
@@ -90,22 +85,14 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
     control, random directions, which shuffled labels pass as well. From bias −8 to −2: the jump of the cosine, and that
     of the excess, which streams that merely became alike do not make. One correction over all rows.
     """
-    t = Training()
-    usual = {"storage": "fp32", "optimizer": t.hc_optimizer, "lr": t.hc_lr, "decay": t.hc_decay}
-    plain = ~mixing["preset"].str.contains("+", regex=False)
-    own = mixing[plain & (mixing[list(usual)] == list(usual.values())).all(axis=1)]
-    numbers, rows = quantities(mixing), list[dict[str, Any]]()
-    more, less = printed("krom-sweep-cosine-b2"), printed("krom-sweep-cosine-b8")
-    for _, runs in own.groupby(["preset", "steps"], sort=False):
-        arms = {r.b_res: label(r) for r in runs.itertuples()}
-        rows += [
-            bound_row(Bound(quantity, arms[bias], "above", text, where), numbers)
-            for bias, quantity, text, where in ABOVE if bias in arms
-        ]  # fmt: skip
-        if {-8.0, -2.0} <= set(arms):  # the blog prints the jump of the cosine
-            jumps = (("cosine", more - less, f"{more} against {less}"), ("excess", NAN, ""))
-            rows += [
-                order_row(Order(quantity, arms[-2.0], arms[-8.0], JUMP, SMALLEST["cosine"]), numbers, paper, text)
-                for quantity, paper, text in jumps
-            ]
-    return with_verdicts(rows, quantities=numbers)
+    found: list[Bound | Order] = []
+    jump = f"{printed('krom-sweep-cosine-b2')} against {printed('krom-sweep-cosine-b8')}"
+    for (_, storage, _), _, arms in of_blog(mixing):
+        if storage != "fp32":
+            continue
+        found += [Bound(quantity, arms[bias], "above", text, where) for bias, quantity, text, where in ABOVE
+                  if bias in arms]  # fmt: skip
+        if {-8.0, -2.0} <= set(arms):
+            for quantity, text in (("cosine", jump), ("excess", "")):  # the blog prints the jump of the cosine
+                found.append(Order(quantity, arms[-2.0], arms[-8.0], JUMP, SMALLEST["cosine"], text))
+    return judge(found, quantities(mixing))

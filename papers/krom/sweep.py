@@ -15,28 +15,33 @@ and is opposite where the whole interval lies beyond it (`_without_difference`).
 Units are seeds. A bias is compared within one preset, storage and recipe.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from streamscope.instruments.undefined_cells import note
-from streamscope.models.training.config import Training
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
-from streamscope.papers.comparison.seeds import NAN
-from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
-from streamscope.papers.krom.mixing import ARM, label
+from streamscope.papers.comparison.seeds import NAN, long_table
+from streamscope.papers.comparison.verdicts import judge
+from streamscope.papers.krom.mixing import ARM, of_blog
 
 TRAP, MILDER = "What replicates", "Frozen vs alive"
 LAYERS = "Layer-specific modulation under milder initialization"
 SURVIVE = "Directions survive multi-stream coupling"
 MEANS = "What this means"
 UNIT = {
-    "loss": "nats/token", "alpha": "α_res", "gain": "nats/token",
-    **dict.fromkeys(("cosine", "cosine.range", "cosine.bend"), "cosine"),
-    **dict.fromkeys(("mixed", "swap.low", "swap.high", "best.low", "best.high", "in use"), "probability"),
+    "loss": "nats/token", "cosine": "cosine",
+    **dict.fromkeys(("mixed", "in use", "swap.low", "swap.high", "best.low", "best.high"), "probability"),
+    "alpha": "α_res",
 }  # fmt: skip
+"""Quantities of a run."""
+DERIVED = {"cosine.range": "cosine", "cosine.bend": "cosine", "gain": "nats/token"}
+"""Quantities of the arms of one seed together."""
+NAMES = {
+    "stream_cosine": "cosine", "swap_dynamic": "in use", "swap_low": "swap.low", "swap_high": "swap.high",
+}  # fmt: skip
+"""Columns of the mixing table -> quantities."""
+LOST = "not kept when these tables were made"
 ALPHA = 0.05
 """The smallest difference of interest in |α_res|, which begins at .01 and is .84 to .93 at the end there: ours."""
 BOUNDS: tuple[tuple[float, str, str, str, str], ...] = (
@@ -69,48 +74,52 @@ GAIN, GAIN_WHERE = "canon first, KromHC a smaller further gain", "Architecture c
 
 def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
     """Every quantity of the sweep, one row per arm, seed and number; arms of other topologies are left out."""
-    rows = [row for _, one in _groups(mixing) for row in _of_runs(one, factors)]
-    table = pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
-    parts = [table]
-    for name, one in _groups(mixing):
-        arms = _arms(one)
+    parts, cosines = [], []
+    for key, one, arms in of_blog(mixing):
+        acts = factors[factors["acts"]].groupby([*ARM, "seed"])
+        best = acts.agg(**{"best.low": ("swap_best", "min"), "best.high": ("swap_best", "max")})
+        best["alpha"] = acts["alpha_res"].agg(lambda x: x.abs().max()) if "alpha_res" in factors else NAN
+        wide = one.merge(best.reset_index(), "left", [*ARM, "seed"]).rename(columns=NAMES)
+        wide = wide.assign(preset=wide["b_res"].map(arms), mixed=wide["swap"] - wide["swap_without_gradient"])
+        parts.append(long_table(wide, UNIT, LOST))
+        by = one.pivot(index="seed", columns="b_res", values="stream_cosine")
         for biases, quantity, *_ in (RANGE, BEND):
             if set(biases) <= set(arms):
-                wide = table[(table["quantity"] == "cosine") & table["preset"].isin([arms[b] for b in biases])]
-                by = wide.pivot(index="seed", columns="preset", values="value")[[arms[b] for b in biases]].dropna()
-                x = by.to_numpy(float)
-                values = np.ptp(x, axis=1) if quantity == RANGE[1] else 2 * x[:, 1] - x[:, 0] - x[:, 2]
-                parts.append(pd.DataFrame([_row(_of(name, biases), seed, quantity, value)
-                                           for seed, value in zip(by.index, values, strict=True)]))  # fmt: skip
+                x = by[[*biases]].dropna()
+                value = x.max(axis=1) - x.min(axis=1) if quantity == RANGE[1] else 2 * x[-2.0] - x[-8.0] - x[0.0]
+                cosines.append(_derived(_of(key, biases), x, quantity, value))
+    parts += cosines
     if len(losses) and {"gpt2", "canon", "kromcanon"} <= set(losses["preset"]):
         by = losses.pivot(index="seed", columns="preset", values="loss")[["gpt2", "canon", "kromcanon"]].dropna()
         more = by["canon"] - by["kromcanon"]
-        gain = np.minimum(more, by["gpt2"] - by["canon"] - more)
-        parts.append(pd.DataFrame([_row(GAIN, seed, "gain", value) for seed, value in gain.items()]))
-    return pd.concat([part for part in parts if len(part)], ignore_index=True) if any(map(len, parts)) else table
+        parts.append(_derived(GAIN, by, "gain", np.minimum(more, by["gpt2"] - by["canon"] - more)))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["quantity"])
+
+
+def _derived(name: str, by: pd.DataFrame, quantity: str, value: Any) -> pd.DataFrame:
+    """The rows of a quantity that arms of one seed have together."""
+    return long_table(pd.DataFrame({"preset": name, "seed": by.index, quantity: value}), {quantity: DERIVED[quantity]})
 
 
 def claims(mixing: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     """The blog's sentences, per preset and storage; one correction over all rows."""
-    rows: list[dict[str, Any]] = []
-    for name, group in _groups(mixing):
-        arms = _arms(group)
-        rows += [
-            bound_row(Bound(quantity, arms[bias], side, text, where), numbers)
+    found: list[Bound | Order] = []
+    for key, _, arms in of_blog(mixing):
+        found += [
+            Bound(quantity, arms[bias], side, text, where)
             for bias, quantity, side, text, where in BOUNDS if bias in arms
         ]  # fmt: skip
-        rows += [
-            bound_row(Bound(quantity, _of(name, biases), side, text, where, least), numbers)
+        found += [
+            Bound(quantity, _of(key, biases), side, text, where, least)
             for biases, quantity, side, text, where, least in (RANGE, BEND) if set(biases) <= set(arms)
         ]  # fmt: skip
-        for quantity, more, less, printed, where, least in ORDERS:
-            if {more, less} <= set(arms):
-                one, other = (float(x) for x in printed.split(" against "))
-                claim = Order(quantity, arms[more], arms[less], where, least)
-                rows.append(order_row(claim, numbers, one - other, printed))
+        found += [
+            Order(quantity, arms[more], arms[less], where, least, text)
+            for quantity, more, less, text, where, least in ORDERS if {more, less} <= set(arms)
+        ]  # fmt: skip
     if (numbers["quantity"] == "gain").any():
-        rows.append(bound_row(Bound("gain", GAIN, "above", "0", GAIN_WHERE), numbers))
-    return _without_difference(with_verdicts(rows, quantities=numbers)) if rows else pd.DataFrame()
+        found.append(Bound("gain", GAIN, "above", "0", GAIN_WHERE))
+    return _without_difference(judge(found, numbers)) if found else pd.DataFrame()
 
 
 def _without_difference(judged: pd.DataFrame) -> pd.DataFrame:
@@ -124,45 +133,11 @@ def _without_difference(judged: pd.DataFrame) -> pd.DataFrame:
             texts[i] = texts[i].replace("negligible", "holds", 1)
         else:
             texts[i] = "opposite" if abs(beyond) > r.smallest else "not resolved beside the smallest effect of interest"
-    return judged.assign(direction=texts, claim=[
-        c.replace(" > ", " = ") if q in SAME else c for c, q in zip(judged["claim"], judged["quantity"], strict=True)
-    ])  # fmt: skip
+    same = judged["quantity"].isin(SAME)
+    equal = judged["claim"].where(~same, judged["claim"].str.replace(" > ", " = "))
+    return judged.assign(direction=texts, claim=equal)
 
 
-def _groups(mixing: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(preset, storage and steps, their rows of the mixing table), of the preset's topology and the blog's recipe."""
-    t = Training()
-    usual = {"optimizer": t.hc_optimizer, "lr": t.hc_lr, "decay": t.hc_decay}
-    if mixing.empty:
-        return
-    plain = ~mixing["preset"].str.contains("+", regex=False)
-    own = mixing[plain & (mixing[list(usual)] == list(usual.values())).all(axis=1)]
-    for (preset, storage, steps), one in own.groupby(["preset", "storage", "steps"], sort=False):
-        yield f"{preset}, {storage}, {steps:,} steps", one
-
-
-def _arms(one: pd.DataFrame) -> dict[float, str]:
-    return {r.b_res: label(r) for r in one.itertuples()}
-
-
-def _of(group: str, biases: tuple[float, ...]) -> str:
-    return f"{group}, biases {', '.join(f'{b:g}' for b in biases)}"
-
-
-def _of_runs(runs: pd.DataFrame, factors: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    acts = factors[factors["acts"]]
-    for r in runs.itertuples():
-        mine = acts[(acts[[*ARM, "seed"]] == [*(getattr(r, c) for c in ARM), r.seed]).all(axis=1)]
-        alpha = mine["alpha_res"].abs().max() if "alpha_res" in mine else NAN
-        for quantity, value in (
-            ("loss", r.loss), ("cosine", r.stream_cosine),
-            ("mixed", r.swap - r.swap_without_gradient), ("in use", r.swap_dynamic), ("swap.low", r.swap_low),
-            ("swap.high", r.swap_high), ("best.low", mine["swap_best"].min()), ("best.high", mine["swap_best"].max()),
-            ("alpha", alpha),
-        ):  # fmt: skip
-            yield _row(label(r), r.seed, quantity, float(value))
-
-
-def _row(arm: str, seed: Any, quantity: str, value: float) -> dict[str, Any]:
-    why = "" if value == value else note({"value": "not kept when these tables were made"})
-    return {"preset": arm, "seed": seed, "quantity": quantity, "unit": UNIT[quantity], "value": value, "undefined": why}
+def _of(key: tuple[str, str, int], biases: tuple[float, ...]) -> str:
+    preset, storage, steps = key
+    return f"{preset}, {storage}, {steps:,} steps, biases {', '.join(f'{b:g}' for b in biases)}"

@@ -9,6 +9,7 @@ over the seeds that both have: the validation loss, the cosine between streams, 
 Swaps are of Kronecker factors alone: other kinds have what is defined for any H_res, its distance from I.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,19 +19,15 @@ from streamscope.models.checkpoint import load
 from streamscope.papers.comparison.losses import final_loss
 from streamscope.papers.comparison.printed import Order, printed
 from streamscope.papers.comparison.runs import Run
-from streamscope.papers.comparison.seeds import NAN
-from streamscope.papers.comparison.verdicts import order_row, with_verdicts
+from streamscope.papers.comparison.seeds import long_table
+from streamscope.papers.comparison.verdicts import judge
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, label, stream_cosines
 from streamscope.papers.krom.similarity import SURVIVE, quantities
 from streamscope.probes.mixing_monitor.measure import overview, watch
 
 EIGHT = {
-    "cosine": (
-        f"{printed('krom-n8-cosine')} against {printed('krom-sweep-cosine-b2')}",
-        printed("krom-n8-cosine") - printed("krom-sweep-cosine-b2"),
-    ),
-    "loss": ("identical", NAN),
-}
+    "cosine": f"{printed('krom-n8-cosine')} against {printed('krom-sweep-cosine-b2')}", "loss": "identical",
+}  # fmt: skip
 """What the blog prints of eight streams against four, from bias −2."""
 NO_FACTORS = "H_res is no product of 2 × 2 factors"
 FROZEN = "H_res = I by construction"
@@ -82,36 +79,28 @@ def claims(runs: pd.DataFrame) -> pd.DataFrame:
 
     The blog prints of eight streams that the cosine holds "with identical eval loss": a difference that is negligible.
     """
-    return with_verdicts(_rows(runs, claimed=True), quantities=_values(runs))
+    return _judged(runs, [pair for pair in pairs(runs) if _eight(pair[0])], EIGHT)
 
 
 def differences(runs: pd.DataFrame) -> pd.DataFrame:
     """The same of every other pair, of which the blog claims nothing: `finding` is more, less, or why neither."""
-    table = with_verdicts(_rows(runs, claimed=False))
+    table = _judged(runs, [pair for pair in pairs(runs) if not _eight(pair[0])], {})
     if table.empty:
         return table
-    finding = [WORDS.get(word, word) for word in table["direction"]]
-    return table.assign(finding=finding, alone=[WORDS.get(word, word) for word in table["alone"]]).drop(
-        columns=["direction", "paper", "printed", "where", "size"]
-    )
+    table = table.assign(finding=table["direction"].replace(WORDS), alone=table["alone"].replace(WORDS))
+    return table.drop(columns=["direction", "paper", "printed", "where", "size"])
 
 
-def _rows(runs: pd.DataFrame, *, claimed: bool) -> list[dict[str, Any]]:
-    """Of the arm that the blog speaks of, or of the others."""
-    values, rows = _values(runs), []
-    for one, two in pairs(runs):
-        eight = one.preset.endswith("+n=8") and one.b_res == -2
-        if bool(eight) != claimed:
-            continue
-        for quantity in ("loss", "cosine", "excess"):
-            of_eight = EIGHT.get(quantity) if eight else None
-            where, (text, paper) = (SURVIVE, of_eight) if of_eight else ("", ("", NAN))
-            rows.append(order_row(Order(quantity, label(one), label(two), where), values, paper, text))
-    return rows
+def _eight(arm: Any) -> bool:
+    """Whether the blog speaks of an arm."""
+    return bool(arm.preset.endswith("+n=8") and arm.b_res == -2)
 
 
-def _values(runs: pd.DataFrame) -> pd.DataFrame:
-    """Cosines, excesses and losses of every run."""
-    rows = runs.assign(preset=[label(r) for r in runs.itertuples()], quantity="loss", unit="nats/token", undefined="")
-    losses = rows.rename(columns={"loss": "value"})[["preset", "seed", "quantity", "unit", "value", "undefined"]]
-    return pd.concat([quantities(runs), losses], ignore_index=True)
+def _judged(runs: pd.DataFrame, of: Sequence[tuple[Any, Any]], prints: Mapping[str, str]) -> pd.DataFrame:
+    """Loss, cosine and excess of pairs of arms, and what the blog prints of them."""
+    losses = runs.assign(preset=[label(r) for r in runs.itertuples()])
+    values = pd.concat([quantities(runs), long_table(losses, {"loss": "nats/token"})], ignore_index=True)
+    return judge(
+        [Order(name, label(one), label(two), SURVIVE if name in prints else "", quote=prints.get(name, ""))
+         for one, two in of for name in ("loss", "cosine", "excess")], values,
+    )  # fmt: skip

@@ -6,23 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
-
-from streamscope.cli.disk import read_json
 from streamscope.instruments.table import read_about, read_parquet
-from streamscope.models.training.config import tokens_seen
 from streamscope.papers.comparison import TRAINED
-from streamscope.papers.comparison.runs import Run, again
+from streamscope.papers.comparison.runs import Run, again, trained_runs
 from streamscope.papers.pages.markdown import Page, Section, three_digits
 from streamscope.papers.pages.strips import Strip
 
 FIGURES = ("figure.svg", "figure.png")
-
-
-class Trained(TypedDict):
-    """trained.json."""
-
-    runs: list[dict[str, Any]]
 
 
 def folder_page(
@@ -34,7 +24,7 @@ def folder_page(
     table: Mapping[str, Any] | None = None,
 ) -> Page:
     """The page of a folder and of those below it. Without `made` the commands are those of its runs and tables."""
-    runs = [run for path in sorted(folder.rglob(TRAINED)) for run in read_json(path, Trained)["runs"]]
+    runs = [run for path in sorted(folder.rglob(TRAINED)) for run in trained_runs(path.parent)]
     name = figure or next((name for name in FIGURES if (folder / name).is_file()), "")
     return Page(
         title=title or folder.name,
@@ -66,29 +56,25 @@ def _cell_text(x: Any) -> str:
     return three_digits(float(x)) if isinstance(x, int | float) else str(x)
 
 
-def dose(runs: Sequence[Mapping[str, Any]]) -> str:
+def dose(runs: Sequence[Run]) -> str:
     """How many runs there are and how much text each saw."""
     if not runs:
         return ""
-    seen = sorted({_tokens(run) for run in runs})
+    seen = sorted({run.tokens_seen for run in runs})
     amount = " to ".join(dict.fromkeys(three_digits(n / 1e6) for n in (seen[0], seen[-1])))
-    scales = ", ".join(sorted({run["manifest"]["scale"] for run in runs}))
-    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+    scales = ", ".join(sorted({run.manifest["scale"] for run in runs}))
+    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
     if len(runs) == 1:
         return f"One run (scale {scales}, seed {seeds}) saw {amount} million tokens."
     return f"{len(runs)} runs (scale {scales}, seeds {seeds}) saw {amount} million tokens each."
 
 
-def _tokens(run: Mapping[str, Any]) -> int:
-    return tokens_seen(run["config"]["training"], run["config"]["model"]["n_ctx"], run["manifest"]["steps"])
-
-
-def trainings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def trainings(runs: Sequence[Run]) -> list[str]:
     """The one command that trains every run, with {arm}, {seed} and, where runs differ in more, {settings}."""
     lines = []
     for run in runs:
-        made = Run(Path(run["folder"]), run["preset"], run["seed"], run["manifest"], run["config"]).command
-        lines.append(_options([_general(shlex.quote(word), run["preset"]) for word in shlex.split(made)[3:]]))
+        words = shlex.split(run.command)[3:]
+        lines.append(_options([_general(shlex.quote(word), run.preset) for word in words]))
     if not lines:
         return []
     common = [option for option in lines[0] if all(option in line for line in lines)]

@@ -168,7 +168,7 @@ SMALLEST_FACTOR = 1.1
 def _order(claim: Order, quantities: pd.DataFrame, printed: Lookup) -> dict[str, Any]:
     more, less = (printed(preset, claim.quantity) for preset in (claim.more, claim.less))
     paper, text = (more.value - less.value, f"{more.text} against {less.text}") if more and less else (NAN, "")
-    return {**order_row(claim, quantities, paper, text), "kind": "difference"}
+    return {**order_row(claim, quantities, paper=paper, printed=text), "kind": "difference"}
 
 
 def _factor(claim: Ratio, quantities: pd.DataFrame) -> dict[str, Any]:

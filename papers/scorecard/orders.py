@@ -25,7 +25,7 @@ def judged(quantities: pd.DataFrame) -> pd.DataFrame:
             continue
         if one.task and (lack := [arm for arm in (one.more, one.less) if not _does(quantities, one.task, arm)]):
             instead[len(rows)] = f"{CANNOT}: {one.task} of {' and of '.join(lack)} is not shown above 0"
-        rows.append(order_row(one, quantities, printed=one.quote))
+        rows.append(order_row(one, quantities))
     return with_verdicts(rows, instead)
 
 

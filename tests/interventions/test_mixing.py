@@ -29,7 +29,7 @@ from streamscope.interventions.mixing.measure import cells_of, constants_of
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections
-from streamscope.papers.krom.contraction import set_bias
+from streamscope.papers.krom.contraction_measure import set_bias
 from tests.tiny import some, untrained
 
 DATA = Documents(data="stories:1:6", batch_size=4, stride=0)

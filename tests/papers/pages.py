@@ -12,8 +12,6 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.parse import command
-from streamscope.models.checkpoint import ZOO
-from streamscope.papers.comparison.runs import all_agree, opened
 
 NAN = float("nan")
 Values = dict[tuple[str, str], list[float]]
@@ -41,23 +39,6 @@ def changed(name: str, change: Callable[[dict], Any]) -> Change:
         (folder / name).write_text(json.dumps(data))
 
     return edit
-
-
-def as_bundled(folder: Path, names: Sequence[str]) -> None:
-    """Fails unless the table `bundled` of a folder is of the models that are bundled today, and these trained alike.
-
-    Held against the manifests and metrics in models/zoo, read here plainly.
-    """
-    table = pd.read_parquet(folder / "bundled.parquet")
-    assert list(dict.fromkeys(table["model"])) == list(names)
-    for name, rows in table.groupby("model"):
-        manifest = json.loads((ZOO / str(name) / "manifest.json").read_text())
-        assert set(rows["commit"]) == {manifest["commit"]}, f"{folder.name} has an older {name}: judge it again"
-        assert (set(rows["preset"]), set(rows["seed"])) == ({manifest["preset"]}, {manifest["seed"]})
-        logged = [json.loads(line) for line in (ZOO / str(name) / "metrics.jsonl").read_text().splitlines()]
-        ends = {row["step"]: row["loss"] for row in logged if row["kind"] == "eval"}
-        assert dict(zip(rows["step"], rows["loss"], strict=True)) == ends
-    all_agree([opened(str(ZOO / name), names) for name in names])
 
 
 def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list[str]]:

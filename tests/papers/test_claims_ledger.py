@@ -24,7 +24,7 @@ from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers.claims import HERE, RESULTS, main
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, keys, read
-from streamscope.papers.claims.table import counts
+from streamscope.papers.claims.page import counts
 from streamscope.papers.claims.words import MEANINGS, Word
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
 from streamscope.papers.dst import claims as dst
@@ -470,6 +470,9 @@ def planted(folder: Path, table: Any = JUDGED, name: str = "claims", **changes: 
     rows = table if isinstance(table, list) else [table]
     pd.DataFrame(rows).to_parquet(folder / "results" / "r" / f"{name}.parquet")
     run = {
+        "folder": "runs/a",
+        "preset": "lfa",
+        "seed": 0,
         "manifest": {"scale": "tiny", "steps": 10},
         "config": {"training": {"batch_size": 2}, "model": {"n_ctx": 8}},
     }

@@ -13,7 +13,8 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.means import estimate
 from streamscope.instruments.table import write_table
 from streamscope.papers.claims.judged import Tables
-from streamscope.papers.claims.single import CLAIMS, GATE, OUT, File, judged, main, student
+from streamscope.papers.claims.single import GATE, OUT, main
+from streamscope.papers.claims.single_judged import CLAIMS, File, judged, student
 
 TOLD: Any = {
     "run": "stories/lfa", "quantity": "q", "where": "§1", "table": "t.parquet", "row": {"head": "L0H0"},
@@ -137,7 +138,13 @@ def test_a_row_has_the_dose_of_its_own_model(tmp_path: Path) -> None:
     where = folder(tmp_path)
     config = {"training": {"batch_size": 2}, "model": {"n_ctx": 8}}
     runs = [
-        {"folder": name, "preset": name.split("/")[1], "manifest": {"scale": "zoo", "steps": steps}, "config": config}
+        {
+            "folder": name,
+            "preset": name.split("/")[1],
+            "seed": 0,
+            "manifest": {"scale": "zoo", "steps": steps},
+            "config": config,
+        }
         for name, steps in (("stories/lfa", 10), ("stories/pls", 20))
     ]
     (where / "trained.json").write_text(json.dumps({"runs": runs}))

@@ -25,9 +25,18 @@ from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.claims.ledger import read as ledger
 from streamscope.papers.dst.claims import TABLE5
-from streamscope.papers.figures.layouts import arranged, cells, layouts, measured_cell, others
 from streamscope.papers.figures.options import RESULTS
-from streamscope.papers.figures.requests import claims_of, draw, figures_of, own_tables, table_of
+from streamscope.papers.figures.requests import (
+    arranged,
+    cells,
+    claims_of,
+    draw,
+    figures_of,
+    layouts,
+    measured_cell,
+    others,
+    table_of,
+)
 from streamscope.papers.figures.style import GREYS, Style
 
 COMMANDS = {"dst": dst, "hdpl": hdpl, "krom": krom, "lfa": lfa, "pls": pls}
@@ -132,10 +141,12 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     papers = [one for one in draw(figures_of("pls")["2"], Style()).data if one.name == "paper"]
     assert [list(np.round(one.y, 2)) for one in papers] == [[0.26, 0.48, 0.26], [0.05, 0.53, 0.42]]
     drawn = draw(figures_of("pls")["4"], Style())
-    assert drawn.data[0].text[0][0].endswith("(-11.4)") and drawn.data[2].text[1][1].endswith("(-0.3)")
+    _, of_c2, *maps = drawn.data
+    assert [one.type for one in drawn.data] == ["histogram"] * 2 + ["heatmap"] * 2
+    assert maps[0].text[0][0].endswith("(-11.4)") and maps[1].text[1][1].endswith("(-0.3)")
     cases = pd.read_parquet(RESULTS / "pls_eighth/cases.parquet")
     cases = cases.query("task == 'winograd' and group == 'entity' and measure == 'probability' and preset == 'c2'")
-    assert len(cases) == 150 and np.allclose(np.sort(drawn.data[3].x), np.sort(100 * cases["delta"]))
+    assert len(cases) == 150 and np.allclose(np.sort(of_c2.x), np.sort(100 * cases["delta"]))
     assert any("0.63 %" in one.text for one in drawn.layout.annotations)
     assert "gender, winograd" in drawn.layout.title.text, "which tasks the models cannot do"
     bars = draw(figures_of("lfa")["2"], Style()).data
@@ -212,28 +223,6 @@ def test_what_features_predict_is_drawn_beside_what_they_add_to(tmp_path: Path) 
     assert list(baselines.y) == [0.15, 0.2]
 
 
-def test_our_clusters_stand_beside_the_lines_of_the_same_depth() -> None:
-    """Table 3 of PLS: ranks within a depth, of planted clusters whose sizes and tokens are known."""
-    layers = {0: (2, "a"), 1: (2, "b"), 2: (0, "c"), 3: (6, "d"), 4: (4, "e")}
-    sizes = {0: 12, 1: 30, 2: 20, 3: 11, 4: 40}
-    labels = [{"cluster": c, "k_star": layers[c][0], "token": f" {layers[c][1]}"} for c, n in sizes.items()
-              for _ in range(n)]  # fmt: skip
-    labels += [{"cluster": -1, "k_star": 1, "token": "x"}] * 5
-    runs = [("pls", 0, 50, 2.2), ("pls", 0, 60, 1.9), ("pls", 1, 70, 6.0), ("c2", 0, 999, 2.0)]
-    tables = {"modes-labels": pd.DataFrame(labels),
-              "clusters": pd.DataFrame(runs, columns=["preset", "seed", "n", "k_star_mean"])}  # fmt: skip
-    found = own_tables("pls")["3"].make(tables)
-    assert found[["depth", "printed", "here, of 118", "in the runs"]].to_numpy().tolist() == [
-        [0, "C316, 292", "20", "none, none"], [0, "C399, 292", "none", "none, none"],
-        [1, "C98, 558", "none", "none, none"],
-        [2, "C72, 433", "30", "60, none"], [2, "C136, 281", "12", "50, none"],
-        [6, "C547, 4,953", "11", "none, 70"], [6, "C528, 1,121", "none", "none, none"],
-        [6, "C125, 500", "none", "none, none"], [6, "C155, 469", "none", "none, none"],
-    ]  # fmt: skip
-    assert list(found["most frequent"])[3:6] == ["“b” 30", "“a” 12", "“d” 11"]
-    assert found["tokens"].iloc[0] == "collocations: “continued[,]”, “to[find]”"
-
-
 def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     cells = [(p, layer, to, i, 100 * layer + 10 * to + i) for p in ("attn.v", "attn.o") for layer in range(2)
              for to in range(2) for i in range(2)]  # fmt: skip
@@ -262,7 +251,7 @@ def test_figures_of_instruments_tables(tmp_path: Path, capsys: pytest.CaptureFix
         lfa.main(["--figure", "all", "--tables", str(tmp_path)])
 
 
-def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_path: Path) -> None:
+def test_curves_are_those_of_the_runs(tmp_path: Path) -> None:
     """Three seeds of two arms, one seed of a third; steps that a seed lacks are left out of its arm's mean."""
     losses = {
         "llama": [[5.0, 4.0], [5.2, 4.3], [5.4, 4.4]],
@@ -275,7 +264,6 @@ def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_pa
     ]  # fmt: skip
     rows.append({"preset": "llama", "seed": 1, "step": 750, "tokens": 1, "loss": 9.0})
     pd.DataFrame(rows).to_parquet(tmp_path / "curves.parquet")
-    pd.read_parquet(RESULTS / "hdpl_eighth/bundled.parquet").to_parquet(tmp_path / "bundled.parquet")
     found = draw(figures_of("hdpl")["2"], Style(), tmp_path)
     drawn = {one.name: one for one in found.data}
     assert list(drawn["baseline (llama)"].x) == [0.5, 1] and np.allclose(drawn["baseline (llama)"].y, [5.2, 12.7 / 3])
@@ -286,9 +274,6 @@ def test_curves_are_those_of_the_runs_and_of_the_bundle_only_without_them(tmp_pa
     assert "hybrid (hdpl) ± sd" not in drawn, "one seed has no band"
     assert found.layout.title.text == "here: mean ± standard deviation over 1 to 3 seeds"
     (tmp_path / "curves.parquet").unlink()
-    other = draw(figures_of("hdpl")["2"], Style(), tmp_path)
-    assert other.layout.title.text == "here: no curves of runs in these tables: bundled models, one seed each"
-    (tmp_path / "bundled.parquet").unlink()
     with pytest.raises(InputError, match="drawn of curves.parquet, and there is no"):
         draw(figures_of("hdpl")["2"], Style(), tmp_path)
 
@@ -439,17 +424,16 @@ def test_table_1_of_lfa_by_construction() -> None:
 
 
 def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    for kind in ("csv", "md", "html"):
+    for kind in ("csv", "md"):
         hdpl.main(["--table", "1", "--out", str(tmp_path), "--table-format", kind])
     csv = pd.read_csv(tmp_path / "hdpl-table-1.csv", keep_default_na=False)
     loss = csv[csv["claim"] == "hdpl-t1-loss-llama"].iloc[0]
     points = pd.read_parquet(RESULTS / "hdpl_eighth/curve-points.parquet")
     here = points.query("preset == 'llama' and point == 'last'")["loss"].item()
     assert loss["printed"] == "4.3206 nats/token" and loss["measured"].startswith(f"{here:.4g}")
-    for kind in ("md", "html"):
-        text = (tmp_path / f"hdpl-table-1.{kind}").read_text()
-        assert all(claim in text for claim in set(csv["claim"]) - set(cells(layouts()["hdpl"]["1"]).values()))
-        assert f"{here:.4g}" in text and all(value.split()[0] in text for value in csv["printed"] if value)
+    text = (tmp_path / "hdpl-table-1.md").read_text()
+    assert all(claim in text for claim in set(csv["claim"]) - set(cells(layouts()["hdpl"]["1"]).values()))
+    assert f"{here:.4g}" in text and all(value.split()[0] in text for value in csv["printed"] if value)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

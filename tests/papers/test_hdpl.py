@@ -17,7 +17,7 @@ from streamscope.papers.figures.style import Style
 from streamscope.papers.hdpl import main, overfit
 from streamscope.papers.hdpl.report import COMPARISON as HDPL
 from streamscope.papers.hdpl.report import PRESETS, in_arms
-from tests.papers.pages import as_bundled, planted, short_page
+from tests.papers.pages import planted, short_page
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results" / "hdpl_textbooks"
@@ -127,7 +127,6 @@ def test_no_verdict_while_the_dense_model_starts_otherwise(corpus, tmp_path: Pat
 def test_the_published_verdicts_are_those_of_the_published_tables() -> None:
     _, found, _ = rejudge(HDPL, RESULTS)
     pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / "order.parquet"), found["order"], check_dtype=False)
-    as_bundled(RESULTS, PRESETS)
 
 
 def test_bad_sets_of_runs(runs: list[Path], corpus, tmp_path: Path) -> None:

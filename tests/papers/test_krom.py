@@ -12,23 +12,16 @@ from safetensors.torch import load_file, save_file
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.table import read_about, write_table
-from streamscope.models import checkpoint
 from streamscope.models.train import main as train
-from streamscope.papers.comparison.losses import (
-    Below,
-    Printed,
-    against,
-    order,
-)
+from streamscope.papers.comparison.losses import Below, against, order
 from streamscope.papers.comparison.report import rejudge
 from streamscope.papers.krom import main
-from streamscope.papers.krom.claims import ARCHITECTURES, ORDER
+from streamscope.papers.krom.claims import ARCHITECTURES, OF_CONTROL, ORDER
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
-from streamscope.papers.krom.report import BUNDLED, open_runs, read
 from streamscope.papers.krom.report import COMPARISON as KROM
 from streamscope.papers.krom.report import judged as all_tables
-from tests.papers.pages import as_bundled, assert_same_tables, short_page
+from streamscope.papers.krom.report import open_runs, read
+from tests.papers.pages import assert_same_tables, short_page
 from tests.tiny import arguments
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -105,7 +98,7 @@ def test_losses_are_compared_seed_by_seed() -> None:
             "parameters": 10,
         }
     )  # fmt: skip
-    table = against(rows, "gpt2", {"gpt2": Printed(6.0, ""), "canon": Printed(5.9, "")}).set_index("preset")
+    table = against(rows, "gpt2", {"gpt2": 6.0, "canon": 5.9}).set_index("preset")
     row = table.loc["canon"]
     assert row["difference"] == pytest.approx(-0.2) and row["printed_difference"] == pytest.approx(-0.1)
     half = 12.7062 * 0.1  # t of 1 degree of freedom times s/√2
@@ -126,7 +119,7 @@ def test_losses_are_compared_seed_by_seed() -> None:
 def test_a_loss_is_compared_with_the_control_that_is_printed_beside_it() -> None:
     """kromhc's 5.92 stands in a caption with 6.01 for the control, whose 6.016 is of another run."""
     rows = planted_losses(gpt2=[6.0, 6.1], kromhc=[5.9, 6.0])
-    found = against(rows, "gpt2", ARCHITECTURES).set_index("preset")
+    found = against(rows, "gpt2", ARCHITECTURES, OF_CONTROL).set_index("preset")
     assert found.loc["kromhc", "printed_difference"] == pytest.approx(-0.09)
 
 
@@ -201,25 +194,10 @@ def test_factors_that_can_act_are_counted_by_what_they_do() -> None:
 @pytest.mark.parametrize("name", ["krom_textbooks", "krom_sgd_search"])
 def test_the_published_verdicts_are_those_of_the_published_tables(name: str) -> None:
     _, found, _ = rejudge(KROM, RESULTS / name)
-    for table in ("mixing", "order", "comparison", "bundled"):
+    for table in ("mixing", "order", "comparison"):
         own = found[table]
         if len(own):
             pd.testing.assert_frame_equal(pd.read_parquet(RESULTS / name / f"{table}.parquet"), own, check_dtype=False)
-
-
-def test_the_published_curves_are_those_of_todays_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page kept curves of models that were bundled no more, for judging again took its old table."""
-    as_bundled(RESULTS / "krom_textbooks", BUNDLED)
-    assert BUNDLED[::-1] in [(claim.less, claim.more) for claim in ORDER], "the order that the sentence says is printed"
-    old = shutil.copytree(RESULTS / "krom_textbooks", tmp_path / "old")
-    table = pd.read_parquet(old / "bundled.parquet")
-    about = read_about(old / "bundled.parquet")["about"]
-    write_table(table.assign(commit="gone"), old / "bundled.parquet", units={}, about=about)
-    with pytest.raises(AssertionError, match="has an older canon"):
-        as_bundled(old, BUNDLED)
-    pd.testing.assert_frame_equal(rejudge(KROM, old)[1]["bundled"], table)
-    monkeypatch.setattr(checkpoint, "ZOO", tmp_path)
-    assert rejudge(KROM, old)[1]["bundled"].empty, "an installation without these models has no curves"
 
 
 @pytest.mark.slow
@@ -260,7 +238,7 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     compared = pd.read_parquet(out / "comparison.parquet").set_index("preset")
     assert compared.loc["kromhc", "pairs"] == 2, "bf16, with either rounding, and −2 are no part of it"
     loss = json.loads((runs["gpt2-0"] / "metrics.jsonl").read_text().splitlines()[-1])
-    assert compared.loc["gpt2", "printed"] == ARCHITECTURES["gpt2"].value
+    assert compared.loc["gpt2", "printed"] == ARCHITECTURES["gpt2"]
     assert (mixing[["n_mix", "n_decay", "n_still"]].sum(axis=1) == mixing["factors"]).all()
     assert mixing["n_mix"].sum() == 0, "twelve steps add nothing beyond decay, not even from −2"
     assert loss and "validation loss" in capsys.readouterr().out
@@ -271,8 +249,9 @@ def test_every_arm_has_its_curves(runs: dict, tmp_path: Path) -> None:
     main([*map(str, runs.values()), "--out", str(tmp_path), "--no-html", "--figure", "curves", "--format", "html"])
     found = pd.read_parquet(tmp_path / "curves.parquet")
     names = {
-        "gpt2-0": "gpt2", "gpt2-1": "gpt2", "kromhc-0": "kromhc", "kromhc-1": "kromhc", "bf16-0": "kromhc, bf16",
-        "random-0": "kromhc, bf16, stochastic", "b2-0": "kromhc, bias -2",
+        "gpt2-0": "gpt2", "gpt2-1": "gpt2", "kromhc-0": "kromhc", "kromhc-1": "kromhc",
+        "bf16-0": "kromhc -8, bf16, adamw, 12 steps",
+        "random-0": "kromhc -8, bf16, stochastic, adamw, 12 steps", "b2-0": "kromhc -2, fp32, adamw, 12 steps",
     }  # fmt: skip
     for name, run in runs.items():
         own = found[(found["preset"] == names[name]) & (found["seed"] == int(name[-1]))]
@@ -284,7 +263,7 @@ def test_every_arm_has_its_curves(runs: dict, tmp_path: Path) -> None:
     gaps = pd.read_parquet(tmp_path / "gaps.parquet")
     assert list(gaps["claim"]) == ["kromhc < gpt2"] * 2 and list(gaps["n"]) == [2, 2]
     page = (tmp_path / "krom-figure-curves.html").read_text()
-    assert "standard deviation over 2 seeds" in page and "KromHC, bf16" not in page
+    assert "standard deviation over 2 seeds" in page and "bf16, adamw" not in page
 
 
 def test_doubles_and_other_recipes_are_refused(runs: dict, corpus, tmp_path: Path) -> None:

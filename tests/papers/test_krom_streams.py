@@ -16,7 +16,8 @@ from streamscope.models.hooks import edit
 from streamscope.models.mixing import connections, inert_modules
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.krom.streams import FEW, NO_SLOPE, SAME, UNIT, alphas, claims, gained, main, rho, slope
+from streamscope.papers.krom.streams import main
+from streamscope.papers.krom.streams_measure import FEW, NO_SLOPE, SAME, UNIT, alphas, claims, gained, rho, slope
 from streamscope.text.shards import NO_TARGET, document_batches
 from tests.papers.pages import planted, short_page
 from tests.tiny import arguments

@@ -1,7 +1,6 @@
 """Losses in windows of the length that most steps had, beside a plain sum, and the page that takes them."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,8 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.comparison.lengths import by_position, curves, has_short_windows, lengths, usual_window
+from streamscope.papers.comparison.curves import by_position, has_short_windows, lengths, usual_window
+from streamscope.papers.comparison.curves import window_curves as curves
 from streamscope.papers.comparison.losses import losses
 from streamscope.papers.comparison.runs import Run, opened
 from streamscope.papers.hdpl import main, overfit
@@ -37,13 +37,6 @@ def runs(corpus, tmp_path_factory) -> list[Run]:
 
 def test_the_usual_length_is_that_of_most_steps(runs: list[Run]) -> None:
     assert [usual_window(run) for run in runs] == [(16, 0.8)] * 2 and has_short_windows(runs)
-
-
-def test_a_page_says_the_windows_that_training_had(runs: list[Run]) -> None:
-    """Not batch size × context, of which no step need have been."""
-    assert runs[0].windows == "4 × 16 tokens (80 % of them) and 2 × 32 (20 %)"
-    plain = replace(runs[0], config={**runs[0].config, "training": {"batch_size": 16}})
-    assert plain.windows == "16 × 32 tokens"
 
 
 def test_losses_by_position_are_those_of_a_plain_sum(runs: list[Run]) -> None:

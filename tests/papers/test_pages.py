@@ -20,10 +20,9 @@ from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
-from streamscope.papers.pages.results import agreement, page_texts, pages_of
+from streamscope.papers.pages.results import Source, Value, agreement, fill_in, page_texts, pages_of, read
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
-from streamscope.papers.pages.values import Source, Value, fill_in, read
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(RESULTS.rglob("*.md"))
