@@ -189,6 +189,19 @@ class WeightsMixin:
             total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases else 0.0)
         return total + self.blocks[layer].attn.b_O if mlp_input else total  # type: ignore[attr-defined]
 
+    @property
+    def logit_scale(self) -> float:
+        """1. Raises `InputError` for capped logits, which are not linear in the input of the head."""
+        self.no_cap()
+        return 1.0
+
+    def check_sums(self, what: str) -> None:
+        """Raise `InputError` if "parts", "heads", "neurons" or the "remainder" of these do not add up to the stream."""
+        if what in ("heads", "neurons"):
+            self.no_norm_after()
+        else:
+            self.adds_up()
+
     def no_norm_after(self) -> None:
         """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
         if self.config.norm_place != "before":

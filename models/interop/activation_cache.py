@@ -1,6 +1,7 @@
 """TransformerLens' cache of activations, for our norms and architectures."""
 
 import re
+from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -26,13 +27,42 @@ class NotCached(InputError, KeyError):
     __str__ = Exception.__str__  # KeyError would quote the message
 
 
+def _checked(name: str, what: str) -> Any:
+    """TransformerLens' method, after a check that `what` adds up to the residual stream (`check_sums` of the model)."""
+    theirs = getattr(ActivationCache, name)
+
+    @wraps(theirs)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature(theirs).bind(self, *args, **kwargs).arguments
+        self.model.check_sums(what)
+        if what != "parts" and (given.get("apply_ln") or given.get("incl_remainder")):
+            self.model.check_sums("remainder")
+        return theirs(self, *args, **kwargs)
+
+    return method
+
+
 class NormedCache(ActivationCache):
     """TransformerLens' cache for our norms, which have weights and perhaps statistics per head.
 
     A part x of a stack adds γ ⊙ (x − mean) / s · u to a token's logit, where u is the token's column of W_U
     (`logit_attrs`). Parts that add up to the last residual state add up to the logit without `model.logit_bias`:
-    `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`.
+    `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`. Methods whose result is a sum
+    raise `InputError` where it is none: with n streams, or with a norm between heads or neurons and the stream.
     """
+
+    decompose_resid = _checked("decompose_resid", "parts")
+    get_full_resid_decomposition = _checked("get_full_resid_decomposition", "parts")
+    stack_head_results = _checked("stack_head_results", "heads")
+    stack_neuron_results = _checked("stack_neuron_results", "neurons")
+
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens, with the norm's weight and the model's logit scale (Granite, Cohere).
+
+        Raises `InputError` for logits that are not linear in the input of the head.
+        """
+        scale = self.model.logit_scale
+        return super().logit_attrs(*args, **kwargs) * scale
 
     def apply_slice_to_batch_dim(self, batch_slice: Any) -> "NormedCache":
         """As in TransformerLens, with a cache of this class."""
@@ -174,38 +204,3 @@ class Cache(NormedCache):
             "TransformerLens' logit_lens only supports bridges: use cache.accumulated_resid(apply_ln=True) @ "
             "model.W_U, or model.layer_logits(tokens)"
         )
-
-    def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens: embeddings and updates that add up to the residual stream; not with n streams."""
-        self.model.adds_up()
-        return super().decompose_resid(*args, **kwargs)
-
-    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As in TransformerLens, with the norm's weight; not with capped logits."""
-        self.model.no_cap()
-        return super().logit_attrs(*args, **kwargs)
-
-    def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, head by head; not with n streams, nor with a norm after the heads."""
-        self.model.adds_up()
-        self.model.no_norm_after()
-        return super().get_full_resid_decomposition(*args, **kwargs)
-
-    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens: the update of each head; with n streams, these do not add up to the residual
-        stream."""
-        self._check_shares(super().stack_head_results, args, kwargs)
-        return super().stack_head_results(*args, **kwargs)
-
-    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens: the update of each neuron; with n streams, these do not add up to the residual
-        stream."""
-        self._check_shares(super().stack_neuron_results, args, kwargs)
-        return super().stack_neuron_results(*args, **kwargs)
-
-    def _check_shares(self, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise `InputError` if a remainder or a norm needs updates that add up to the stream."""
-        self.model.no_norm_after()
-        given = signature(method).bind(*args, **kwargs).arguments
-        if given.get("apply_ln") or given.get("incl_remainder"):
-            self.model.adds_up()

@@ -1,7 +1,8 @@
 """The interface that TransformerLens' tools expect: `cfg`, run_with_cache, text (weights: `models.weights`)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +20,22 @@ if TYPE_CHECKING:
     from streamscope.text.tokenizer import Tokenizer
 
 POSITION_NAMES = {Learned: "standard", Rope: "rotary", Alibi: "alibi"}
+FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
+FIELDS: dict[str, Callable[[Any], Any]] = {
+    **{name: attrgetter(f"config.{name}") for name in FLAT},
+    "model_name": attrgetter("config.name"),
+    "positional_embedding_type": lambda model: POSITION_NAMES.get(type(model.config.positions), "none"),
+    "gated_mlp": lambda model: model.config.mlp.gate is not None,
+    "use_attn_result": lambda model: any(point.wanted or bool(point.asked) for point in model.result_points()),
+    "n_key_value_heads": lambda model: model.config.kv_heads if model.config.kv_heads < model.config.n_heads else None,
+    "device": attrgetter("embed.weight.device"),
+    "dtype": attrgetter("embed.weight.dtype"),
+}
+"""Names and meanings as in TransformerLens, read from a model."""
 
 
 class LensConfig:
-    """TransformerLens' flat field names, read-only, from a model and its configuration."""
+    """TransformerLens' flat field names, read-only, from a model and its configuration (`FIELDS`)."""
 
     attn_only = False
     default_prepend_bos = True
@@ -34,13 +47,13 @@ class LensConfig:
         self._model = model
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in FLAT:
+        if name not in FIELDS:
             raise AttributeError(f"cfg has no field {name!r}; it has {', '.join(FLAT)}")
-        return getattr(self._model.config, name)
+        return FIELDS[name](self._model)
 
     def __dir__(self) -> list[str]:
         """All fields that have a value, for tools that list them."""
-        return sorted({*FLAT, *super().__dir__()} - {"normalization_type"})
+        return sorted({*FIELDS, *super().__dir__()} - {"normalization_type"})
 
     def __repr__(self) -> str:
         return f"LensConfig({', '.join(f'{name}={getattr(self, name)}' for name in FLAT)})"
@@ -56,45 +69,6 @@ class LensConfig:
             "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "
             "streamscope.models.interop.activation_cache, or the cache that run_with_cache gives"
         )
-
-    @property
-    def positional_embedding_type(self) -> str:
-        """TransformerLens' name of the positions."""
-        return POSITION_NAMES.get(type(self._model.config.positions), "none")
-
-    @property
-    def gated_mlp(self) -> bool:
-        """Whether the FFN is gated."""
-        return self._model.config.mlp.gate is not None
-
-    @property
-    def use_attn_result(self) -> bool:
-        """The choice of `set_use_attn_result`."""
-        return any(point.wanted or bool(point.asked) for point in self._model.result_points())
-
-    @property
-    def model_name(self) -> str:
-        """Name of the preset."""
-        return self._model.config.name
-
-    @property
-    def n_key_value_heads(self) -> int | None:
-        """Number of key-value heads if it differs from the number of heads, as in TransformerLens."""
-        config = self._model.config
-        return config.kv_heads if config.kv_heads < config.n_heads else None
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self._model.embed.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the weights."""
-        return self._model.embed.weight.dtype
-
-
-FLAT = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "d_vocab", "n_ctx")
 
 
 class LensMixin(WeightsMixin):

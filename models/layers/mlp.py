@@ -18,6 +18,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+def _read(name: str, method: str) -> property:
+    """A property with `method` of the projection `name`."""
+    return property(lambda mlp: getattr(mlp._modules[name], method)())
+
+
 class Mlp(WithProjections):
     """The FFN of a normed x [B, T, D]: down(act(up x)), or down(act(gate x) ⊙ up x) when gated."""
 
@@ -52,28 +57,12 @@ class Mlp(WithProjections):
         return self.project("down", self.hook_post(hidden))
 
     # TransformerLens' names for the weights
-
-    @property
-    def W_in(self) -> Float[Tensor, "D M"]:
-        """Input weights (in a gated FFN, of the linear half)."""
-        return self.up.matrix()
+    W_in, W_out = _read("up", "matrix"), _read("down", "matrix")
+    """Input weights [D, M] (in a gated FFN, of the linear half) and output weights [M, D]."""
+    b_in, b_out = _read("up", "bias_or_zeros"), _read("down", "bias_or_zeros")
+    """Biases [M] and [D]; zeros without a bias."""
 
     @property
     def W_gate(self) -> Float[Tensor, "D M"] | None:
         """Gate weights of a gated FFN, else None."""
         return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
-
-    @property
-    def W_out(self) -> Float[Tensor, "M D"]:
-        """Output weights."""
-        return self.down.matrix()
-
-    @property
-    def b_in(self) -> Float[Tensor, " M"]:
-        """Input bias; zeros without a bias."""
-        return self.up.bias_or_zeros()
-
-    @property
-    def b_out(self) -> Float[Tensor, " D"]:
-        """Output bias; zeros without a bias."""
-        return self.down.bias_or_zeros()

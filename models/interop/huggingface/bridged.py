@@ -85,33 +85,6 @@ class BridgedCache(NormedCache):
             self.model.check_sums("logits")
         return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
 
-    def decompose_resid(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens. Raises `InputError` if the parts do not add up to the stream (XGLM)."""
-        self.model.check_sums("parts")
-        return super().decompose_resid(*args, **kwargs)
-
-    def get_full_resid_decomposition(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens. Raises `InputError` if parts, heads or neurons do not add up."""
-        self.model.check_sums("parts")
-        return super().get_full_resid_decomposition(*args, **kwargs)
-
-    def stack_head_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens. Raises `InputError` if a norm acts between heads and stream (OLMo 2, Gemma 2)."""
-        self.model.check_sums("heads")
-        return super().stack_head_results(*args, **kwargs)
-
-    def stack_neuron_results(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens. Raises `InputError` if a norm acts between neurons and stream."""
-        self.model.check_sums("neurons")
-        return super().stack_neuron_results(*args, **kwargs)
-
-    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As in TransformerLens, with the norm's weight and the model's logit scale (Granite, Cohere).
-
-        Raises `InputError` for logits that are not linear in the input of the head.
-        """
-        return super().logit_attrs(*args, **kwargs) * self.model.logit_scale
-
 
 class Bridged(CleanCopies, TransformerBridge):
     """A bridge with the attributes that instruments need besides hooks."""
@@ -128,7 +101,7 @@ class Bridged(CleanCopies, TransformerBridge):
     """Hook of the input of the head."""
 
     def check_sums(self, name: str) -> None:
-        """Raise `InputError` if something of this family does not add up: a key of `SUMS`."""
+        """Raise `InputError` if a sum of this family is none: a key of `SUMS`; the "remainder" of one always is."""
         if name in self.wrong_sums:
             raise InputError(f"{self.family}: {SUMS[name]}")
 
