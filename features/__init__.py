@@ -5,7 +5,9 @@
 All instruments of this package can be imported from here; each is loaded on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from streamscope.aliases import open_room
 
 if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.features.cluster import Cluster as Cluster
@@ -14,20 +16,4 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.features.predict_effects import PredictEffects as PredictEffects
     from streamscope.features.profile import Profile as Profile
 
-
-def __getattr__(name: str) -> Any:
-    from streamscope.aliases import instrument_of
-
-    return instrument_of(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from streamscope.aliases import instruments_of
-
-    return sorted({*globals(), *instruments_of(__name__)} - {"Any", "TYPE_CHECKING"})
-
-
-if __name__ == "features":  # the folder of a clone, under its short name
-    from streamscope.aliases import alias
-
-    alias("features")
+__getattr__, __dir__ = open_room(__name__)

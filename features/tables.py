@@ -1,6 +1,6 @@
 """Data that instruments of this package read instead of a model: features of tokens, and effects on tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,10 +72,6 @@ class EffectTable(Data):
             return OpenEffects(*read_effects(self.effects), str(self.effects))
         result = named("token_effects")().measure(model, Tokens(max_tokens=2000))
         return OpenEffects(result.table().frame, dict(result.about["effects"]), "measured now")
-
-    def small(self) -> "EffectTable":
-        """These data: a table has no smaller form."""
-        return replace(self)
 
 
 @dataclass(frozen=True)

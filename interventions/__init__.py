@@ -5,7 +5,9 @@
 All instruments of this package can be imported from here; each is loaded on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from streamscope.aliases import open_room
 
 if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.interventions.ablate import Ablate as Ablate
@@ -23,20 +25,4 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.interventions.suppress import Suppress as Suppress
     from streamscope.interventions.token_effects import TokenEffects as TokenEffects
 
-
-def __getattr__(name: str) -> Any:
-    from streamscope.aliases import instrument_of
-
-    return instrument_of(__name__, name)
-
-
-def __dir__() -> list[str]:
-    from streamscope.aliases import instruments_of
-
-    return sorted({*globals(), *instruments_of(__name__)} - {"Any", "TYPE_CHECKING"})
-
-
-if __name__ == "interventions":  # the folder of a clone, under its short name
-    from streamscope.aliases import alias
-
-    alias("interventions")
+__getattr__, __dir__ = open_room(__name__)

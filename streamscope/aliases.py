@@ -8,6 +8,8 @@ room's `__init__` ends with
     if __name__ == "models":
         alias("models")
 
+or, where it has instruments, with `open_room`.
+
 What moved keeps its old name for one release (`MOVED`): the same objects, with a DeprecationWarning.
 
 A package that has a `main` and no file `__main__` is a command: `python -m probes.pds` runs it.
@@ -15,7 +17,9 @@ A package that has a `main` and no file `__main__` is a command: `python -m prob
 
 import sys
 import warnings
+from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -162,6 +166,16 @@ def instruments_of(room: str) -> dict[str, Any]:
     from streamscope.instruments.registry import discover
 
     return {one.__name__: one for one in discover().values() if one.__module__.startswith(f"{room}.")}
+
+
+def open_room(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a room, whose instruments are imported on first use; a short name is an alias."""
+    if not room.startswith("streamscope."):
+        alias(room)
+    names = vars(sys.modules[room])
+    return partial(instrument_of, room), lambda: sorted(
+        {*names, *instruments_of(room)} - {"TYPE_CHECKING", "open_room"}
+    )
 
 
 def alias(room: str) -> None:

@@ -6,19 +6,21 @@ clusters are assigned to the tokens at random.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from streamscope.cli.errors import InputError
 from streamscope.features.cluster.agreement import (
-    adjusted_mutual_information,
     adjusted_mutual_information_interval,
-    adjusted_rand,
     adjusted_rand_interval,
+    refit_agreement,
 )
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, Raw, read_features, read_raw
@@ -70,27 +72,23 @@ def agreement_table(
     Columns: n, documents, clusters of each side, value with interval over documents (ARI bootstrap, AMI jackknife) and
     control. Values are undefined for fewer than two tokens, intervals for fewer than eight documents.
     """
-    both = (ours >= 0) & (raw >= 0)
-    shuffled = np.random.default_rng(seed).permutation(raw)
+    measures = {
+        "ARI": (adjusted_rand_score, partial(adjusted_rand_interval, resamples=resamples)),
+        "AMI": (adjusted_mutual_info_score, adjusted_mutual_information_interval),
+    }
+    sets = {"all, noise a cluster": np.full(len(ours), True), "in clusters of both": (ours >= 0) & (raw >= 0)}
     rows = []
-    for tokens, inside in (("all, noise a cluster", np.full(len(ours), True)), ("in clusters of both", both)):
+    for (tokens, inside), (measure, (agreement, interval)) in product(sets.items(), measures.items()):
         a, b, d = ours[inside], raw[inside], documents[inside]
-        control = np.random.default_rng(seed).permutation(b) if tokens.startswith("in") else shuffled
-        for measure in ("ARI", "AMI"):
-            row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(set(d.tolist()))}
-            row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
-            row |= dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan)
-            if len(a) > 1:
-                agreement = adjusted_rand if measure == "ARI" else adjusted_mutual_information
-                row |= {"value": agreement(a, b), "control": agreement(a, control)}
-            if row["documents"] >= BOOTSTRAP_CLUSTERS:
-                interval = (
-                    adjusted_rand_interval(a, b, d, resamples=resamples, seed=seed)
-                    if measure == "ARI"
-                    else adjusted_mutual_information_interval(a, b, d, seed=seed)
-                )
-                row |= dict(zip(("value_low", "value_high"), interval, strict=True))
-            rows.append(row)
+        row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(np.unique(d))}
+        row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
+        row |= dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan)
+        if len(a) > 1:
+            control = np.random.default_rng(seed).permutation(b)
+            row |= {"value": agreement(a, b), "control": agreement(a, control)}
+        if row["documents"] >= BOOTSTRAP_CLUSTERS:
+            row |= dict(zip(("value_low", "value_high"), interval(a, b, d, seed=seed), strict=True))
+        rows.append(row)
     table = pd.DataFrame(rows)
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
     few = table["documents"] < BOOTSTRAP_CLUSTERS
@@ -152,14 +150,11 @@ def stability_table(
         again = clone(modes).set_params(seed=modes.seed + (run if kind == "seed" else 0)).fit(X[inside])
         a, b = modes.labels_[inside], again.labels_
         row = {"kind": kind, "run": run, "n": int(inside.sum()), "clusters": int(b.max()) + 1}
-        both = (a >= 0) & (b >= 0)
-        inner = adjusted_rand(a[both], b[both]) if both.sum() > 1 else np.nan
-        rows.append(row | {"coverage": (b >= 0).mean(), "ari": adjusted_rand(a, b), "ari_clustered": inner})
-    table = pd.DataFrame(rows).astype({"ari": float, "ari_clustered": float, "coverage": float})
-    table = mark(table, ["ari_clustered"], table["ari_clustered"].isna(), "fewer than two tokens in clusters of both")
+        ari, inner = refit_agreement(a, b)
+        rows.append(row | {"coverage": (b >= 0).mean(), "ari": ari, "ari_clustered": inner})
     if "seed" not in kinds:
-        none = {"kind": "seed", "run": 0, "n": len(X), "clusters": 0, "undefined": ""}
-        table = pd.concat([table, pd.DataFrame([none])], ignore_index=True)
-        where = table["kind"] == "seed"
-        table = mark(table, ["coverage", "ari", "ari_clustered"], where, "HDBSCAN* draws no random numbers")
-    return table
+        rows.append({"kind": "seed", "run": 0, "n": len(X), "clusters": 0})
+    table, numbers = pd.DataFrame(rows), ["coverage", "ari", "ari_clustered"]
+    fitted, undefined = table["run"] > 0, table["ari_clustered"].isna()
+    table = mark(table, ["ari_clustered"], fitted & undefined, "fewer than two tokens in clusters of both")
+    return mark(table, numbers, ~fitted, "HDBSCAN* draws no random numbers")

@@ -40,14 +40,12 @@ def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int, kstar
 def depth_spread(labels: pd.DataFrame, *, draws: int = 20, seed: int = 0) -> dict[str, float]:
     """Mean σ(k*) over clustered tokens, the same for tokens assigned at random, share of clusters with σ(k*) = 0."""
     one = labels[labels["cluster"] >= 0]
-    cluster, k_star = one["cluster"].to_numpy(), one["k_star"].to_numpy(float)
-    size = np.bincount(cluster)
+    k_star, of = one["k_star"].astype(float), one["cluster"].to_numpy()
 
-    def deviations(values: np.ndarray) -> np.ndarray:
-        first = np.bincount(cluster, values) / size
-        return np.sqrt(np.maximum(np.bincount(cluster, values**2) / size - first**2, 0))
+    def deviations(values: pd.Series) -> pd.Series:
+        return values.groupby(of).std(ddof=0)
 
-    rng, found = np.random.default_rng(seed), deviations(k_star)
-    dealt = [size @ deviations(rng.permutation(k_star)) / len(one) for _ in range(draws)]
+    rng, found, size = np.random.default_rng(seed), deviations(k_star), k_star.groupby(of).size()
+    dealt = [size @ deviations(pd.Series(rng.permutation(k_star))) / len(one) for _ in range(draws)]
     without = float((found < 1e-6).mean())
     return {"sd": float(size @ found / len(one)), "dealt": float(np.mean(dealt)), "without": without}

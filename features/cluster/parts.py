@@ -15,7 +15,7 @@ import pandas as pd
 from sklearn.base import clone
 
 from streamscope.cli.errors import InputError
-from streamscope.features.cluster.agreement import adjusted_rand
+from streamscope.features.cluster.agreement import refit_agreement
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, read_features
 from streamscope.instruments.contract import Progress
@@ -76,10 +76,8 @@ def parts_table(
 def _numbers(modes: ComputationalModes, x: pd.DataFrame, again: np.ndarray) -> list[float]:
     """The quantities of one part; `again` [tokens] marks the tokens of the second fit."""
     whole = clone(modes).fit(x).labels_
-    a, b = whole[again], clone(modes).fit(x[again]).labels_
-    both = (a >= 0) & (b >= 0)
-    inner = adjusted_rand(a[both], b[both]) if both.sum() > 1 else np.nan
-    return [float(whole.max() + 1), float((whole >= 0).mean()), adjusted_rand(a, b), inner]
+    agreement = refit_agreement(whole[again], clone(modes).fit(x[again]).labels_)
+    return [float(whole.max() + 1), float((whole >= 0).mean()), *agreement]
 
 
 def _table(values: np.ndarray) -> Table:

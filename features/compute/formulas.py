@@ -91,16 +91,13 @@ def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, ho
     if gate is not None:
         g = gate.to(g.dtype)
         g = g.mean(-1) if how.gate_reduce == "mean" else g.square().mean(-1).sqrt()
-    peak = g * stats.peak
-    return replace(
-        stats,
-        peak=peak,
-        mass=g * stats.mass,
-        entropy=torch.where(peak < how.theta_entropy, 0.0, stats.entropy),
-        top=None if stats.top is None else torch.where(g < how.theta_gate, 0.0, g)[..., None] * stats.top,
+    peak, kept = g * stats.peak, torch.where(g < how.theta_gate, 0.0, g)[..., None]
+    return AttentionStats(
+        peak=peak, mass=g * stats.mass, entropy=torch.where(peak < how.theta_entropy, 0.0, stats.entropy),
+        top=None if stats.top is None else kept * stats.top,
         distance=None if stats.distance is None else g * stats.distance,
         local=None if stats.local is None else g * stats.local,
-    )
+    )  # fmt: skip
 
 
 # ---- a forward pass and its features -----------------------------------------------------------
@@ -162,21 +159,26 @@ class ForwardRecord:
 
 
 Place = Mapping[str, Any]
-Values = Callable[[ForwardRecord], Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Family:
-    """Features of one kind: a name template with axes, and the function that computes all of them."""
+    """Features of one kind, as the decorator of the function that computes all of them.
+
+    `name` is a template with the names of the axes; `formula`, `axes` and `layer` may depend on options and place.
+    """
 
     name: str
     component: str
     unit: str
     source: str
-    formula: Callable[[Shape, Place], str]
-    axes: Callable[[Shape], Mapping[str, Sequence[Any]]]
-    values: Values
-    layer: Callable[[Shape, Place], int | None]
+    formula: str | Callable[[Shape, Place], str]
+    axes: Callable[[Shape], Mapping[str, Sequence[Any]]] = lambda shape: {}
+    layer: Callable[[Shape, Place], int | None] = lambda shape, place: place.get("layer")
+    values: Callable[[ForwardRecord], Tensor] | None = None
+
+    def __call__(self, values: Callable[[ForwardRecord], Tensor]) -> "Family":
+        return replace(self, values=values)
 
     def places(self, shape: Shape) -> Iterator[Place]:
         """Every combination of places on the axes, the last axis fastest."""
@@ -189,31 +191,17 @@ class Family:
             zero = place.get("where") == "final" and "head" in place and place["layer"] < shape.n_layers - 1
             yield Feature(
                 name=self.name.format(**place), component=self.component, layer=self.layer(shape, place),
-                head=place.get("head"), rank=place.get("rank"), unit=self.unit, formula=self.formula(shape, place),
-                source=self.source, constant=zero,
+                head=place.get("head"), rank=place.get("rank"), unit=self.unit, source=self.source, constant=zero,
+                formula=self.formula if isinstance(self.formula, str) else self.formula(shape, place),
             )  # fmt: skip
 
     def by_name(self, seen: ForwardRecord) -> dict[str, Tensor]:
         """Feature name -> values [n]."""
+        assert self.values is not None
         axes, values = self.axes(seen.shape), self.values(seen)
         assert values.shape[1:] == tuple(map(len, axes.values())), f"{self.name}: {values.shape}"
         names = (self.name.format(**place) for place in self.places(seen.shape))
         return dict(zip(names, values.flatten(1).unbind(1) if axes else [values], strict=True))
-
-
-def family(
-    name: str, component: str, unit: str, source: str, formula: str | Callable[[Shape, Place], str],
-    axes: Callable[[Shape], Mapping[str, Sequence[Any]]] = lambda shape: {},
-    layer: Callable[[Shape, Place], int | None] = lambda shape, place: place.get("layer"),
-) -> Callable[[Values], Family]:  # fmt: skip
-    """Decorate a function as a family of features; `formula` may depend on options and place."""
-    text = (lambda shape, place: formula) if isinstance(formula, str) else formula
-
-    def decorate(values: Values) -> Family:
-        return Family(name=name, component=component, unit=unit, source=source, formula=text, axes=axes, values=values,
-                      layer=layer)  # fmt: skip
-
-    return decorate
 
 
 def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
@@ -251,19 +239,19 @@ def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
     return {"layer": range(shape.n_layers)}
 
 
-@family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
+@Family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
 def traj_prob(seen: ForwardRecord) -> Tensor:
     """p of the followed token; `Trajectory` holds zeros under `traj_prob` "zeroed"."""
     return seen.trajectory.p.T
 
 
-@family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
+@Family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
 def traj_margin(seen: ForwardRecord) -> Tensor:
     """The margin of the followed token over the best other one."""
     return seen.trajectory.margin.T
 
 
-@family(
+@Family(
     "traj_drop_L{layer}", "trajectory", "probability", "PLS B.5.1", "max(0, traj_prob of layer ℓ−1 − traj_prob)",
     lambda shape: {"layer": range(1, shape.n_layers)},
 )  # fmt: skip
@@ -282,13 +270,13 @@ def _kappa(shape: Shape, place: Place) -> str:
     return f"longest run of layers with argmax p^(ℓ) = {'y' if shape.how.kappa_target == 'truth' else 'ŷ'}"
 
 
-@family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
+@Family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
 def k_star(seen: ForwardRecord) -> Tensor:
     """k*: the layer from which on the prediction stays the same."""
     return seen.k_star
 
 
-@family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
+@Family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
 def kappa(seen: ForwardRecord) -> Tensor:
     """κ: the longest run of layers that predict the counted token."""
     predicted = seen.trajectory.predicted
@@ -316,13 +304,13 @@ def _heads(shape: Shape) -> dict[str, Sequence[Any]]:
     return {"where": WHERE, "layer": range(shape.n_layers), "head": range(shape.n_heads)}
 
 
-@family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
+@Family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
 def head_act(seen: ForwardRecord) -> Tensor:
     """The largest attention weight of every head."""
     return seen.stable_and_final("peak")
 
 
-@family(
+@Family(
     "topk_{where}_L{layer}H{head}_r{rank}", "head top-k", "attention", "PLS C.2",
     "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate",
     lambda shape: {**_heads(shape), "rank": range(1, shape.how.k + 1)},
@@ -332,7 +320,7 @@ def topk(seen: ForwardRecord) -> Tensor:
     return seen.stable_and_final("top")
 
 
-@family(
+@Family(
     "head_ent_{where}_L{layer}H{head}", "head entropy", "nats", "PLS B.5.4",
     "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy", _heads,
 )  # fmt: skip
@@ -369,13 +357,13 @@ def _stable_and_final(values: Float[Tensor, "L n"], seen: ForwardRecord) -> Floa
     return torch.stack([values.gather(0, seen.stable[None])[0], values[seen.last]], 1)
 
 
-@family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final_layer)
+@Family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final_layer)
 def attn_span(seen: ForwardRecord) -> Tensor:
     """Mean distance in tokens from query to key, over the attention of a layer's heads."""
     return _stable_and_final(torch.stack([span(one) for one in seen.stats]), seen)
 
 
-@family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final_layer)
+@Family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final_layer)
 def local_mass(seen: ForwardRecord) -> Tensor:
     """The layer's attention to the nearest keys."""
     return _stable_and_final(seen.of_layers("local").sum(-1), seen)
@@ -393,19 +381,19 @@ def _group(shape: Shape, place: Place) -> str:
     return f"Σ_h max_k Ã_h[q, k], h in {heads}"
 
 
-@family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
+@Family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
 def processing_depth(seen: ForwardRecord) -> Tensor:
     """k*, under the paper's name."""
     return seen.k_star
 
 
-@family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final_layer)
+@Family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final_layer)
 def confidence(seen: ForwardRecord) -> Tensor:
     """The probability of the final prediction."""
     return seen.trajectory.confidence
 
 
-@family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
+@Family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
 def group_mass(seen: ForwardRecord) -> Tensor:
     """The summed largest weights of the paper's heads."""
     found = []
@@ -415,7 +403,7 @@ def group_mass(seen: ForwardRecord) -> Tensor:
     return torch.stack(found, 1)
 
 
-@family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final_layer)
+@Family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final_layer)
 def context_span(seen: ForwardRecord) -> Tensor:
     """Mean distance of the final layer's attention."""
     return span(seen.stats[seen.last])

@@ -10,9 +10,7 @@ effects centred by the training rows of each fold; `mean` is the prediction with
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
 from itertools import combinations
-from operator import add
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -48,52 +46,33 @@ def folds_of(groups: np.ndarray, k: int, seed: int) -> np.ndarray:
     return folds
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """Sums over rows: count, x [d], y [m], x xᵀ [d, d], x yᵀ [d, m], y² [m]."""
-
-    n: float
-    x: np.ndarray
-    y: np.ndarray
-    xx: np.ndarray
-    xy: np.ndarray
-    yy: np.ndarray
-
-    @classmethod
-    def of(cls, x: np.ndarray, y: np.ndarray) -> "_Moments":
-        return cls(float(len(x)), x.sum(0), y.sum(0), x.T @ x, x.T @ y, np.square(y).sum(0))
-
-    def __add__(self, o: "_Moments") -> "_Moments":
-        return _Moments(*(getattr(self, name) + getattr(o, name) for name in _Moments.__dataclass_fields__))
-
-    def __sub__(self, o: "_Moments") -> "_Moments":
-        return _Moments(*(getattr(self, name) - getattr(o, name) for name in _Moments.__dataclass_fields__))
-
-
 class _Ridge:
-    """Ridge regressions on one training set for every penalty, from its moments: ŷ = ȳ + (x − x̄) w."""
+    """Ridge regressions on one training set for every penalty, from its moments: ŷ = ȳ + (x − x̄) w.
 
-    def __init__(self, train: _Moments) -> None:
-        self.x, self.y = train.x / train.n, train.y / train.n
-        covariance = train.xx / train.n - np.outer(self.x, self.x)
-        sd = np.sqrt(np.clip(np.diag(covariance), 0, None))
+    The moments of rows are ZᵀZ [1 + d + m, 1 + d + m] of Z = [1, x, y].
+    """
+
+    def __init__(self, train: np.ndarray, d: int) -> None:
+        mean = train / train[0, 0]
+        self.x, self.y = mean[0, 1 : d + 1], mean[0, d + 1 :]
+        covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
+        sd = np.sqrt(np.clip(np.diag(covariance)[:d], 0, None))
         self.scale = np.where(sd > SMALLEST, 1 / np.where(sd > SMALLEST, sd, 1), 0.0)
-        self.values, self.vectors = np.linalg.eigh(covariance * np.outer(self.scale, self.scale))
-        xy = train.xy / train.n - np.outer(self.x, self.y)
-        self.projected = self.vectors.T @ (self.scale[:, None] * xy)
+        self.values, self.vectors = np.linalg.eigh(covariance[:d, :d] * np.outer(self.scale, self.scale))
+        self.projected = self.vectors.T @ (self.scale[:, None] * covariance[:d, d:])
 
     def weights(self, penalty: float) -> np.ndarray:
         """w [d, m] for a penalty."""
         shrunk = self.projected / (np.clip(self.values, 0, None) + penalty)[:, None]
         return self.scale[:, None] * (self.vectors @ shrunk)
 
-    def errors(self, test: _Moments) -> np.ndarray:
+    def errors(self, test: np.ndarray) -> np.ndarray:
         """Σ (y − ŷ)² [penalties, m] over test rows, from their moments."""
-        n, x, y = test.n, self.x, self.y
-        xx = test.xx - np.outer(test.x, x) - np.outer(x, test.x) + n * np.outer(x, x)
-        xy = test.xy - np.outer(x, test.y) - np.outer(test.x, y) + n * np.outer(x, y)
-        yy = test.yy - 2 * y * test.y + n * y**2
-        return np.stack([yy + (w * (xx @ w - 2 * xy)).sum(0) for w in map(self.weights, PENALTIES)])
+        found = []
+        for w in map(self.weights, PENALTIES):
+            difference = np.vstack([self.x @ w - self.y, -w, np.eye(len(self.y))])  # y − ŷ = Z difference
+            found.append((difference * (test @ difference)).sum(0))
+        return np.stack(found)
 
 
 def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Predictions:
@@ -106,17 +85,18 @@ def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Predictions:
     centre, sd = x.mean(0), x.std(0)
     x = (x - centre) / np.where(sd > 0, sd, 1)  # conditioning only: each fit standardises by its own rows
     k = folds.max() + 1
-    parts = [_Moments.of(x[folds == f], y[folds == f]) for f in range(k)]
-    total = reduce(add, parts)
+    z = np.hstack([np.ones((len(x), 1)), x, y])
+    parts = [rows.T @ rows for rows in (z[folds == f] for f in range(k))]
+    total, d = np.sum(parts, axis=0), x.shape[1]
     inner = np.zeros((k, len(PENALTIES), y.shape[1]))
     for a, b in combinations(range(k), 2):
-        fitted = _Ridge(total - parts[a] - parts[b])
+        fitted = _Ridge(total - parts[a] - parts[b], d)
         inner[a] += fitted.errors(parts[b])
         inner[b] += fitted.errors(parts[a])
     best = inner.argmin(1)
     predicted, mean = np.zeros(y.shape), np.zeros(y.shape)
     for f in range(k):
-        fitted, rows = _Ridge(total - parts[f]), folds == f
+        fitted, rows = _Ridge(total - parts[f], d), folds == f
         weights = np.zeros((x.shape[1], y.shape[1]))
         for i in np.unique(best[f]):
             weights[:, best[f] == i] = fitted.weights(PENALTIES[i])[:, best[f] == i]

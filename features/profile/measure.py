@@ -16,10 +16,9 @@ from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.own_labels import read_labels, with_labels
 from streamscope.features.profile.profiles import profiles, samples
-from streamscope.features.profile.samples import Scale, centre_distance
+from streamscope.features.profile.samples import own_centre_distance, standardised
 from streamscope.features.profile.token_kinds import NAMES
 from streamscope.features.schema import Feature
-from streamscope.features.store import Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
@@ -52,14 +51,15 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> In
         about = {"method": "own labels", "labels": str(how.labels), "sha256": sha256(how.labels),
                  "names": list(own.names), "files": [str(path) for path in opened.files]}  # fmt: skip
     files = [str(path) for path in opened.files[1:] and opened.files]
-    table, kinds = profiles(found, labels, files)
-    some = samples(found, labels, files, representative=how.representative, diverse=how.diverse)
-    far = distances(found, labels, table["cluster"])
+    z = standardised(found.X)
+    far = own_centre_distance(z, labels["cluster"].to_numpy())
+    table, kinds = profiles(found, labels, far, files)
+    some = samples(found, labels, z, far, files, representative=how.representative, diverse=how.diverse)
     block = depth(labels, table["cluster"])
     title = f"{found.about['preset']}: {len(labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
     title += "" if own is None else f"; {own.title}"
     return InstrumentData(
-        {"depth": block, "distance": far},
+        {"depth": block, "distance": distances(labels, far, table["cluster"])},
         {"depth": each("depth_mean", block.cells, null=None),
          "distance": [
             one for i, cluster in enumerate(table["cluster"]) for one in (
@@ -125,14 +125,9 @@ def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
     return Observations(measure=DEPTH, cells=cells, units=units, total=total, size=size)
 
 
-def distances(found: Features, labels: pd.DataFrame, clusters: pd.Series) -> Observations:
+def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Observations:
     """Σ distance to the centre of the token's cluster, per document: in each cluster, then in all other clusters
     without noise. Their difference compares documents that hold tokens of both."""
-    cluster, x = labels["cluster"].to_numpy(), found.X
-    scale, far = Scale.of(x), np.zeros(len(labels))
-    for one in clusters:
-        inside = np.flatnonzero(cluster == one)
-        far[inside] = centre_distance(scale.standardised(x[inside]))
     units, total, size = _sums(labels, clusters, far)
     held = (clusters >= 0).to_numpy()
     others = [held & (np.arange(len(clusters)) != i) for i in range(len(clusters))]

@@ -4,16 +4,14 @@ Labels are the rows of the table `labels` of `features.cluster`, in the order of
 """
 
 import json
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from streamscope.features.profile.contexts import Contexts, visible
 from streamscope.features.profile.enrichment import enrichment
-from streamscope.features.profile.samples import Scale, centre_distance, farthest_points, nearest
+from streamscope.features.profile.samples import farthest_points, nearest
 from streamscope.features.profile.token_kinds import kinds
 from streamscope.features.schema import Feature
 from streamscope.features.store import KEY, Features
@@ -25,52 +23,54 @@ MEANS = {"head activation": "head_act", "head top-k": "topk", "trajectory": "tra
 """Component -> prefix of the features whose means are in the profile; top-k features only at rank 1."""
 
 
-def profiles(found: Features, labels: pd.DataFrame, files: Sequence[str] = ()) -> tuple[pd.DataFrame, pd.DataFrame]:
+def profiles(
+    found: Features, labels: pd.DataFrame, far: np.ndarray, files: Sequence[str] = ()
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per cluster, largest first, noise (−1) last; and the kinds of tokens of each (`enrichment`).
 
-    Columns cluster, n, share, documents, depth_sd, radius (rms distance to the centre, sds), probability, `tokens` and
-    `predictions` (the most frequent with shares, JSON), `files` (shares of several tables, JSON), and `mean_NAME` of
-    head activations, layer probabilities and core features.
+    `far` [n]: distance of each token to the centre of its cluster. Columns cluster, n, share, documents, depth_sd,
+    radius (rms distance to the centre, sds), probability, `tokens` and `predictions` (the most frequent with shares,
+    JSON), `files` (shares of several tables, JSON), and `mean_NAME` of head activations, layer probabilities and core
+    features.
     """
     table, clusters = found.table, labels["cluster"].to_numpy()
-    depth, probability = labels["k_star"].to_numpy(float), labels["probability"].to_numpy(float)
-    columns, x = profile_features(found.columns), found.X
-    values, scale = table[[column.name for column in columns]].to_numpy(float), Scale.of(x)
-    rows = []
-    for cluster, index in _members(clusters):
-        mine = table.iloc[index]
-        row: dict[str, Any] = {"cluster": cluster, "n": len(index), "share": len(index) / len(labels)}
-        row["documents"] = mine["document"].nunique()
-        row |= {"depth_sd": depth[index].std(), "probability": probability[index].mean()}
-        row["radius"] = float(np.sqrt(np.square(centre_distance(scale.standardised(x[index]))).mean()))
-        for name in ("token", "prediction"):
-            row[f"{name}s"] = json.dumps(most_common(mine[name]), ensure_ascii=False)
-        if files:
-            row["files"] = json.dumps(most_common(mine["file"].map(dict(enumerate(files)))))
-        rows.append(row | {f"mean_{c.name}": m for c, m in zip(columns, values[index].mean(0), strict=True)})
-    before, after = (v.tolist() for v in Contexts(found.table).neighbours())
+    tokens = table[["document", "token", "prediction"]].assign(
+        depth=labels["k_star"].to_numpy(float), probability=labels["probability"].to_numpy(float), square=np.square(far)
+    )
+    by = tokens.groupby(clusters)
+    texts = {f"{name}s": by[name].agg(most_common) for name in ("token", "prediction")}
+    if files:
+        texts["files"] = table["file"].map(dict(enumerate(files))).groupby(clusters).agg(most_common)
+    means = table[[column.name for column in profile_features(found.columns)]].astype(float).groupby(clusters).mean()
+    rows = pd.DataFrame({
+        "n": by.size(), "share": by.size() / len(labels), "documents": by["document"].nunique(),
+        "depth_sd": by["depth"].std(ddof=0), "probability": by["probability"].mean(),
+        "radius": np.sqrt(by["square"].mean()), **texts,
+    }).join(means.add_prefix("mean_"))  # fmt: skip
+    ordered = rows.loc[in_order(clusters)].rename_axis("cluster").reset_index()
+    before, after = (v.tolist() for v in Contexts(table).neighbours())
     members = kinds(table["token"].tolist(), before, after, (table["position"] == 0).to_numpy())
-    return pd.DataFrame(rows), enrichment(clusters, members)
+    return ordered, enrichment(clusters, members)
 
 
 def samples(
-    found: Features, labels: pd.DataFrame, files: Sequence[str] = (), *, representative: int = 8, diverse: int = 15
-) -> pd.DataFrame:
+    found: Features, labels: pd.DataFrame, z: np.ndarray, far: np.ndarray, files: Sequence[str] = (), *,
+    representative: int = 8, diverse: int = 15,
+) -> pd.DataFrame:  # fmt: skip
     """Representative tokens of each cluster in their texts: nearest to the centre, and by farthest point.
 
     Columns cluster, kind (representative or diverse), rank from 1, distance to the centre (sds of the features),
     k_star, document, position, token, prediction, target, left and right (the text around the token), text (the token
     in it), prediction_text (on one line), and `file` for several tables.
     """
-    x = found.X
-    scale, contexts = Scale.of(x), Contexts(found.table)
-    rows, chosen = [], []
-    for cluster, index in _members(labels["cluster"].to_numpy()):
-        z = scale.standardised(x[index])
-        distance = centre_distance(z)
-        for kind, some in (("representative", nearest(z, representative)), ("diverse", farthest_points(z, diverse))):
-            chosen += index[some].tolist()
-            rows += [(cluster, kind, rank, distance[i]) for rank, i in enumerate(some, 1)]
+    contexts, rows, chosen = Contexts(found.table), [], []
+    clusters = labels["cluster"].to_numpy()
+    for cluster in in_order(clusters):
+        index = np.flatnonzero(clusters == cluster)
+        near, spread = nearest(z[index], representative), farthest_points(z[index], diverse)
+        for kind, some in (("representative", index[near]), ("diverse", index[spread])):
+            chosen += some.tolist()
+            rows += [(cluster, kind, rank, far[i]) for rank, i in enumerate(some, 1)]
     table = pd.DataFrame(rows, columns=["cluster", "kind", "rank", "distance"])
     table["k_star"] = labels["k_star"].to_numpy()[chosen]
     table = table.join(found.table.iloc[chosen][[*KEY, "token", "prediction", "target"]].reset_index(drop=True))
@@ -89,16 +89,13 @@ def profile_features(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
     )  # fmt: skip
 
 
-def most_common(texts: pd.Series, top: int = TOP) -> dict[str, float]:
-    """The most frequent texts (visible form) with their shares; ties in alphabetical order."""
-    counts = Counter(map(visible, texts))
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:top]
-    return {text: round(n / len(texts), 4) for text, n in ordered}
+def most_common(texts: pd.Series) -> str:
+    """The most frequent texts (visible form) with their shares, as JSON; ties in alphabetical order."""
+    shares = texts.map(visible).value_counts(normalize=True).sort_index().sort_values(ascending=False, kind="stable")
+    return json.dumps({text: round(share, 4) for text, share in shares.head(TOP).items()}, ensure_ascii=False)
 
 
-def _members(clusters: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """(cluster, its rows), largest first, noise last."""
-    names, codes, counts = np.unique(clusters, return_inverse=True, return_counts=True)
-    rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
-    order = sorted(range(len(names)), key=lambda i: (names[i] == NOISE, -counts[i], names[i]))
-    return [(int(names[i]), rows[i]) for i in order]
+def in_order(clusters: np.ndarray) -> list[int]:
+    """The clusters of tokens, largest first, noise last."""
+    names, sizes = np.unique(clusters, return_counts=True)
+    return names[np.lexsort((names, -sizes, names == NOISE))].tolist()

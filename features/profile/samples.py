@@ -4,32 +4,27 @@ Distances are Euclidean between standardised features, (x − mean) / sd over al
 are ignored.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 
-class Scale(NamedTuple):
-    """Mean and 1 / sd [d] of features over a table; 0 for constant features."""
-
-    mean: np.ndarray
-    inverse: np.ndarray
-
-    @classmethod
-    def of(cls, x: np.ndarray) -> "Scale":
-        """The scale of x [n, d]."""
-        mean, sd = x.mean(0, dtype=float), x.std(0, dtype=float)
-        varies = sd > 1e-9 * (1 + np.abs(mean))
-        return cls(mean, np.where(varies, 1 / np.where(varies, sd, 1), 0.0))
-
-    def standardised(self, x: np.ndarray) -> np.ndarray:
-        """Standardised z [n, d]."""
-        return (x - self.mean) * self.inverse
+def standardised(x: np.ndarray) -> np.ndarray:
+    """Features x [n, d] in standard deviations from their mean, as float64; 0 for constant features."""
+    mean, sd = x.mean(0, dtype=float), x.std(0, dtype=float)
+    varies = sd > 1e-9 * (1 + np.abs(mean))
+    return (x - mean) * np.where(varies, 1 / np.where(varies, sd, 1), 0.0)
 
 
 def centre_distance(z: np.ndarray) -> np.ndarray:
     """Distance [n] of each row of z [n, d] to the mean of the rows."""
     return np.sqrt(np.square(z - z.mean(0)).sum(1))
+
+
+def own_centre_distance(z: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Distance [n] of each row to the mean of its cluster."""
+    far = np.zeros(len(z))
+    for cluster in np.unique(clusters):
+        far[clusters == cluster] = centre_distance(z[clusters == cluster])
+    return far
 
 
 def nearest(z: np.ndarray, k: int) -> np.ndarray:

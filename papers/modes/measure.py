@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import adjusted_mutual_info_score
 
-from streamscope.features.cluster.agreement import adjusted_mutual_information
 from streamscope.features.cluster.checks import agreement_table, raw_rows
 from streamscope.features.cluster.description import cluster_table, depth_spread
 from streamscope.features.cluster.measure import AGREEMENT, coverage, varying_features
@@ -131,7 +131,7 @@ def _agreement(
     ids = features.table["token_id"].to_numpy()[both]
     values, why = [np.nan] * 2, "fewer than two tokens in clusters of both"
     if both.sum() > 1:
-        values, why = [adjusted_mutual_information(one[both], ids) for one in (labels, raw)], ""
+        values, why = [adjusted_mutual_info_score(one[both], ids) for one in (labels, raw)], ""
     for name, value in zip(("identity", "identity_raw"), values, strict=True):
         rows.add(f"{method}.{name}", "agreement", "AMI", value, n=int(both.sum()), why=why)
     rows.add(f"{method}.identity_gap", "agreement", "AMI", values[1] - values[0], n=int(both.sum()), why=why)

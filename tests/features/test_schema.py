@@ -8,12 +8,12 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import (
     AttentionStats,
+    Family,
     ForwardRecord,
     Shape,
     Trajectory,
     columns,
     compute,
-    family,
 )
 from streamscope.features.extract import Extract
 
@@ -189,19 +189,19 @@ def test_a_family_names_what_its_function_gives() -> None:
 
     axes = {"a": "xy", "layer": range(2)}
     told = ("v_{a}_L{layer}", "kind", "unit", "source")
-    fixed = family(*told, "a formula", lambda shape: axes)(pairs)
+    fixed = Family(*told, "a formula", lambda shape: axes)(pairs)
     assert {name: x.tolist() for name, x in fixed.by_name(two_layers()).items()} == {
         "v_x_L0": [0, 4, 8], "v_x_L1": [1, 5, 9], "v_y_L0": [2, 6, 10], "v_y_L1": [3, 7, 11]}  # fmt: skip
     shape = two_layers().shape
     said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in fixed.columns(shape)]
     assert said[2] == ("v_y_L0", "kind", 0, "unit", "source", "a formula") and len(said) == 4
-    placed = family(*told, lambda shape, place: f"{place['a']} of {shape.n_layers}", lambda shape: axes,
+    placed = Family(*told, lambda shape, place: f"{place['a']} of {shape.n_layers}", lambda shape: axes,
                     layer=lambda shape, place: 7)(pairs)  # fmt: skip
     assert [(c.formula, c.layer) for c in placed.columns(shape)] == [("x of 2", 7)] * 2 + [("y of 2", 7)] * 2
-    short = family(*told, "a formula", lambda shape: {"a": "xyz", "layer": range(2)})(pairs)
+    short = Family(*told, "a formula", lambda shape: {"a": "xyz", "layer": range(2)})(pairs)
     with pytest.raises(AssertionError, match=r"^v_\{a\}_L\{layer\}: torch.Size\(\[3, 2, 2\]\)"):
         short.by_name(two_layers())
-    alone = family("v", *told[1:], "a formula")(lambda seen: torch.arange(3.0))
+    alone = Family("v", *told[1:], "a formula")(lambda seen: torch.arange(3.0))
     assert alone.by_name(two_layers())["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(shape)] == [None]
 
 
