@@ -24,6 +24,8 @@ from streamscope.interventions.observe import answer_log_probs, document_losses
 from streamscope.models import build
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
+from streamscope.models.interop.huggingface.convert import their_weights
+from streamscope.models.interop.huggingface.families import FAMILIES, native
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.shards import TokenShards
 
@@ -65,8 +67,8 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     if "peer" in times:
         peer, faster = str(times.ratio("peer sweep", "peer")), str(times.ratio("peer sweep", "sweep"))
     seconds = (f"{times.median(name):.3f} s" for name in ("forward", "sweep"))
-    ours = str(times.ratio("sweep", "forward"))
-    return [case, f"{vocab:,}", str(len(sweep)), *seconds, ours, peer, faster, f"{difference:.1e}"]
+    forwards = str(times.ratio("sweep", "forward"))
+    return [case, f"{vocab:,}", str(len(sweep)), *seconds, forwards, peer, faster, f"{difference:.1e}"]
 
 
 def _sweep(
@@ -117,27 +119,13 @@ def _peers(
 
 
 def as_bridge(model: Any) -> Any:
-    """A `TransformerBridge` around GPT-2 with the weights of a `std-t`: LayerNorm, learned positions, no biases."""
-    c = model.config
-    config = GPT2Config(
-        n_layer=c.n_layers, n_head=c.n_heads, n_embd=c.d_model, n_inner=c.d_mlp, vocab_size=c.d_vocab,
-        n_positions=c.n_ctx, activation_function="gelu", layer_norm_epsilon=model.ln_final.eps,
-    )  # fmt: skip
+    """A `TransformerBridge` around GPT-2 with the weights of a `std-t`, as an export writes them."""
+    kind, theirs, there = native(model.config)
+    config = GPT2Config(**theirs)
     gpt2 = GPT2LMHeadModel(config).eval()
-    weights = {name: torch.zeros_like(w) for name, w in gpt2.state_dict().items()}
-    weights |= {"transformer.wte.weight": model.embed.weight, "lm_head.weight": model.head}
-    weights["transformer.wpe.weight"] = model.pos_embed.weight
-    norms = {"transformer.ln_f": model.ln_final}
-    for i, block in enumerate(model.blocks):
-        name = f"transformer.h.{i}"
-        norms |= {f"{name}.ln_1": block.ln1, f"{name}.ln_2": block.ln2}
-        attn, mlp = block.attn, block.mlp
-        weights[f"{name}.attn.c_attn.weight"] = torch.cat([p.matrix() for p in (attn.q, attn.k, attn.v)], 1)
-        weights[f"{name}.attn.c_proj.weight"] = attn.o.matrix()
-        weights |= {f"{name}.mlp.c_fc.weight": mlp.up.matrix(), f"{name}.mlp.c_proj.weight": mlp.down.matrix()}
-    for name, norm in norms.items():
-        weights |= {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}
-    gpt2.load_state_dict(weights)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    missing, _ = gpt2.load_state_dict(their_weights(weights, there, FAMILIES[kind]), strict=False)
+    assert missing in ([], ["lm_head.weight"])  # tied
     return build_bridge_from_module(gpt2, "GPT2LMHeadModel", hf_config=config)
 
 
