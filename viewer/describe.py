@@ -22,11 +22,13 @@ PAIRS = 12
 """Number of pairs of the built-in stories in the menu."""
 
 
-def describe(model: Any, name: str, identity: str, steps: Sequence[int] = ()) -> dict[str, Any]:
+def describe(
+    model: Any, name: str, identity: str, steps: Sequence[int] = (), circuit: dict[str, Any] | None = None
+) -> dict[str, Any]:  # fmt: skip
     """The page's description of a model, as JSON.
 
     `name` opens the model in Python, `identity` names it in the page. `steps` are those of its snapshots; the last one
-    has the final weights.
+    has the final weights. `circuit` is what `circuit.circuit_for_page` read.
     """
     config, have = model.config, controls(model.config)
     ours, blob = hasattr(model, "segment"), f"onnx-{identity}"
@@ -49,6 +51,7 @@ def describe(model: Any, name: str, identity: str, steps: Sequence[int] = ()) ->
         "outputs": Watched(model).outputs if ours else ["logits", "patterns"],
         "tokenizer": tokenizer_of(model),
         "suites": stories_suite(model),
+        "circuit": circuit,
         "blob": blob,
         "snapshots": [{"step": step, "blob": f"{blob}@{step}" if step != max(steps) else blob} for step in steps],
         "python": python_template(name, snapshots=bool(steps)),

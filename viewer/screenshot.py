@@ -40,6 +40,8 @@ class Options:
     """Write the picture here (.png)."""
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
     """Models of the page, as `streamscope view` takes them. Default: stories/lfa."""
+    circuit: tuple[Path, ...] = ()
+    """Circuits of the models, as `streamscope view` takes them; the address shows them with grid=circuit."""
     address: str = README
     """What the page shows: the address that "Copy link" gives, from # on. Default: README's picture."""
     width: Annotated[int, Bounds(low=320)] = 1280
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.viewer.session import Session, open_models, page_data
 
     check_writable(options.out)
-    shown = open_models(options.run or ("stories/lfa",))
+    shown = open_models(options.run or ("stories/lfa",), circuits=options.circuit)
     answers = Answers(Session(shown), bundle.page(page_data(shown, "server")))
     with chromium() as browser:
         page = browser.new_page(

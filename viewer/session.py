@@ -10,6 +10,7 @@ Arrays are sent as a header and raw little-endian numbers (`packed`).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from streamscope.cli.version import version
 from streamscope.models.checkpoint import load, load_for_instruments, run_folder, snapshots
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
+from streamscope.viewer.circuit import circuit_for_page
 from streamscope.viewer.describe import describe, identities
 from streamscope.viewer.engine import Watched
 
@@ -38,6 +40,8 @@ class Shown:
     model: Any
     steps: tuple[int, ...] = ()
     dtype: str = "fp32"
+    circuit: dict[str, Any] | None = None
+    """The circuit that the page draws over the heads."""
     at: dict[int, Any] = field(default_factory=dict)
     """Models of snapshots that were asked for."""
 
@@ -54,16 +58,20 @@ class Shown:
 
     def description(self) -> dict[str, Any]:
         """What the page knows of it."""
-        return describe(self.model, self.name, self.identity, self.steps)
+        return describe(self.model, self.name, self.identity, self.steps, self.circuit)
 
 
-def open_models(names: Sequence[str], device: str = "cpu", dtype: str = "fp32") -> list[Shown]:
-    """The models of a page by name; RUN@all has a slider over its snapshots.
+def open_models(
+    names: Sequence[str], device: str = "cpu", dtype: str = "fp32", circuits: Sequence[str | Path] = ()
+) -> list[Shown]:  # fmt: skip
+    """The models of a page by name; RUN@all has a slider over its snapshots. `circuits` are files, one for each model.
 
-    Raises `InputError` for more than two, and for names that do not open.
+    Raises `InputError` for more than two, for names that do not open, and for circuits of other models.
     """
     if not 1 <= len(names) <= MOST:
         raise InputError(f"the page shows one model or two next to each other, not {len(names)}")
+    if len(circuits) > len(names):
+        raise InputError(f"there are {len(circuits)} circuits for {len(names)} models: give at most one for each")
     found = []
     for name, identity in zip(names, identities([name.removesuffix("@all") for name in names]), strict=True):
         run = name.removesuffix("@all")
@@ -71,6 +79,8 @@ def open_models(names: Sequence[str], device: str = "cpu", dtype: str = "fp32") 
         if run != name and not steps:
             run_folder(f"{run}@0")  # says where snapshots come from
         found.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps, dtype))
+    for one, path in zip(found, circuits, strict=False):
+        one.circuit = circuit_for_page(one.model, one.name, Path(path))
     return found
 
 

@@ -2,11 +2,13 @@
 
     python -m viewer.view stories/lfa
     python -m viewer.view stories/lfa stories/std-t --out page.html
+    python -m viewer.view stories/lfa --circuit circuit.json
 
 Without --out, a local server answers: open the printed address in a browser; Ctrl-C ends it. It shows every model that
 opens, hf:NAME too. With --out, one file is written that opens from disk without a network, for models of up to 20
 million parameters; ONNX Runtime, which it holds, is fetched once by `python -m viewer.runtime`. Two models are shown
-next to each other on one text. RUN@all adds a slider over the snapshots of a training.
+next to each other on one text. RUN@all adds a slider over the snapshots of a training. --circuit draws the edges that
+`streamscope circuits RUN --out circuit.json` scored over the heads.
 """
 
 from collections.abc import Sequence
@@ -32,6 +34,8 @@ class Options:
     """One or two of: run folders, RUN@STEP, RUN@all, hf:NAME, or bundled models. Default: stories/lfa."""
     text: str = ""
     """The first text in the page. Default: a sentence of the built-in stories."""
+    circuit: tuple[Path, ...] = ()
+    """Circuits to draw over the heads (.json or .pt), one for each model in their order."""
     out: Path | None = None
     """Write the page here as one file (.html) instead of serving it."""
     port: Annotated[int, Bounds(low=0, high=65535)] = 0
@@ -67,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.viewer.page import write_page
         from streamscope.viewer.session import open_models
 
-        write_page(open_models(names), options.out, options.text)
+        write_page(open_models(names, circuits=options.circuit), options.out, options.text)
         print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
         return
 
@@ -75,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.viewer.server import serve
     from streamscope.viewer.session import open_models
 
-    serve(open_models(names, pick_device(options.device), options.dtype), options.text, options.port)
+    shown = open_models(names, pick_device(options.device), options.dtype, options.circuit)
+    serve(shown, options.text, options.port)
 
 
 if __name__ == "__main__":

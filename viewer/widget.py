@@ -47,13 +47,15 @@ class View(anywidget.AnyWidget):
 
     def __init__(
         self, runs: str | Sequence[str] = "stories/lfa", text: str = "", *, page: str | Path | None = None,
-        device: str = "cpu", dtype: str = "fp32",
+        device: str = "cpu", dtype: str = "fp32", circuit: str | Path | Sequence[str | Path] = (),
     ) -> None:  # fmt: skip
-        """Open one run or two, as commands do; `page` is written too, as `view --out` does.
+        """Open one run or two, as commands do; `page` is written too, as `view --out` does. `circuit` is a file
+        of edges to draw over the heads, or one for each run.
 
         Raises `InputError` like `session.open_models`, and for a text beyond the context.
         """
-        self._shown = open_models([runs] if isinstance(runs, str) else list(runs), device, dtype)
+        circuits = [circuit] if isinstance(circuit, str | Path) else list(circuit)
+        self._shown = open_models([runs] if isinstance(runs, str) else list(runs), device, dtype, circuits)
         self._session, self._page = Session(self._shown), page
         data = page_data(self._shown, "notebook", text)
         if page is not None:

@@ -4,14 +4,17 @@
     r.save("circuit.json")                   {"cfg": …, "nodes": {"a0.h1": {"in_graph": …}}, "edges": {"a0.h1->m2": …}}
     r.save("circuit.pt")                     edges_scores and edges_in_graph [senders, readers], src_nodes, dst_nodes
     read_circuit("circuit.json")             a frame of edges: edge, score, in_graph
+    CircuitFile.read("circuit.json")         the edges, the sizes of the model, and f of each share of edges
 
 Our scores have MIB's sign: how much minus the metric rises when the edge is patched. Models with other edges than GPT-2
 have further names (`x3.mlp`, `a3.kv1<k>`, `a3`), which MIB's own code does not know. Our .pt files also say which pairs
-of a sender and a reader are edges (real_edge_mask); without it, a file is read as that of a GPT-2.
+of a sender and a reader are edges (real_edge_mask); without it, a file is read as that of a GPT-2. Both of our forms
+add `faithfulness`, which MIB's own code skips: f of the best edges by size, for each share of the edges.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from streamscope.instruments.result import Result
 
 CFG = ("n_layers", "n_heads", "parallel_attn_mlp", "d_model")
 COLUMNS = ["edge", "score", "in_graph"]
+CURVE = ["share", "edges", "f", "f_low", "f_high", "random"]
 
 
 def export(result: Result, path: Path) -> list[Path]:
@@ -34,21 +38,25 @@ def export(result: Result, path: Path) -> list[Path]:
         raise InputError(f"{path} holds the circuit of one run: give one run, or write .parquet")
     edges = frame.rename(columns={"in_circuit": "in_graph"})
     edges = edges.assign(score=edges["chosen_by"])
-    write_circuit(edges, {name: result.about["mib"][name] for name in CFG}, path)
+    curve = result.tables["faithfulness"].frame.query("ranking == 'size'")
+    write_circuit(edges, {name: result.about["mib"][name] for name in CFG}, path, curve)
     return [path]
 
 
-def write_circuit(edges: pd.DataFrame, cfg: Mapping[str, Any], path: Path) -> None:
-    """Write a frame of edges (edge, score, in_graph) in the form of the suffix."""
+def write_circuit(
+    edges: pd.DataFrame, cfg: Mapping[str, Any], path: Path, faithfulness: pd.DataFrame | None = None
+) -> None:  # fmt: skip
+    """Write a frame of edges (edge, score, in_graph), and f for each share of edges, in the form of the suffix."""
     sender, reader = (edges["edge"].str.split("->").str[i] for i in (0, 1))
     kept = edges["in_graph"].to_numpy(bool)
     inside = {*sender[kept], *reader[kept].str.partition("<")[0]}
     senders, readers = _nodes(cfg, sender), _readers(cfg, reader)
+    more = {} if faithfulness is None else {"faithfulness": _rows(faithfulness)}
     if path.suffix == ".json":
         nodes = {name: {"in_graph": name in inside} for name in dict.fromkeys([*senders, "logits"])}
         rows = zip(edges["edge"], edges["score"], kept, strict=True)
         made = {name: {"score": float(score), "in_graph": bool(there)} for name, score, there in rows}
-        write_text(path, json.dumps({"cfg": dict(cfg), "nodes": nodes, "edges": made}))
+        write_text(path, json.dumps({"cfg": dict(cfg), "nodes": nodes, "edges": made, **more}))
         return
     if path.suffix != ".pt":
         raise InputError(f"{path}: a circuit is .json or .pt")
@@ -59,36 +67,66 @@ def write_circuit(edges: pd.DataFrame, cfg: Mapping[str, Any], path: Path) -> No
     real[at] = True
     file = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
             "edges_in_graph": there, "real_edge_mask": real,
-            "nodes_in_graph": torch.tensor([name in inside for name in senders])}  # fmt: skip
+            "nodes_in_graph": torch.tensor([name in inside for name in senders]), **more}  # fmt: skip
     write_atomically(path, lambda part: torch.save(file, part))
+
+
+def _rows(curve: pd.DataFrame) -> list[dict[str, float | None]]:
+    """The curve of f as plain numbers; what is undefined is None, because JSON has no NaN."""
+    return [
+        {name: None if pd.isna(x) else float(x) for name, x in row.items()} for row in curve[CURVE].to_dict("records")
+    ]
+
+
+@dataclass(frozen=True)
+class CircuitFile:
+    """What a file holds."""
+
+    cfg: Mapping[str, Any]
+    """The sizes of the model: n_layers, n_heads, d_model, parallel_attn_mlp."""
+    edges: pd.DataFrame
+    """edge, score, in_graph."""
+    faithfulness: pd.DataFrame
+    """share, edges, f, f_low, f_high, random; without rows in a file that others wrote."""
+
+    @classmethod
+    def read(cls, path: str | Path) -> "CircuitFile":
+        """Read a .json or .pt. Raises `InputError` for a file of another form."""
+        path = Path(path)
+        try:
+            if path.suffix == ".pt":
+                d = torch.load(path, weights_only=True)
+                rows = _rows_of_matrix(d)
+            else:
+                d = json.loads(path.read_text(encoding="utf-8"))
+                rows = [(name, float(one["score"]), bool(one["in_graph"])) for name, one in d["edges"].items()]
+            cfg = {name: d["cfg"][name] for name in CFG}
+            curve = [{name: one[name] for name in CURVE} for one in d.get("faithfulness", [])]
+            faithfulness = pd.DataFrame(curve, columns=CURVE, dtype=float)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeError) as error:
+            raise InputError(f"{path} is no circuit of MIB's form ({' '.join(str(error).split())[:100]})") from None
+        except Exception as error:  # torch's unpickler raises errors of its own
+            raise InputError(f"{path} is no circuit of MIB's form ({type(error).__name__})") from None
+        return cls(cfg, pd.DataFrame(rows, columns=COLUMNS), faithfulness)
 
 
 def read_circuit(path: str | Path) -> pd.DataFrame:
     """The edges of a file: edge, score, in_graph. Raises `InputError` for a file of another form."""
-    path = Path(path)
-    try:
-        if path.suffix == ".pt":
-            d = torch.load(path, weights_only=True)
-            mask, real = d.get("real_edge_mask"), set(_real(d["cfg"]))
-            known = {*_nodes(d["cfg"], ()), *_readers(d["cfg"], ())}
-            if mask is None and not {*d["src_nodes"], *d["dst_nodes"]} <= known:
-                raise ValueError("it has parts that a GPT-2 has not, and no real_edge_mask")
-            rows = [
-                (f"{u}->{v}", float(d["edges_scores"][i, j]), bool(d["edges_in_graph"][i, j]))
-                for j, v in enumerate(d["dst_nodes"])
-                for i, u in enumerate(d["src_nodes"])
-                if (f"{u}->{v}" in real if mask is None else mask[i, j])
-            ]
-        else:
-            rows = [
-                (name, float(one["score"]), bool(one["in_graph"]))
-                for name, one in json.loads(path.read_text(encoding="utf-8"))["edges"].items()
-            ]
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError) as error:
-        raise InputError(f"{path} is no circuit of MIB's form ({' '.join(str(error).split())[:100]})") from None
-    except Exception as error:  # torch's unpickler raises errors of its own
-        raise InputError(f"{path} is no circuit of MIB's form ({type(error).__name__})") from None
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return CircuitFile.read(path).edges
+
+
+def _rows_of_matrix(d: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
+    """Edge, score, and whether it is in the circuit, from the tensors of a .pt file."""
+    mask, real = d.get("real_edge_mask"), set(_real(d["cfg"]))
+    known = {*_nodes(d["cfg"], ()), *_readers(d["cfg"], ())}
+    if mask is None and not {*d["src_nodes"], *d["dst_nodes"]} <= known:
+        raise ValueError("it has parts that a GPT-2 has not, and no real_edge_mask")
+    return [
+        (f"{u}->{v}", float(d["edges_scores"][i, j]), bool(d["edges_in_graph"][i, j]))
+        for j, v in enumerate(d["dst_nodes"])
+        for i, u in enumerate(d["src_nodes"])
+        if (f"{u}->{v}" in real if mask is None else mask[i, j])
+    ]
 
 
 def _nodes(cfg: Mapping[str, Any], more: Any) -> list[str]:

@@ -3,13 +3,18 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.circuits.formats import write_circuit
+from streamscope.interventions.circuits.graph import graph_of
+from streamscope.interventions.circuits.worth import SHARES, size_of, top
 from streamscope.viewer import bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers, chromium
 from streamscope.viewer.session import Session, Shown, page_data
@@ -41,6 +46,20 @@ def answered(*shown: Shown) -> Answers:
     for model in data["models"]:
         model["suites"] = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
     return Answers(Session(shown), bundle.page(data))
+
+
+def write_circuit_of(path: Path, model: Any, curve: bool = True) -> pd.DataFrame:
+    """Random scores of all edges, the best 2 % in the circuit, and f = √k; returns the edges, largest score first."""
+    names = graph_of(model).names
+    scores = np.random.default_rng(3).normal(size=len(names))
+    edges = pd.DataFrame({"edge": names, "score": scores, "in_graph": top(scores, size_of(0.02, len(names)), "size")})
+    f = pd.DataFrame({"share": SHARES, "edges": [size_of(k, len(names)) for k in SHARES], "f": np.sqrt(SHARES)})
+    f = f.assign(f_low=f["f"] - 0.1, f_high=f["f"] + 0.1, random=f["f"] / 2 - 0.052)
+    f.loc[0, ["f", "f_low", "f_high"]] = np.nan
+    c = model.config
+    cfg = {"n_layers": c.n_layers, "n_heads": c.n_heads, "d_model": c.d_model, "parallel_attn_mlp": False}
+    write_circuit(edges, cfg, path, f if curve else None)
+    return edges.iloc[np.argsort(-np.abs(scores))].reset_index(drop=True)
 
 
 class Page:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from streamscope.interventions.circuits.worth import size_of
 from streamscope.models import load
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.make import build
@@ -18,7 +19,7 @@ from streamscope.viewer import runtime
 from streamscope.viewer.describe import describe
 from streamscope.viewer.session import outputs
 from tests.tiny import randomise
-from tests.viewer.pages import TEXT, Page, browser
+from tests.viewer.pages import TEXT, Page, browser, write_circuit_of
 
 FETCHED = runtime.folder()  # before the tests get a cache of their own
 SHORT = "Lily had a red ball. She gave it"
@@ -134,3 +135,27 @@ def test_a_bundled_model_is_typed_to_ablated_and_compared_without_a_network(
     page.ready()
     check(page, load("stories/lfa@1000"), {"heads": {"L2.H1": {"scale": 0}}})
     assert page.page.url.startswith("file://") and "step=1000" in page.page.url
+
+
+def test_the_file_of_the_command_draws_a_circuit(page: Page, cache: Path, tmp_path: Path) -> None:
+    edges = write_circuit_of(tmp_path / "circuit.json", load("stories/lfa"))
+    command = [
+        sys.executable,
+        "-m",
+        "streamscope",
+        "view",
+        "stories/lfa",
+        "--circuit",
+        "circuit.json",
+        "--out",
+        "page.html",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "page.html"
+    assert path.stat().st_size < 8e6
+    page.open(path.as_uri(), text=SHORT, grid="circuit", share=0.01)
+    assert page.page.locator(".edge").count() == size_of(0.01, len(edges)) > 10
+    assert page.text(".kept").startswith("1 %: ")

@@ -1,8 +1,9 @@
 /**
- * All heads as thumbnails, layers downwards: the pattern, its change, or how much the model needs the head. The bar below is how far a change moved it, the
- * bar above its attention between two tokens: the locked or last one, and the one pointed at.
+ * All heads as thumbnails, layers downwards: the pattern, its change, how much the model needs the head, or the edges of a circuit. The bar below is how
+ * far a change moved it, the bar above its attention between two tokens: the locked or last one, and the one pointed at.
  */
 
+import { Circuit } from "./circuit.js";
 import { card, element, segments, setText } from "./dom.js";
 import { colourAt, paintPattern } from "./colours.js";
 import { headName } from "./edits.js";
@@ -14,7 +15,9 @@ export class Heads {
     this.view = view;
     this.column = column;
     const { model } = column;
-    this.modes = segments("Thumbnails show", [["pattern", "Pattern"], ["change", "Change"], ["effect", "Effect"]], (value) => view.set({ grid: value }));
+    const modes = [["pattern", "Pattern"], ["change", "Change"], ["effect", "Effect"]];
+    if (view.columns.some((one) => one.model.circuit)) modes.push(["circuit", "Circuit"]);
+    this.modes = segments("Thumbnails show", modes, (value) => view.set({ grid: value }));
     this.card = card("heads", view.columns.length > 1 ? `Heads of ${model.name}` : "All heads", "", [this.modes.node]);
     this.effects = new Effects(view, column, () => this.drawEffects());
     this.thumbs = [];
@@ -28,10 +31,13 @@ export class Heads {
       },
     });
     grid.style.setProperty("--heads", String(model.heads));
+    const part = (name, text, wide) => element("span", { class: `part${wide ? " wide" : ""}`, text, data: { part: name }, title: name });
+    if (model.circuit) grid.append(part("input", "input", true));
     grid.append(element("span", { class: "corner" }));
     for (let head = 0; head < model.heads; head++) grid.append(element("span", { class: "axis", text: `H${head}` }));
+    if (model.circuit) grid.append(element("span", { class: "axis of-parts", text: "FFN" }));
     for (let layer = 0; layer < model.layers; layer++) {
-      grid.append(element("span", { class: "axis", text: `L${layer}` }));
+      grid.append(element("span", { class: "axis", text: `L${layer}`, data: { axis: String(layer) } }));
       for (let head = 0; head < model.heads; head++) {
         const canvas = element("canvas");
         const mark = element("span", { class: "mark" });
@@ -42,10 +48,17 @@ export class Heads {
         this.thumbs.push({ node, canvas, mark, moved, looks, name });
         grid.append(node);
       }
+      if (model.circuit) grid.append(part(`m${layer}`, `m${layer}`, false));
+    }
+    if (model.circuit) grid.append(part("logits", "logits", true));
+    this.circuit = model.circuit ? new Circuit(view, column, grid) : null;
+    if (this.circuit) {
+      this.resize = new ResizeObserver(() => this.circuitShown() && this.circuit.drawEdges());
+      this.resize.observe(grid);
     }
     this.legend = element("p", { class: "legend" });
     this.finders = element("p", { class: "finders", on: { click: (event) => this.chooseFinder(event) } });
-    this.card.body.append(grid, this.finders, this.legend);
+    this.card.body.append(...(this.circuit ? [this.circuit.bar] : []), grid, this.finders, this.legend);
     this.node = this.card.node;
   }
 
@@ -55,7 +68,8 @@ export class Heads {
   }
 
   choose(event) {
-    const thumb = event.target.closest(".thumb");
+    const below = document.elementsFromPoint(event.clientX, event.clientY); // an edge may lie over the square
+    const thumb = event.target.closest(".thumb") ?? below.find((node) => node.matches(".thumb"));
     if (thumb) this.view.chooseHead(thumb.dataset.head);
   }
 
@@ -98,6 +112,26 @@ export class Heads {
         element("button", { text: `${name} ${plain(weight)}`, data: { head: name }, attributes: { type: "button" } }),
       ),
     );
+  }
+
+  circuitShown() {
+    return this.view.state.grid === "circuit" && this.circuit !== null;
+  }
+
+  /** The edges of the circuit, with what their colours mean below. */
+  drawCircuit(changes) {
+    const { view, circuit } = this;
+    this.node.classList.toggle("circuit", this.circuitShown());
+    if (view.state.grid !== "circuit") return;
+    if (!circuit) {
+      setText(this.card.hint, `No circuit was given for ${this.column.model.name}.`);
+      return;
+    }
+    if (["result", "view", "edges"].some((name) => changes.has(name))) {
+      setText(this.card.hint, `${this.column.model.circuit.file}: what reads what, from above. Wider: a larger score; dotted: below 0. Point at an edge for its name.`);
+      circuit.draw();
+      this.legend.replaceChildren(...circuit.keys());
+    } else if (changes.has("head")) circuit.drawFocus();
   }
 
   /** Colours each square by its head's effect, with the strongest in a sentence below. */
@@ -172,6 +206,7 @@ export class Heads {
       );
     }
     this.drawPair();
+    this.drawCircuit(changes);
     this.modes.draw(state.grid);
     this.node.classList.toggle("effects", state.grid === "effect");
     this.drawEffects();

@@ -13,13 +13,15 @@ import { parseHead } from "./edits.js";
  * @property {number|null} key  the locked cell's key
  * @property {[string, string]|null} compare  two candidates for the next token, of one's own
  * @property {"lines"|"matrix"} view
- * @property {"pattern"|"change"|"effect"} grid
+ * @property {"pattern"|"change"|"effect"|"circuit"} grid
+ * @property {number|null} share  of the edges of the circuit; null for those of its file
+ * @property {"part"|"stream"} edges  what colours the edges
  * @property {string} lens  the stream whose read-out is shown
  * @property {Object} edits
  */
 
-const OPTIONAL = ["second", "step", "head", "token", "key", "compare"];
-const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change", "effect"] };
+const OPTIONAL = ["second", "step", "head", "token", "key", "compare", "share"];
+const CHOICES = { view: ["lines", "matrix"], grid: ["pattern", "change", "effect", "circuit"], edges: ["part", "stream"] };
 
 /** The address's hash for a state; what is as in `defaults` is left out, except text and head. null is an empty word. */
 export function toHash(state, defaults) {
@@ -46,6 +48,10 @@ export function fromHash(hash, defaults, models) {
     else state[name] = value;
   }
   if (state.second === state.model) state.second = null;
+  if (state.grid === "circuit" && !models.some(({ circuit }) => circuit)) {
+    problems.push("grid");
+    state.grid = defaults.grid;
+  }
   return { state, problems };
 }
 
@@ -55,6 +61,7 @@ function read(name, text, ids) {
   if (name === "model" || name === "second") return ids.includes(text) ? text : undefined;
   if (name === "head") return parseHead(text) ? text : undefined;
   if (["step", "token", "key"].includes(name)) return /^\d{1,9}$/.test(text) ? Number(text) : undefined;
+  if (name === "share") return Number(text) > 0 && Number(text) <= 1 ? Number(text) : undefined;
   if (Object.hasOwn(CHOICES, name)) return CHOICES[name].includes(text) ? text : undefined;
   if (name !== "edits" && name !== "compare") return undefined;
   try {

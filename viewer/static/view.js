@@ -15,7 +15,7 @@ import { Tip } from "./tip.js";
 import { Toolbar } from "./toolbar.js";
 
 const TYPING_PAUSE = 120; // ms
-const ALL = ["result", "focus", "head", "view", "lock"];
+const ALL = ["result", "focus", "head", "view", "lock", "edges"];
 
 /** One model on the page: its engine, the tokens, the answer as trained (`base`) and with the edits (`result`). */
 class Column {
@@ -78,7 +78,7 @@ export class View {
     const { data } = this;
     const model = data.models[0];
     const text = model.suites[0]?.cases[0]?.text ?? "Lily had a red ball. She";
-    const state = { text, model: model.id, second: null, step: null, head: null, token: null, key: null, compare: null, view: "lines", grid: "pattern", lens: "sum", edits: {} };
+    const state = { text, model: model.id, second: null, step: null, head: null, token: null, key: null, compare: null, view: "lines", grid: "pattern", share: null, edges: "part", lens: "sum", edits: {} };
     return { ...state, ...data.state };
   }
 
@@ -108,6 +108,7 @@ export class View {
     if (differs("model", "second", "text", "step", "edits", "compare")) this.refresh();
     const drawn = [];
     if (differs("view", "grid", "lens")) drawn.push("view", "focus");
+    if (differs("share", "edges")) drawn.push("edges");
     if (differs("head")) drawn.push("head", "focus");
     if (differs("token", "key")) drawn.push("lock", "focus");
     if (drawn.length) this.draw(drawn);

@@ -1,0 +1,210 @@
+"""A circuit in the live page: edges over the heads, the slider with f, colours, names on hover, and what is refused."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.interventions.circuits.worth import SHARES, size_of
+from streamscope.models import build, load
+from streamscope.viewer import View, bundle, circuit, page
+from streamscope.viewer.circuit import circuit_for_page
+from streamscope.viewer.screenshot import Answers
+from streamscope.viewer.server import application
+from streamscope.viewer.session import Session, Shown, open_models, page_data
+from streamscope.viewer.view import main
+from tests.viewer.pages import TEXT, Page, browser, write_circuit_of
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[Shown]]:
+    """The edges of a circuit of stories/lfa, and a page with it next to a model that has none."""
+    path = tmp_path_factory.mktemp("circuit") / "circuit.json"
+    edges = write_circuit_of(path, load("stories/lfa"))
+    return edges, open_models(["stories/lfa", "stories/std-t"], circuits=[path])
+
+
+@pytest.fixture
+def shown(chromium: Any, given: tuple[pd.DataFrame, list[Shown]]) -> Iterator[Page]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    context.route("**/*", Answers(Session(given[1]), bundle.page(page_data(given[1], "server"))))
+    found = Page(context.new_page())
+    yield found
+    assert found.console == []
+    context.close()
+
+
+def test_the_slider_chooses_the_best_edges_and_says_f(shown: Page, given: tuple[pd.DataFrame, list[Shown]]) -> None:
+    edges, n = given[0], len(given[0])
+    shown.open(text=TEXT)
+    drawn = shown.page.locator(".edge")
+    assert shown.page.locator(".edges").is_hidden() and drawn.count() == 0
+    shown.page.get_by_role("button", name="Circuit").click()
+    assert drawn.count() == size_of(0.02, n), "the share of the file's own circuit"
+    assert (
+        shown.text(".kept")
+        == f"2 %: {size_of(0.02, n)} of {n:,} edges, keep f = .14 (.04 to .24) of the effect; random ones .02."
+    )
+    strongest = shown.page.locator(".edge").last  # drawn last, on top
+    assert float(strongest.get_attribute("stroke-width")) == pytest.approx(4.5)
+    assert ("negative" in (strongest.get_attribute("class") or "")) == (edges["score"][0] < 0)
+    slider = shown.page.get_by_label("Share of the edges")
+    slider.fill("3")
+    assert drawn.count() == size_of(0.01, n) and shown.state()["share"] == 0.01
+    assert slider.get_attribute("aria-valuetext") == "1 %" and shown.text(".kept").endswith(
+        "f = .10 (.00 to .20) of the effect; random ones .00."  # of −.002: no −.00
+    )
+    slider.fill("0")
+    assert drawn.count() == size_of(0.001, n)
+    assert shown.text(".kept").endswith("The file does not say how much of the effect they keep.")
+    slider.fill("9")
+    assert drawn.count() == 1000 < n and "the first 1,000 drawn" in shown.text(".kept")
+    address = shown.page.url
+    shown.open(text=TEXT, grid="circuit", share=0.01)
+    assert drawn.count() == size_of(0.01, n) and "share=1" in address and "grid=circuit" in address
+    shown.page.get_by_role("button", name="Pattern").click()
+    assert shown.page.locator(".edges").is_hidden() and shown.page.locator(".kept").is_hidden()
+
+
+def test_edges_run_from_sender_to_reader_and_have_their_names(
+    shown: Page, given: tuple[pd.DataFrame, list[Shown]]
+) -> None:
+    shown.open(text=TEXT, grid="circuit", share=0.01)
+    squares = shown.do(
+        "Object.fromEntries([...document.querySelectorAll('.grid > [data-head], .grid > [data-part]')].map((node) => {"
+        "const box = node.getBoundingClientRect();"
+        "return [node.dataset.part ?? node.dataset.head.replace(/L(\\d+)\\.H(\\d+)/, 'a$1.h$2'),"
+        "[box.left, box.right, box.top, box.bottom]]; }))"
+    )
+    ends = shown.do(
+        "Object.fromEntries([...document.querySelectorAll('.hit')].map((path) => {"
+        "const at = (share) => { const p = path.getPointAtLength(share * path.getTotalLength());"
+        "const q = new DOMPoint(p.x, p.y).matrixTransform(path.getScreenCTM()); return [q.x, q.y]; };"
+        "return [path.dataset.edge, [at(0), at(1)]]; }))"
+    )
+    rows = given[1][0].circuit["rows"]
+    assert len(ends) == size_of(0.01, len(given[0])) == 15
+    for at, (start, end) in ends.items():
+        sender, reader = rows[int(at)][:2]
+        assert f"{sender}->{reader}" == given[0]["edge"][int(at)]
+        for name, (x, y) in ((sender, start), (reader.partition("<")[0], end)):
+            left, right, up, down = squares[name]
+            assert left - 1 <= x <= right + 1 and up - 1 <= y <= down + 1, (sender, reader)
+        assert rows[int(at)][4] == pytest.approx(given[0]["score"][int(at)])
+    for at in (0, 1):
+        middle = shown.do(
+            f"(() => {{ const path = document.querySelector('.hit[data-edge=\"{at}\"]'); path.parentNode.append(path);"
+            "const p = path.getPointAtLength(path.getTotalLength() / 2);"
+            "const q = new DOMPoint(p.x, p.y).matrixTransform(path.getScreenCTM()); return [q.x, q.y]; })()"
+        )
+        shown.page.mouse.move(*middle)
+        assert shown.text(".tip .lead") == f"{rows[at][0]} → {rows[at][1]}"
+        assert f"{abs(rows[at][4]):.3f}".removeprefix("0") in shown.text(".tip")
+    shown.page.mouse.move(5, 5)
+    assert shown.page.locator(".tip").is_hidden()
+
+
+def test_colours_are_of_the_part_or_of_the_stream_and_a_head_lights_its_edges(
+    shown: Page, given: tuple[pd.DataFrame, list[Shown]]
+) -> None:
+    rows = given[1][0].circuit["rows"]
+    shown.open(text=TEXT, grid="circuit", share=0.02)
+    strokes = "[...document.querySelectorAll('.edge')].map((path) => getComputedStyle(path).stroke)"
+    n = size_of(0.02, len(given[0]))
+    for by, column in (("Read as", 2), ("Stream", 3)):
+        shown.page.get_by_role("button", name=by).click()
+        found = dict(zip([row[column] for row in rows[:n]][::-1], shown.do(strokes), strict=True))
+        assert len(set(found.values())) == len(found) > 1
+        keys = shown.page.locator(".legend .key").all_inner_texts()
+        assert len(keys) == len(found)
+        if by == "Stream":
+            assert set(keys) == set(found) == {"token", "context"}
+    shown.thumb("L0.H4").hover(position={"x": 4, "y": 22})  # where no edge crosses it
+    faded = shown.do("[...document.querySelectorAll('.edge')].map((path) => path.classList.contains('faded'))")[::-1]
+    assert faded == ["a0.h4" not in (row[0], row[1].partition("<")[0]) for row in rows[:n]]
+    assert 0 < sum(faded) < n
+    shown.thumb("L1.H2").click(force=True)  # an edge may lie over it
+    assert shown.state()["head"] == "L1.H2"
+
+
+def test_a_model_without_a_circuit_says_so(shown: Page) -> None:
+    shown.open(text=TEXT, grid="circuit", second="std-t")
+    hints = shown.page.locator(".heads .hint").all_inner_texts()
+    assert (
+        hints[0].startswith("circuit.json: what reads what") and hints[1] == "No circuit was given for stories/std-t."
+    )
+    shown.open(text=TEXT, model="std-t")
+    assert shown.page.get_by_role("button", name="Circuit").count() == 0
+    shown.open(text=TEXT, share="2", edges="sender")
+    assert "Not understood in the address: share, edges." in shown.text(".notice")
+
+
+def test_a_page_without_circuits_has_no_mode_for_them(chromium: Any) -> None:
+    models = open_models(["stories/lfa"])
+    context = chromium.new_context()
+    context.route("**/*", Answers(Session(models), bundle.page(page_data(models, "server"))))
+    plain = Page(context.new_page()).open(text=TEXT, grid="circuit")
+    assert "Not understood in the address: grid." in plain.text(".notice") and plain.state()["grid"] == "pattern"
+    assert plain.page.get_by_role("button", name="Circuit").count() == 0 and plain.page.locator(".part").count() == 0
+    context.close()
+
+
+def test_all_hosts_have_the_circuit(given: tuple[pd.DataFrame, list[Shown]], tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "circuit.pt"
+    write_circuit_of(path, load("stories/lfa"))
+    view = View("stories/lfa", circuit=path)
+    notebook = view.data["models"][0]["circuit"]
+    assert notebook["file"] == "circuit.pt" and len(notebook["rows"]) == circuit.MOST
+    assert [one["f"] for one in notebook["curve"]] == [None, *(math.sqrt(k) for k in SHARES[1:])]
+    assert json.dumps(notebook["rows"][0]) in json.dumps(application(given[1], "", "x", 1) and notebook["rows"])
+    monkeypatch.setattr(page, "graph_of", lambda model: b"graph")
+    monkeypatch.setattr(page.runtime, "read", lambda key: b"let a=1;export{a as env};")
+    html = page.html(given[1])
+    assert json.dumps(given[1][0].circuit["rows"][0], separators=(",", ":")).replace("<", "\\u003c") in html
+
+
+def test_key_value_heads_and_mixing_modules_are_nodes_too(tmp_path: Path) -> None:
+    model = build("llama", "tiny", n_heads=4, **{"attention.kv_heads": 2}).eval()
+    write_circuit_of(tmp_path / "a.json", model, curve=False)
+    found = circuit_for_page(model, "llama", tmp_path / "a.json")
+    assert found["kv_heads"] == 2 and {row[1] for row in found["rows"]} >= {"a1.kv0<k>", "a1.kv1<v>"}
+    assert found["share"] == 0.02 and all(one["f"] is None for one in found["curve"])
+    assert [one["edges"] for one in found["curve"]] == [size_of(k, found["edges"]) for k in SHARES]
+
+
+def test_circuits_of_other_models_and_bad_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    path, lfa = tmp_path / "circuit.json", load("stories/lfa")
+    write_circuit_of(path, lfa)
+    data = json.loads(path.read_text())
+
+    def refused(line: str, **changes: Any) -> None:
+        path.write_text(json.dumps({**data, **changes}))
+        with pytest.raises(InputError, match=line) as error:
+            circuit_for_page(lfa, "stories/lfa", path)
+        assert "\n" not in str(error.value)
+
+    one = {"score": 1.0, "in_graph": True}
+    refused("is of another model: 'a9.h0->logits' is no edge of stories/lfa", edges={"a9.h0->logits": one})
+    refused("'m1->m0' is no edge of stories/lfa", edges={"m1->m0": one})
+    refused("has n_layers 4, and stories/lfa 6", cfg=data["cfg"] | {"n_layers": 4})
+    refused("the score of m0->m1 is no number", edges={"m0->m1": one | {"score": float("nan")}})
+    refused("has no edges", edges={})
+    refused("is no circuit of MIB's form", edges=3)
+    refused("is no circuit of MIB's form", faithfulness=[{"share": "a"}])
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match="there are 2 circuits for 1 models"):
+        main(["stories/lfa", "--circuit", str(path), str(path)])
+    with pytest.raises(InputError, match="is of another model: .* is no edge of stories/lfa"):
+        write_circuit_of(path, load("stories/gpt2"))
+        main(["stories/lfa", "--circuit", str(path)])
