@@ -13,6 +13,7 @@ from streamscope.instruments.table import Table, write_table
 from streamscope.papers.claims.judged import measured
 from streamscope.papers.claims.words import MEANINGS, SMALL, reason
 from streamscope.papers.pages.markdown import Raw, cell, table
+from streamscope.papers.pages.site import html
 
 if TYPE_CHECKING:
     from streamscope.papers.claims import Options
@@ -65,8 +66,6 @@ def write(rows: pd.DataFrame, path: Path) -> None:
     elif path.suffix == ".md":
         write_text(path, markdown(rows))
     else:
-        from streamscope.papers.pages.site import html
-
         write_text(path, html(rows, {}))
 
 
