@@ -6,11 +6,10 @@ here and one where it is computed. The docstring under each field is its help te
 """
 # ruff: noqa: F401  (the parts belong to this module's names)
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from math import isfinite
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
+from streamscope.cli.bounds import Bounds, NotNegative, Whole, check
 from streamscope.cli.errors import InputError
 from streamscope.models.config.hyper import HC, MHC, Hyper, KromHC, MHCLite, Stochastic
 from streamscope.models.config.parts import (
@@ -45,8 +44,11 @@ from streamscope.models.config.parts import (
     TokenFactor,
 )
 
-LARGEST = {"n_layers": 4096, "d_model": 2**24, "n_heads": 2**16, "d_vocab": 2**24, "n_ctx": 2**24}
+WIDEST = 2**24
 """Larger sizes are rejected as typing mistakes."""
+Size = Annotated[int, Bounds(low=1, high=WIDEST)]
+Rate = Annotated[float, Bounds(low=0, below=1)]
+"""Dropout rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +81,23 @@ class Attention(Part):
     """Output."""
     gate: Gate | None = None
     """Head gate."""
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     """Dropout rate of the attention weights in training."""
-    d_head: int = 0
+    d_head: Whole = 0
     """Width of a head; 0: the model width divided by the number of heads."""
-    kv_heads: int = 0
+    kv_heads: Whole = 0
     """Number of key-value heads, each shared by consecutive query heads (grouped queries); 0: one per query head."""
     qk_norm: Norm | None = None
     """Norm of each head's queries and keys, before positions."""
     qk_norm_over: Literal["head", "layer"] = "head"
     """Statistics of qk_norm: over a head, or over all heads of the layer (OLMo 2)."""
-    window: int = 0
+    window: Whole = 0
     """Keys that a query sees, the last ones up to its own (Mistral); 0: all."""
-    full_every: int = 0
+    full_every: Whole = 0
     """k: layers k, 2k, …, counted from 1, have no window (Gemma: 2 or 6); 0: every layer has it."""
-    scale_width: float = 0.0
+    scale_width: NotNegative = 0.0
     """w of the scores q·k / sqrt(w) (Gemma's query_pre_attn_scalar); 0: the width of a head."""
-    softcap: float = 0.0
+    softcap: NotNegative = 0.0
     """c of capped scores s → c · tanh(s / c) (Gemma 2); 0: no cap."""
 
 
@@ -104,7 +106,7 @@ class Mlp(Part):
     """The FFN (DST Eq. 11–12); with `gate`, act(gate x) ⊙ up x (SwiGLU with silu)."""
 
     kind: ClassVar[str] = "mlp"
-    d_mlp: int = 0
+    d_mlp: Whole = 0
     """Hidden width; 0: four times the model width."""
     up: Projection = Dense()
     """Input projection."""
@@ -151,22 +153,12 @@ class Readout(Part):
     """Norm before the unembedding."""
     tied: bool = True
     """The unembedding is the transposed token embedding."""
-    softcap: float = 0.0
+    softcap: NotNegative = 0.0
     """c of capped logits y → c · tanh(y / c) (Gemma 2); 0: no cap."""
     layer_norms: Literal["shared", "own"] = "shared"
     """Norm of the per-layer readouts: the shared final norm, or one norm per layer."""
     supervision: Supervision | None = None
     """Per-layer supervision; none: only the last layer is trained on."""
-
-
-def _floats(part: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Dotted name and value of every float in a configuration."""
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if is_dataclass(value):
-            yield from _floats(value, f"{prefix}{field.name}.")
-        elif isinstance(value, float):
-            yield f"{prefix}{field.name}", value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,15 +167,15 @@ class ModelConfig:
 
     name: str = "custom"
     """Name of the preset."""
-    n_layers: int = 6
+    n_layers: Annotated[int, Bounds(low=1, high=4096)] = 6
     """Number of layers L."""
-    d_model: int = 192
+    d_model: Size = 192
     """Width D of the residual stream."""
-    n_heads: int = 6
+    n_heads: Annotated[int, Bounds(low=1, high=2**16)] = 6
     """Number of heads H; must divide the width."""
-    d_vocab: int = 4096
+    d_vocab: Size = 4096
     """Vocabulary size V."""
-    n_ctx: int = 256
+    n_ctx: Size = 256
     """Longest sequence in tokens."""
     positions: Positions = Rope()
     """Position encoding."""
@@ -203,28 +195,17 @@ class ModelConfig:
     """Canon layers."""
     readout: Readout = Readout()
     """Final norm, head, per-layer readouts."""
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     """Dropout rate of the embedding and of each branch's output, in training."""
     init: Initial = Initial()
     """Initial weights of all parts that have no rule of their own."""
-    init_std: float = 0.02
+    init_std: NotNegative = 0.02
     """σ of the rule normal, and of gates and Canon kernels that use it. `--set init_std=` replaces the preset's rules
     in `init` by N(0, σ)."""
 
     def __post_init__(self) -> None:
-        for name, number in _floats(self):
-            if not isfinite(number):
-                raise InputError(f"{name} must be a finite number, got {number}")
-        for field, largest in LARGEST.items():
-            if not 1 <= getattr(self, field) <= largest:
-                raise InputError(f"{field} must be from 1 to {largest:,}, got {getattr(self, field)}")
+        check(self, nested=False)
         attention = self.attention
-        for name in ("init_std", "mlp.d_mlp", "attention.d_head", "attention.kv_heads", "attention.window",
-                     "attention.full_every", "attention.scale_width", "attention.softcap", "readout.softcap",
-                     "positions.skip", "positions.local_base"):  # fmt: skip
-            part, _, field = name.rpartition(".")
-            if getattr(getattr(self, part) if part else self, field, 0) < 0:
-                raise InputError(f"{name} must not be negative")
         if attention.kv_heads and self.n_heads % attention.kv_heads:
             raise InputError(f"{attention.kv_heads} key-value heads do not divide the {self.n_heads} heads")
         if self.d_model % self.n_heads and (not attention.d_head or attention.gate or self.norm.kind == "channel"):
@@ -233,11 +214,8 @@ class ModelConfig:
                 f"the nearest width that fits is {max(1, round(self.d_model / self.n_heads)) * self.n_heads}"
             )
         for name, width in (("d_head", self.d_head), ("d_mlp", self.d_mlp)):
-            if width > LARGEST["d_model"]:
-                raise InputError(f"{name} must be at most {LARGEST['d_model']:,}, got {width}")
-        for name, rate in (("dropout", self.dropout), ("attention.dropout", self.attention.dropout)):
-            if not 0.0 <= rate < 1.0:
-                raise InputError(f"{name} must lie in [0, 1), got {rate}")
+            if width > WIDEST:
+                raise InputError(f"{name} must be at most {WIDEST:,}, got {width}")
         if self.norm_place != "before" and (self.residual.streams or self.canon is not None):
             raise InputError(
                 f"norm_place={self.norm_place} needs one residual stream (residual=single) and no Canon layers"

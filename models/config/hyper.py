@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from streamscope.cli.bounds import Count, NotNegative
 from streamscope.cli.errors import InputError
 from streamscope.models.config.parts import Residual
 
@@ -12,7 +13,7 @@ class Hyper(Residual):
     """Hyper-connections, X ← H_res X + H_post ⊗ F(H_pre X), around each branch F on n streams X (SPEC §2)."""
 
     streams: ClassVar[tuple[str, ...]] = ("streams",)
-    n: int = 4
+    n: Count = 4
     """Number of streams."""
     dynamic: bool = True
     """Let the coefficients depend on the token; false: only their biases are used."""
@@ -28,10 +29,6 @@ class Hyper(Residual):
     """Fix H_res = I: streams are read and written but never mixed."""
     hc_dtype: Literal["fp32", "bf16"] = "fp32"
     """Storage dtype of the parameters; computation is in fp32. In bf16 a step of 0.005 never moves a bias of −8."""
-
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise InputError(f"residual.n must be at least 1, got {self.n}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +55,10 @@ class MHC(Stochastic):
     """mHC: H_res is a Sinkhorn-normalised n × n matrix (arXiv 2512.24880)."""
 
     kind: ClassVar[str] = "mhc"
-    iterations: int = 20
+    iterations: Count = 20
     """Sinkhorn iterations, columns then rows."""
-    eps: float = 0.0
+    eps: NotNegative = 0.0
     """ε added to H_pre, to the columns' first shares and to all later sums (DeepSeek-V4: 1e-6)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.iterations < 1:
-            raise InputError(f"residual.iterations must be at least 1, got {self.iterations}")
-        if self.eps < 0:
-            raise InputError(f"residual.eps must not be negative, got {self.eps}")
 
 
 @dataclass(frozen=True, kw_only=True)

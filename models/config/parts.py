@@ -1,16 +1,23 @@
 """The parts of a configuration that come in kinds: projections, norms, positions, residual topologies."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from streamscope.cli.bounds import Bounds, NotNegative, Whole, check
 from streamscope.cli.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Base of all parts. `kind` is its name in JSON files and in `--set`."""
+    """Base of all parts. `kind` is its name in JSON files and in `--set`.
+
+    Raises `InputError` for a number that is not finite, or outside the `Bounds` of its field.
+    """
 
     kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check(self, lambda name: f"{self.kind}.{name}", nested=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,24 +34,16 @@ class Normal(Init):
     """N(0, std), independent of the fan-in (GPT-2)."""
 
     kind: ClassVar[str] = "normal"
-    std: float | None = None
+    std: NotNegative | None = None
     """σ; none: the model's init_std."""
-
-    def __post_init__(self) -> None:
-        if self.std is not None and self.std < 0:
-            raise InputError(f"the std of an initialisation must not be negative, got {self.std}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Init):
     """Base of the rules that preserve scale: an output is about `gain` times as large as an input."""
 
-    gain: float = 1.0
+    gain: NotNegative = 1.0
     """Factor on the weights."""
-
-    def __post_init__(self) -> None:
-        if self.gain < 0:
-            raise InputError(f"the gain of an initialisation must not be negative, got {self.gain}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +164,7 @@ class Hdpl(Projection):
     """Blocks K of the detail path; 0: one per head (HDPL: 8 blocks, 8 heads)."""
     dirac: Literal["first", "every"] = "first"
     """Blocks of a square map that start as the identity: the authors' dirac_(groups=1), or dirac_(groups=K)."""
-    kl_weight: float = 1e-3
+    kl_weight: NotNegative = 1e-3
     """β of HDPL Eq. 9."""
     kl: Literal["clamp", "free_bits"] = "clamp"
     """min(KL, ln 2) as printed (HDPL Eq. 9), or max(KL, ln 2), the usual free bits."""
@@ -187,8 +186,6 @@ class Hdpl(Projection):
                 f"{name}: the detail path needs both widths divisible by its {k} blocks, got {d_in} -> {d_out}; "
                 f"set {name}.groups"
             )
-        if self.kl_weight < 0:
-            raise InputError(f"{name}.kl_weight must not be negative, got {self.kl_weight}")
 
 
 def _square(spec: Projection, name: str, d_in: int, d_out: int) -> None:
@@ -257,6 +254,7 @@ class Stretch(Part):
     """Waves shorter than original/high are unchanged."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.factor <= 0 or self.original < 0 or not 0 <= self.low < self.high:
             raise InputError(
                 f"stretched positions need factor > 0, original >= 0 and 0 <= low < high, got {self.factor}, "
@@ -276,9 +274,9 @@ class Rope(Positions):
     """Fraction of each head's width that is rotated (Canon recommends 0.25)."""
     stretch: Stretch | None = None
     """Slower rotations for a longer context than in training."""
-    skip: int = 0
+    skip: Whole = 0
     """k: layers k, 2k, …, counted from 1, are not rotated and have no positions (SmolLM3); 0: every layer is."""
-    local_base: float = 0.0
+    local_base: NotNegative = 0.0
     """θ of the layers with a window, which are not stretched either (Gemma 3); 0: that of all layers."""
 
 
@@ -318,7 +316,7 @@ class Canon(Part):
     kind: ClassVar[str] = "canon"
     places: str = "ABCD"
     """Places of the convolutions: any of A, B, C, D."""
-    kernel: int = 4
+    kernel: Annotated[int, Bounds(low=2, high=4)] = 4
     """Kernel size k, 2 to 4: a position and the k−1 before it."""
     activation: Literal["none", "silu"] = "none"
     """Activation after the convolution."""
@@ -328,10 +326,9 @@ class Canon(Part):
     """Initial kernels: U(±1/sqrt(k)) or N(0, init_std)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.places or list(self.places) != sorted(set(self.places) & set("ABCD")):
             raise InputError(f"canon.places must be some of A, B, C, D in this order, got {self.places!r}")
-        if self.kernel not in (2, 3, 4):
-            raise InputError(f"canon.kernel must be 2, 3 or 4, got {self.kernel}")
 
 
 @dataclass(frozen=True, kw_only=True)

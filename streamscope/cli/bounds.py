@@ -14,6 +14,7 @@ import math
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from streamscope.cli.errors import InputError
@@ -95,29 +96,36 @@ else:
 """Names: several words on the command line; one string or a sequence in Python, converted to a tuple."""
 
 
-def check(options: Any, spelled: Callable[[str], str] = str) -> None:
-    """Raise `InputError` for the first value in a dataclass, also nested, that its declaration excludes.
+def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = True) -> None:
+    """Raise `InputError` for the first value in a dataclass, also `nested`, that its declaration excludes.
 
     `spelled` converts field names for the message, for example to `--batch-size`.
     """
-    hints = typing.get_type_hints(type(options), include_extras=True)
     for field in fields(options):
         value = getattr(options, field.name)
         if is_dataclass(value):
-            check(value, spelled)
+            if nested:
+                check(value, spelled)
             continue
-        limits = list(declared(hints[field.name], Bounds))
+        limits, conditions = _declared(type(options))[field.name]
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check(spelled(field.name), number, limits)
-        usual = field.default if field.default_factory is MISSING else field.default_factory()
-        for only in declared(hints[field.name], Only) if value != usual else ():
-            if not only.acts(other := getattr(options, only.name)):
+        for only in conditions:
+            usual = field.default if field.default_factory is MISSING else field.default_factory()
+            if value != usual and not only.acts(other := getattr(options, only.name)):
                 raise InputError(only.line(field.name, other))
 
 
+@cache
+def _declared(cls: type) -> dict[str, tuple[list[Bounds], list[Only]]]:
+    """The `Bounds` and the `Only` of every field."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: (list(declared(hint, Bounds)), list(declared(hint, Only))) for name, hint in hints.items()}
+
+
 def _check(name: str, number: float, limits: list[Bounds]) -> None:
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         raise InputError(f"{name} must be a finite number, got {number}")
     for limit in limits:
         if number not in limit:

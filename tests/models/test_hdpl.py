@@ -356,7 +356,7 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
         ({"mlp.up.rank": -1}, "mlp.up: a latent of -1 is not a bottleneck"),
         ({"mlp.up.groups": 3}, "mlp.up: the detail path needs both widths divisible by its 3 blocks, got 32 -> 128"),
         ({"mlp.d_mlp": 130}, "mlp.gate: the detail path needs .* 4 blocks, got 32 -> 130"),
-        ({"attention.q.kl_weight": -1.0}, "attn.q.kl_weight must not be negative"),
+        ({"attention.q.kl_weight": -1.0}, r"hdpl\.kl_weight must be at least 0, got -1"),
         ({"attention.q.kl": "max"}, "attention.q.kl must be one of clamp, free_bits"),
     ],
 )
