@@ -126,8 +126,7 @@ class OpenDocuments(Splittable):
 
     def cases(self) -> pd.DataFrame:
         """The documents, each a cluster, or their windows."""
-        of = self.shards.source if isinstance(self.shards, WindowedShards) else range(self._n)
-        return pd.DataFrame({"cluster": [str(i) for i in of]})
+        return pd.DataFrame({"cluster": [str(i) for i in self.shards.source[: self._n]]})
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
@@ -231,12 +230,10 @@ class OpenTokens(Splittable):
             if rows > 0:
                 left -= rows
                 kept = ids[: unscored[i] + rows + 1].tolist()
-                if isinstance(self.shards, WindowedShards):
-                    of = (int(at[i]) for at in (self.shards.source, self.shards.window, self.shards.offset))
-                    document, window, offset = of
-                    yield i, Document(document, kept, len(ids), window, offset, unscored[i])
-                else:
-                    yield i, Document(i, kept, len(ids))
+                document, window, offset = (
+                    int(at[i]) for at in (self.shards.source, self.shards.window, self.shards.offset)
+                )
+                yield i, Document(document, kept, len(ids), window, offset, unscored[i])
 
     def units(self) -> pd.DataFrame:
         """unit and cluster of the `documents`, as `OpenDocuments.units`."""

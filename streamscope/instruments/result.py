@@ -14,7 +14,7 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +41,6 @@ from streamscope.instruments.table import (
     plain_number,
     read_about,
     read_parquet,
-    with_reasons,
     write_batches,
 )
 from streamscope.models.tensors import read_tensors, write_tensors
@@ -149,46 +148,42 @@ class Result:
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
-        files = [path, *(path.with_stem(f"{path.stem}-{name}") for name in (*names[1:], OBSERVED))]
-        for one in [*files, *([path.with_suffix(".safetensors")] if self.arrays else [])] if maker else ():
+        files, arrays = _places(path, names), path.with_suffix(".safetensors")
+        for one in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
             check_own(one, maker)
-        if path.suffix == ".csv":
-            return self._save_text(path, figure)
-        about = {**self.about, "format": FORMAT, "tables": names, "blocks": list(self.blocks)}
-        about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
-        made: list[tuple[Path, pd.DataFrame | LongTable, dict[bytes, bytes]]] = []
-        if self.blocks:
-            frame, observed = _observed(self.blocks, self.contrasts)
-            made.append(
-                (path.with_stem(f"{path.stem}-{OBSERVED}"), frame, json_meta({OBSERVED: observed, "about": about}))
-            )
-        for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
-            to = path if name == names[0] else path.with_stem(f"{path.stem}-{name}")
-            kept = json_meta({"table": _columns(table), "about": about, "units": _units(table)})
-            made.append((to, table if isinstance(table, LongTable) else with_reasons(table), kept))
-        before, arrays = _files_of(path), path.with_suffix(".safetensors")
-        if self.arrays:
-            _write_arrays(arrays, self.arrays, about)
-        for to, rows, kept in made:
-            _write(to, rows, kept)
-        done = [to for to, _, _ in reversed(made)]
-        for old in before - set(done):
-            old.unlink(missing_ok=True)
-        done += [arrays] if self.arrays else []
+        done = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
         if figure is not None:
             write_figure(self.figure(), Path(figure))
             done.append(Path(figure))
         return done
 
-    def _save_text(self, path: Path, figure: str | Path | None) -> list[Path]:
-        """`save` as CSV."""
-        written, about_path = [], path.with_name(f"{path.stem}-about.json")
+    def _save_parquet(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
+        about = {**self.about, "format": FORMAT, "tables": list(self.tables), "blocks": list(self.blocks)}
+        about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
+        made: dict[Path, tuple[Iterable[pa.Table], dict[bytes, bytes], bool]] = {}
+        if self.blocks:
+            frame, observed = _observed(self.blocks, self.contrasts)
+            kept = json_meta({OBSERVED: observed, "about": about})
+            made[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], kept, True
+        for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
+            kept = json_meta({"table": _columns(table), "about": about, "units": _units(table)})
+            made[files[name]] = table.batches(), kept, not isinstance(table, LongTable)
+        before = _files_of(path)
+        if self.arrays:
+            _write_arrays(arrays, self.arrays, about)
+        for file, (batches, kept, dictionary) in made.items():
+            write_batches(file, batches, kept, dictionary=dictionary)
+        for old in before - set(made):
+            old.unlink(missing_ok=True)
+        return [*reversed(made), *([arrays] if self.arrays else [])]
+
+    def _save_text(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
+        written, about_path = [files[name] for name in self.tables], path.with_name(f"{path.stem}-about.json")
         tables = {
             name: {"title": one.title, "columns": [asdict(c) for c in one.columns]} for name, one in self.tables.items()
         }
-        for i, (name, table) in enumerate(self.tables.items()):
-            written.append(path if i == 0 else path.with_stem(f"{path.stem}-{name}"))
-            _write_text(written[-1], table)
+        for name, table in self.tables.items():
+            _write_text(files[name], table)
         try:
             named = json.loads(about_path.read_text(encoding="utf-8"))["files"] if about_path.is_file() else []
             before = {  # a copied file names tables that are another's
@@ -198,16 +193,11 @@ class Result:
             before = set()
         for old in before - set(written):
             old.unlink(missing_ok=True)
+        about = {"about": self.about, "tables": tables, "files": [one.name for one in written]}
         if self.arrays:
-            written.append(_write_arrays(path.with_suffix(".safetensors"), self.arrays, dict(self.about)))
-        files = [one.name for one in written if one.suffix == ".csv"]
-        text = json.dumps({"about": self.about, "tables": tables, "files": files}, default=plain_number, indent=1)
-        write_text(about_path, text + "\n")
-        written.append(about_path)
-        if figure is not None:
-            write_figure(self.figure(), Path(figure))
-            written.append(Path(figure))
-        return written
+            written.append(_write_arrays(arrays, self.arrays, dict(self.about)))
+        write_text(about_path, json.dumps(about, default=plain_number, indent=1) + "\n")
+        return [*written, about_path]
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
@@ -224,18 +214,16 @@ class Result:
 
     @classmethod
     def _load(cls, path: Path) -> "Result":
-
         meta = _meta(path)
         about = meta["about"]
         if about.get("format") != FORMAT:
             raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
-        tables = {}
-        for i, name in enumerate(about["tables"]):
-            tables[name] = _read_table(path if i == 0 else path.with_stem(f"{path.stem}-{name}"), about["result"])
+        files = _places(path, about["tables"])
+        tables = {name: _read_table(files[name], about["result"]) for name in about["tables"]}
         blocks: dict[str, Observations] = {}
         contrasts: dict[str, tuple[Contrast, ...]] = {}
         if about["blocks"]:
-            blocks, contrasts = _read_observed(path.with_stem(f"{path.stem}-{OBSERVED}"), about["result"])
+            blocks, contrasts = _read_observed(files[OBSERVED], about["result"])
         arrays = {}
         if about["arrays"]:
             arrays = {name: x.numpy() for name, x in read_tensors(path.with_suffix(".safetensors"))[0].items()}
@@ -275,12 +263,17 @@ def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exp
     return path
 
 
+def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
+    """The file of each table and of the observations: the main table's is `path`, the others lie next to it."""
+    files = {name: path.with_stem(f"{path.stem}-{name}") for name in (*names, OBSERVED)}
+    return files | dict.fromkeys(names[:1], path)
+
+
 def _files_of(path: Path) -> set[Path]:
     """The other tables and the observations of the result whose main table is at `path`; none for other files."""
     try:
         about = _meta(path)["about"]
-        names = [*about["tables"][1:], OBSERVED]
-        files = [path.with_stem(f"{path.stem}-{name}") for name in names]
+        files = set(_places(path, about["tables"]).values()) - {path}
         return {file for file in files if file.is_file() and _meta(file)["about"].get("result") == about["result"]}
     except (InputError, KeyError, ValueError):  # a file of somebody else, with other names
         return set()
@@ -301,14 +294,6 @@ def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
         raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
 
 
-def _write(path: Path, frame: pd.DataFrame | LongTable, meta: Mapping[bytes, bytes]) -> None:
-    """Parquet with schema metadata, under its name when it is complete."""
-    if isinstance(frame, LongTable):
-        write_batches(path, frame.batches(), meta)
-    else:
-        write_batches(path, [pa.Table.from_pandas(frame, preserve_index=False)], meta, dictionary=True)
-
-
 def _write_text(path: Path, table: Table) -> None:
     """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why.
 
@@ -316,14 +301,9 @@ def _write_text(path: Path, table: Table) -> None:
     """
 
     def write(part: Path) -> None:
-        batches = (
-            table.batches()
-            if isinstance(table, LongTable)
-            else [pa.Table.from_pandas(with_reasons(table), preserve_index=False)]
-        )
         writer: Any = None
         try:
-            for batch in batches:
+            for batch in table.batches():
                 if lists := [field.name for field in batch.schema if pa.types.is_nested(field.type)]:
                     raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
                 writer = writer or csv.CSVWriter(part, batch.schema)

@@ -268,8 +268,12 @@ class Table:
 
     def head(self, n: int = 20) -> "Table":
         """The first n rows."""
-        kept = {at: why for at, why in self.missing.items() if at[0] < n}
-        return replace(self, frame=self.frame.head(n), missing=kept)
+        return self.only(range(min(n, len(self.frame))), self.title)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows as files hold them (`with_reasons`); all columns without `columns`."""
+        whole = pa.Table.from_pandas(with_reasons(self), preserve_index=False)
+        return iter([whole if columns is None else whole.select(columns)])
 
     def only(self, rows: Sequence[int], title: str) -> "Table":
         """Some of the rows, by their places, under another title."""

@@ -47,8 +47,9 @@ GROUP_DOCUMENTS, GROUP_CHARACTERS = 512, 1_000_000  # bounds the memory of token
 class TokenShards:
     """A packed corpus, memory-mapped: `tokens` [n_tokens], `starts` [n_documents + 1], `meta`.
 
-    `begins` and `ends` [n_documents] are the places of each document in `tokens`, `unscored` its number of leading
-    targets that are only context: 0 for whole documents (`text.strides`).
+    `begins` and `ends` [n_documents] are the places of each document in `tokens`. Of windows (`text.strides`) `source`
+    is their document, `window` their number in it, `offset` their first position there and `unscored` their number of
+    leading targets that are only context; a whole document is its only window.
 
     Raises `InputError` unless the folder is a complete entry of this format.
     """
@@ -71,7 +72,8 @@ class TokenShards:
 
     def _hold(self, tokens: np.ndarray, starts: np.ndarray) -> None:
         self.tokens, self.starts, self.begins, self.ends = tokens, starts, starts[:-1], starts[1:]
-        self.unscored = np.zeros(len(self.begins), dtype=np.int64)
+        self.source = np.arange(len(self.begins))
+        self.window = self.offset = self.unscored = np.zeros(len(self.begins), dtype=np.int64)
 
     @property
     def n_tokens(self) -> int:
@@ -127,12 +129,17 @@ def pack(
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
+    def keep(document: str) -> bool:
+        whole = part == "all" or valid_blocks is not None
+        return whole or in_validation(document, valid_fraction) == (part == "valid")
+
+    def cut(ids: Sequence[int]) -> Sequence[Sequence[int]]:
+        if part == "all" or valid_blocks is None:
+            return [ids]
+        return pieces(ids, part, valid_fraction, valid_blocks)
+
     def build(folder: Path) -> None:
-        keep = _keeper(part, valid_fraction) if valid_blocks is None else _keeper("all", valid_fraction)
-        cut = None if part == "all" else valid_blocks
-        counts = _write(folder, corpus, tokenizer, keep, progress, lambda ids: (
-            [ids] if cut is None else pieces(ids, part, valid_fraction, cut)
-        ))  # fmt: skip
+        counts = _write(folder, corpus, tokenizer, keep, progress, cut)
         meta = json.dumps({**identity, "part": part, **counts}, indent=1)
         (folder / "meta.json").write_text(meta, encoding="utf-8")
 
@@ -281,12 +288,6 @@ def _rule(part: str, valid_fraction: float, blocks: int | None = None) -> str:
 def document_count(n: int, valid: Mapping[str, Any]) -> str:
     """Text with the number of documents, or of parts of documents if ends of blocks are held out."""
     return f"{n:,} {'parts of ' if valid.get('rule', '').endswith(' blocks of every document') else ''}documents"
-
-
-def _keeper(part: str, valid_fraction: float) -> Callable[[str], bool]:
-    if part == "all":
-        return lambda document: True
-    return lambda document: in_validation(document, valid_fraction) == (part == "valid")
 
 
 def _write(

@@ -19,14 +19,8 @@ from streamscope.text.shards import TokenShards
 class WindowedShards(TokenShards):
     """Shards whose documents are W windows; attributes are [W].
 
-    `source` is the document of a window, `window` its number and `offset` its first position there, `unscored` its
-    number of leading targets that are only context. `possible` is the number of windows before selection. `tokens`,
-    `starts` and `meta` are those of the documents.
+    `possible` is the number of windows before selection. `tokens`, `starts` and `meta` are those of the documents.
     """
-
-    source: np.ndarray
-    window: np.ndarray
-    offset: np.ndarray
 
     def __init__(self, shards: TokenShards, stride: int, windows: dict[str, np.ndarray], possible: int) -> None:
         self.__dict__.update(vars(shards) | windows)
