@@ -73,27 +73,21 @@ class Half(Data):
 
 
 @dataclass(frozen=True)
-class Source(Data):
-    """Where documents come from."""
+class Documents(Data):
+    """Texts to measure the loss on."""
 
     data: str | None = None
     """Text to measure on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
     validation data."""
+    max_documents: Count | None = 100
+    """Use at most this many documents; None for all."""
+    batch_size: Count = 32
+    """Documents (or windows of long ones) per batch."""
     text_field: str = "text"
     """The field (JSON lines) or column (parquet) that holds the text."""
     split_at: SplitAt = "separator"
     """What separates the documents of a text file: lines <|endoftext|> (a file that has none is one document), blank
     lines, or nothing: every file is one."""
-
-
-@dataclass(frozen=True)
-class Documents(Source):
-    """Texts to measure the loss on."""
-
-    max_documents: Count | None = 100
-    """Use at most this many documents; None for all."""
-    batch_size: Count = 32
-    """Documents (or windows of long ones) per batch."""
     stride: Whole | None = None
     """Step N in tokens between the windows in which a long document is read. Every token is scored once, with at least
     context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least
@@ -108,11 +102,18 @@ class Documents(Source):
 
 
 @dataclass(frozen=True)
-class Tokens(Source):
+class Tokens(Data):
     """Documents to read token by token, each up to the context, in their order."""
 
+    data: str | None = None
+    """SOURCE of the documents; default: the run's validation data."""
+    text_field: str = "text"
+    """The field (JSON lines) or column (parquet) that holds the text."""
     max_tokens: Count | None = None
     """At most this many tokens, a row each; None for all."""
+    split_at: SplitAt = "separator"
+    """What separates the documents of a text file: lines <|endoftext|> (a file that has none is one document), blank
+    lines, or nothing: every file is one."""
     stride: Whole | None = None
     """Step N in tokens between the windows in which a long document is read. Every token has one row, with at least
     context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least 100
