@@ -24,8 +24,8 @@ from streamscope.interventions.observe import answer_log_probs, document_losses
 from streamscope.models import build
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.interop.huggingface.convert import their_weights
 from streamscope.models.interop.huggingface.families import FAMILIES, native
+from streamscope.models.interop.tables import give, shapes_of
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.shards import TokenShards
 
@@ -124,7 +124,9 @@ def as_bridge(model: Any) -> Any:
     config = GPT2Config(**theirs)
     gpt2 = GPT2LMHeadModel(config).eval()
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    missing, _ = gpt2.load_state_dict(their_weights(weights, there, FAMILIES[kind]), strict=False)
+    family = FAMILIES[kind]
+    converted = give(family.names(there, family.prefix), weights, shapes_of(there))
+    missing, _ = gpt2.load_state_dict(converted, strict=False)
     assert missing in ([], ["lm_head.weight"])  # tied
     return build_bridge_from_module(gpt2, "GPT2LMHeadModel", hf_config=config)
 

@@ -49,14 +49,14 @@ TRANSPOSED = Conversion(_turned, _turned)
 """A map [d_in, d_out]; ours is [d_out, d_in]. Biases are identical."""
 
 
-Names = dict[str, str | tuple[str, Conversion]]
+Names = Mapping[str, str | tuple[str, Conversion]]
 """Our module -> theirs, perhaps with a conversion."""
 
 
 def modules(blocks: str, outer: Names, inner: Names) -> Table:
     """The table of weights and biases of modules; `inner` are those of a layer, which is theirs at `blocks`.N."""
-    names = outer | {f"blocks.{{l}}.{ours}": their for ours, their in inner.items()}
-    table = {}
+    names = {**outer, **{f"blocks.{{l}}.{ours}": their for ours, their in inner.items()}}
+    table: dict[str, tuple[str, Conversion]] = {}
     for ours, named in names.items():
         their, how = (named, WHOLE) if isinstance(named, str) else named
         their = f"{blocks}.{{l}}.{their}" if ours.startswith("blocks.") else their

@@ -291,7 +291,7 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def split_like(value: Tensor, like: Tensor) -> Tensor:
+def split_like(value: Tensor, like: Any) -> Tensor:
     """A whole tensor as shards where `like` is sharded (a DTensor), else `value` itself."""
     if not hasattr(like, "device_mesh"):
         return value

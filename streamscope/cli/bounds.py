@@ -12,10 +12,10 @@ notebook gets the same error.
 
 import math
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from streamscope.cli.errors import InputError
 
@@ -107,7 +107,7 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
             if nested:
                 check(value, spelled)
             continue
-        limits, conditions = _declared(type(options))[field.name]
+        limits, conditions = _declared(cast(Hashable, type(options)))[field.name]
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check(spelled(field.name), number, limits)
@@ -118,7 +118,7 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
 
 
 @cache
-def _declared(cls: type) -> dict[str, tuple[list[Bounds], list[Only]]]:
+def _declared(cls: Any) -> dict[str, tuple[list[Bounds], list[Only]]]:
     """The `Bounds` and the `Only` of every field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: (list(declared(hint, Bounds)), list(declared(hint, Only))) for name, hint in hints.items()}

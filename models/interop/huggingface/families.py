@@ -29,7 +29,7 @@ from streamscope.models.config import (
     Stretch,
 )
 from streamscope.models.config.serialization import from_dict, to_dict
-from streamscope.models.interop.tables import LAYER, TRANSPOSED, WHOLE, Conversion, Names, Table, modules, shapes_of
+from streamscope.models.interop.tables import LAYER, TRANSPOSED, WHOLE, Conversion, Table, modules, shapes_of
 
 Theirs = Mapping[str, Any]
 
@@ -321,8 +321,8 @@ def as_llama(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-OUTER: Names = {"embed": "embed_tokens", "ln_final": "norm", "unembed": "/lm_head"}
-INNER: Names = {
+OUTER: dict[str, str] = {"embed": "embed_tokens", "ln_final": "norm", "unembed": "/lm_head"}
+INNER: dict[str, str] = {
     "ln1": "input_layernorm", "ln2": "post_attention_layernorm",
     **{f"attn.{name}": f"self_attn.{name}" for name in ("q_norm", "k_norm")},
     **{f"attn.{name}": f"self_attn.{name}_proj" for name in "qkvo"},
@@ -336,13 +336,13 @@ PHI3 = modules("layers", OUTER, {
     **{f"mlp.{name}": ("mlp.gate_up_proj", stacked_rows(at)) for name, at in (("gate", 0), ("up", -1))},
 })  # fmt: skip
 """q, k and v in one tensor, and gate and up in another."""
-AFTER: Names = {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"}
+AFTER: dict[str, str] = {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"}
 """The norms of what the branches write."""
 OLMO2 = modules("layers", OUTER, INNER | AFTER)
 GEMMA_NORMS = {name: INNER[name] for name in ("ln1", "attn.q_norm", "attn.k_norm")} | AFTER
 GEMMA_NORMS |= {"ln2": "pre_feedforward_layernorm"}
-GEMMA = modules("layers", OUTER | {"ln_final": ("norm", OFFSET)}, INNER | {
-    ours: (their, OFFSET) for ours, their in GEMMA_NORMS.items()
+GEMMA = modules("layers", {**OUTER, "ln_final": ("norm", OFFSET)}, {
+    **INNER, **{ours: (their, OFFSET) for ours, their in GEMMA_NORMS.items()},
 })  # fmt: skip
 """γ − 1 of every norm."""
 
