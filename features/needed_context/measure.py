@@ -22,7 +22,7 @@ BINS = 10
 """Bins of confidence, with equal numbers of tokens."""
 AT_ONCE = 512
 """Windows per forward pass."""
-NAMES = {"kept": "share of tokens", "beyond": "share of tokens"}
+SHARE = "share of tokens"
 
 
 def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -36,47 +36,43 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
         {"unit": [f"{d}, {word}" for d, word in names], "cluster": [tuple(one) for one in names.tolist()]}
     )
     bins = bins_of(tokens["confidence"].to_numpy())
-    measured: dict[str, list[np.ndarray]] = {name: [] for name in NAMES}
-    for window in how.windows:
-        kept = tokens[f"kept_{window}"].to_numpy(float)
-        measured["kept"].append(kept)
-        measured["beyond"].append(kept - (np.bincount(bins, kept) / np.bincount(bins))[bins])
+    kept = {window: tokens[f"kept_{window}"].to_numpy(float) for window in how.windows}
+    beyond = {window: x - (np.bincount(bins, x) / np.bincount(bins))[bins] for window, x in kept.items()}
     blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
-    for name, values in measured.items():
-        for suffix, made in (
-            ("", group_cells(values, groups, how.windows, of)),
-            ("-pairs", pair_cells(values, groups, how.windows, of)),
-        ):
-            cells, total, size = (list(part) for part in zip(*made, strict=True)) if made else ([], [], [])
-            if not cells:
+    for name, values in {"kept": kept, "beyond": beyond}.items():
+        measure = Measure(name=name, unit=SHARE, resolution=1e-9)
+        for suffix, made in {"": group_cells(values, groups, of), "-pairs": pair_cells(values, groups, of)}.items():
+            if not made:  # a single group has no pair
                 continue
-            blocks[name + suffix] = Observations(
-                measure=Measure(name=name, unit=NAMES[name], resolution=1e-9), cells=pd.DataFrame(cells), units=units,
-                total=np.stack(total), size=np.stack(size),
-            )  # fmt: skip
-            more = {} if suffix else {"null": None}
-            contrasts[name + suffix] = each(name, blocks[name + suffix].cells, **more)
+            cells, total, size = (list(part) for part in zip(*made, strict=True))
+            blocks[name + suffix] = block = Observations(
+                measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
+            )
+            contrasts[name + suffix] = each(name, block.cells, **({} if suffix else {"null": None}))
     title = f"{title_of(model)}: predictions kept with only the last tokens; {len(tokens):,} tokens of "
     title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}
     return InstrumentData(blocks, contrasts, {"title": title}, extra=counted)
 
 
+Values = Mapping[int, np.ndarray]
+"""Window -> [tokens]."""
 Groups = Mapping[str, np.ndarray]
+"""Name -> [tokens] whether the token is in the group."""
 Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
 
 
-def group_cells(values: list[np.ndarray], groups: Groups, windows: tuple[int, ...], of: np.ndarray) -> Cells:
+def group_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
     """(keys, totals, sizes) [units] of every group under every window."""
     found: Cells = []
-    for window, value in zip(windows, values, strict=True):
+    for window, value in values.items():
         for name, inside in groups.items():
             total, n = (np.bincount(of[inside], weight, minlength=of.max() + 1) for weight in (value[inside], None))
             found.append(({"depths": name, "window": window}, total, n))
     return found
 
 
-def pair_cells(values: list[np.ndarray], groups: Groups, windows: tuple[int, ...], of: np.ndarray) -> Cells:
+def pair_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
     """Each group minus each later group, under every window; Holm's family is all of them.
 
     A unit need not hold tokens of both groups, so the difference R₁ − R₂ of means is one cell with linearised totals
@@ -84,7 +80,7 @@ def pair_cells(values: list[np.ndarray], groups: Groups, windows: tuple[int, ...
     difference, and each unit contributes to the error what it contributes to the two means.
     """
     found: Cells = []
-    for window, y in zip(windows, values, strict=True):
+    for window, y in values.items():
         for (one, first), (other, second) in combinations(groups.items(), 2):
             either, means = first | second, [y[inside].mean() for inside in (first, second)]
             moved = first * (y - means[0]) / first.sum() - second * (y - means[1]) / second.sum()
@@ -160,7 +156,7 @@ def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Est
     for suffix, keys in (("", ["depths", "window"]), ("-pairs", ["depths", "other", "window"])):
         if f"kept{suffix}" not in estimates:  # a single group has no pair
             continue
-        parts = [estimates[f"{name}{suffix}"].wide(keys, describe=NUMBERS[2:4]) for name in NAMES]
+        parts = [estimates[f"{name}{suffix}"].wide(keys, describe=NUMBERS[2:4]) for name in ("kept", "beyond")]
         frame = pd.concat([part for part, _ in parts], axis=1)
         frame = frame.loc[:, ~frame.columns.duplicated()]
         missing: Reasons = {at: why for _, some in parts for at, why in some.items()}
@@ -175,7 +171,6 @@ def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Est
 
 DEPTHS = key("depths", "k*", "layers until the prediction is final", "layers")
 WINDOW = key("window", "window", "tokens that are kept, including the query", "tokens", "d")
-SHARE = "share of tokens"
 STAY, OVER = "tokens whose prediction stays", "kept − what all tokens of similar confidence keep"
 BOTH = "documents and predicted words"
 COUNTS = counts("documents × predicted words", "documents, or predicted words if there are fewer")

@@ -24,7 +24,7 @@ from streamscope.instruments.stats.estimators import (
     cluster_codes,
     cluster_totals,
 )
-from streamscope.instruments.undefined_cells import note
+from streamscope.instruments.undefined_cells import mark
 
 BASELINES = ("position", "loss", "confidence")
 """position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction."""
@@ -100,13 +100,10 @@ def explain(
     table = pd.DataFrame(np.nan, index=range(len(varies)), columns=list(columns))
     table.loc[varies, :] = np.stack(list(columns.values()), 1)
     table = table.assign(sd=effects.std(0), n=len(effects), documents=found)
-    constant = "the effect differs between tokens by rounding only"
-    reasons = ["no variation over resamples" if v else constant for v in varies]
-    undefined = table[list(columns)].isna().to_numpy()
-    table["undefined"] = [
-        note({name: why for name, missing in zip(columns, row, strict=True) if missing})
-        for why, row in zip(reasons, undefined, strict=True)
-    ]
+    table = mark(table, list(columns), ~varies, "the effect differs between tokens by rounding only")
+    for name in columns:
+        undefined = varies & table[name].isna().to_numpy()
+        table = mark(table, [name], undefined, "no variation over resamples")
     names = np.asarray(documents)[np.unique(codes, return_index=True)[1]]
     return ExplainedVariance(table, errors, around, varies, names)
 

@@ -111,7 +111,7 @@ def test_intervals_of_pairs_hold_what_words_decide() -> None:
         if not 0 < first.sum() < 600 or np.ptp(y) == 0:
             continue
         names, of = np.unique(np.stack([document, word], 1), axis=0, return_inverse=True)
-        ((_, total, n),) = pair_cells([y], {"a": first, "b": ~first}, (4,), of.ravel())
+        ((_, total, n),) = pair_cells({4: y}, {"a": first, "b": ~first}, of.ravel())
         assert total.sum() / n.sum() == pytest.approx(y[first].mean() - y[~first].mean())
         p = []
         for clusters in ([tuple(one) for one in names.tolist()], names[:, 0].tolist()):
