@@ -63,6 +63,29 @@ def in_a_process(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
         return pool.submit(_with_memory, work, *arguments).result()
 
 
+SIDES = ("ours", "peer")
+SIDES_TITLES = ("ours", "peer", "peer / ours", "ours, MiB", "peer, MiB")
+"""Titles of the cells of `compare_sides`."""
+
+
+def compare_sides(
+    measured: Callable[..., tuple[float, Any]], rounds: int, *arguments: Any
+) -> tuple[list[str], dict[str, Any]]:
+    """The cells of a row that compares two sides, and the last answer of each.
+
+    `measured(side, *arguments)` returns seconds and an answer. Each call has a process of its own, so that memory is
+    the peak of one side; every other round the peer goes first.
+    """
+    times, memory, answers = Times({side: [] for side in SIDES}), dict.fromkeys(SIDES, 0.0), dict[str, Any]()
+    for i in range(rounds):
+        for side in SIDES if i % 2 == 0 else SIDES[::-1]:
+            (seconds, answers[side]), used = in_a_process(measured, side, *arguments)
+            times[side].append(seconds)
+            memory[side] = max(memory[side], used)
+    cells = [f"{times.median(side):.2f} s" for side in SIDES] + [str(times.ratio("peer", "ours"))]
+    return [*cells, *(f"{memory[side]:,.0f}" for side in SIDES)], answers
+
+
 def _with_memory(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     with redirect_stdout(sys.stderr):  # the table is the parent's
         return work(*arguments), getrusage(RUSAGE_SELF).ru_maxrss / 1024

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from streamscope.benchmarks.ablation_sweep import Options
 from streamscope.benchmarks.inputs import random_tokens, write_shards
-from streamscope.benchmarks.timing import CLOCKS, Times, in_a_process, machine
+from streamscope.benchmarks.timing import CLOCKS, SIDES_TITLES, compare_sides, in_a_process, machine
 from streamscope.cli.terminal import print_grid
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import document_losses
@@ -22,23 +22,15 @@ from streamscope.models.checkpoint import HUGGING_FACE, load, model_config, run_
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.interop.export.write import export
 
-SIDES = ("ours", "peer")
-
 
 def compare(options: Options) -> None:
     """Measure both sides in turn and print."""
-    times, memory, losses = Times({side: [] for side in SIDES}), dict.fromkeys(SIDES, 0.0), dict[str, np.ndarray]()
     with tempfile.TemporaryDirectory() as folder:
         source, _ = in_a_process(transformers_folder, options.run, Path(folder))
-        for i in range(options.rounds):
-            for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-                (seconds, losses[side]), used = in_a_process(measured, side, options, source)
-                times[side].append(seconds)
-                memory[side] = max(memory[side], used)
-    row = [str(len(losses["ours"])), *(f"{times.median(side):.2f} s" for side in SIDES), times.ratio("peer", "ours")]
-    row += [*(f"{memory[side]:,.0f}" for side in SIDES), f"{np.abs(losses['ours'] - losses['peer']).max():.1e}"]
+        cells, losses = compare_sides(measured, options.rounds, options, source)
+    row = [str(len(losses["ours"])), *cells, f"{np.abs(losses['ours'] - losses['peer']).max():.1e}"]
     print(f"{options.run}: {options.batch} x {options.length} tokens, {options.clock} time, {machine()}")
-    print_grid(["edits", "ours", "peer", "peer / ours", "ours, MiB", "peer, MiB", "max Δ, nats"], [row], width=132)
+    print_grid(["edits", *SIDES_TITLES, "max Δ, nats"], [row], width=132)
 
 
 def transformers_folder(run: str, folder: Path) -> str:

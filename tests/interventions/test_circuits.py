@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.benchmarks.circuits.measure import peer_scores, plain_gpt2
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import Circuit as FigureOfEdges
 from streamscope.instruments.figures.circuit import draw_circuit
@@ -342,72 +343,17 @@ def test_stability_is_that_of_two_draws_of_pairs_for_each_size() -> None:
         assert found == pytest.approx((np.mean(same), *np.quantile(same, (0.025, 0.975))))
 
 
-# ---- EAP and EAP-IG written down plainly for GPT-2 ---------------------------------------------
+# ---- all scores against plain code for GPT-2 --------------------------------------------------
 
 
-class PlainGpt2:
-    """GPT-2 from its weights alone, with an input of its own for every reader and the outputs of all senders."""
-
-    def __init__(self, model: Any) -> None:
-        self.w = {name: x.detach() for name, x in model.state_dict().items()}
-        self.L, self.H = model.config.n_layers, model.config.n_heads
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.w["embed.weight"][ids] + self.w["pos_embed.weight"][: len(ids)]
-
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], self.w[f"{name}.weight"], self.w[f"{name}.bias"], 1e-5)
-
-    def forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """(outputs of the senders, inputs of the readers, logits after the last token) of an embedding [T, D]."""
-        T, D = x.shape
-        K, outs, ins = D // self.H, [x], []
-
-        def read() -> Tensor:
-            own = x.clone()
-            ins.append(own)
-            return own
-
-        for layer in range(self.L):
-            at = f"blocks.{layer}."
-            heads = {}
-            for part in "qkv":
-                W, b = self.w[at + f"attn.{part}.weight"], self.w[at + f"attn.{part}.bias"]
-                for h in range(self.H):
-                    rows = slice(h * K, (h + 1) * K)
-                    heads[part, h] = self.norm(read(), at + "ln1") @ W[rows].T + b[rows]
-            future = torch.ones(T, T).triu(1).bool()
-            written = []
-            for h in range(self.H):
-                scores = heads["q", h] @ heads["k", h].T / K**0.5
-                z = scores.masked_fill(future, -torch.inf).softmax(-1) @ heads["v", h]
-                written.append(z @ self.w[at + "attn.o.weight"][:, h * K : (h + 1) * K].T)
-            x = x + torch.stack(written).sum(0) + self.w[at + "attn.o.bias"]
-            hidden = self.norm(read(), at + "ln2") @ self.w[at + "mlp.up.weight"].T + self.w[at + "mlp.up.bias"]
-            hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
-            ffn = hidden @ self.w[at + "mlp.down.weight"].T + self.w[at + "mlp.down.bias"]
-            x = x + ffn
-            outs += [*written, ffn]
-        return outs, ins, self.norm(read()[-1], "ln_final") @ self.w["embed.weight"].T
-
-
-@pytest.mark.parametrize(("method", "alphas"), [("eap", [1.0]), ("eap-ig", [0.25, 0.5, 0.75, 1.0])])
-def test_attribution_on_gpt2_is_that_of_the_formula(method: str, alphas: list[float], make: Any) -> None:
+@pytest.mark.parametrize(("method", "alphas"), [("exact", []), ("eap", [1.0]), ("eap-ig", [0.25, 0.5, 0.75, 1.0])])
+def test_scores_on_gpt2_are_those_of_plain_code(method: Any, alphas: list[float], make: Any) -> None:
+    """The plain code of `benchmarks.circuits`, which multiplies GPT-2's weights itself."""
     model = make("hf:gpt2")
-    graph, pairs, plain = graph_of(model), pairs_of(model), PlainGpt2(model)
-    scores = score_edges(model, graph, pairs, method, steps=len(alphas))
-    senders = [i for i, u in enumerate(graph.senders) if u.kind != "bias"]
-    for p, pair in enumerate(pairs):
-        clean, corrupt = (plain.embed(torch.tensor(ids)) for ids in (pair.clean, pair.corrupt))
-        change = [a - b for a, b in zip(plain.forward(clean)[0], plain.forward(corrupt)[0], strict=True)]
-        G: list[Tensor] = []
-        for alpha in alphas:
-            _, ins, logits = plain.forward((corrupt + alpha * (clean - corrupt)).requires_grad_())
-            m = logits[list(pair.answers)].logsumexp(0) - logits[list(pair.foils)].logsumexp(0)
-            found = torch.autograd.grad(m, ins)
-            G = [a + b for a, b in zip(G, found, strict=True)] if G else list(found)
-        want = [float((change[senders.index(u)] * G[v]).sum()) / len(alphas) for u, v in graph.edges]
-        close(torch.tensor(scores[:, p]), torch.tensor(want))
+    graph, pairs = graph_of(model), pairs_of(model)
+    plain = plain_gpt2(model)
+    found = torch.tensor(score_edges(model, graph, pairs, method, steps=max(1, len(alphas))))
+    close(found, torch.tensor(peer_scores(plain, graph, pairs, alphas)))
 
 
 # ---- files -------------------------------------------------------------------------------------
