@@ -1,16 +1,14 @@
 """The way of every comparison of runs: measured, or read again; judged; printed; written with its page."""
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
@@ -29,7 +27,6 @@ from streamscope.papers.comparison.seeds import Progress, over_seeds
 from streamscope.papers.comparison.tables import table_of, units
 from streamscope.papers.comparison.verdicts import summary
 from streamscope.papers.pages.folder import dose, folder_page
-from streamscope.text.cache import cache_root, cached
 from streamscope.text.shards import TokenShards
 
 Tables = dict[str, pd.DataFrame]
@@ -153,33 +150,6 @@ def each_model(
         if model.tokenizer is None or model.tokenizer.sha256 != run.manifest["data"]["tokenizer"]["sha256"]:
             raise InputError(f"{run.folder}/tokenizer.json is not the tokenizer of its manifest; restore it")
         yield run, model, evaluation_shards(run.folder, model.tokenizer, data), partial(bar, run.name)
-
-
-def measured_once(
-    paper: str, names: Sequence[str], run: Run, shards: TokenShards, settings: Any, code: str, device: str,
-    measure: Callable[[], Tables],
-) -> Tables:  # fmt: skip
-    """The tables of these names that `measure` gives, kept in the cache folder (`text.cache`).
-
-    They are measured again where weights, documents, configuration, settings, code, torch or device are other ones.
-    """
-    weights = hashlib.sha256((run.folder / "model.safetensors").read_bytes()).hexdigest()
-    documents = {name: shards.meta[name] for name in ("corpus", "tokenizer", "rule")}
-    parts = [weights, documents, run.config["model"], asdict(settings), code, torch.__version__, device]
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-    def build(folder: Path) -> None:
-        tables = measure()
-        for name in names:
-            tables[name].to_parquet(folder / f"{name}.parquet", index=False)
-
-    def read(folder: Path) -> Tables:
-        try:
-            return {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
-        except (OSError, ValueError) as error:
-            raise InputError(f"{folder} is no whole entry ({error})") from None
-
-    return cached(cache_root() / f"{paper}-{key}", build, read)
 
 
 def stack(tables_of_runs: Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -176,6 +176,20 @@ def by_preset(folders: Sequence[str], presets: Sequence[str]) -> list[Run]:
     """The runs in the order of their presets and seeds. Raises `InputError` for two of one preset and seed."""
     runs = sorted((opened(f, presets) for f in folders), key=lambda r: (presets.index(r.preset), r.seed))
     no_doubles(runs)
+    return runs
+
+
+def opened_in_arms(
+    folders: Sequence[str], presets: Sequence[str], in_arms: Callable[[Sequence[Run]], list[Run]],
+    varied: Sequence[str], leave_out: Sequence[str] = (),
+) -> list[Run]:  # fmt: skip
+    """The runs with the names of their arms, which differ in preset, seed, the parts `varied` and `leave_out` alone.
+
+    Raises `InputError` for two of one arm and seed, and for runs that differ in more.
+    """
+    runs = in_arms([opened(folder, presets) for folder in folders])
+    no_doubles(runs)
+    all_agree(runs, [*fields_of(runs, varied), *leave_out])
     return runs
 
 

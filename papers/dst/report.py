@@ -13,7 +13,7 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
-from streamscope.papers.comparison.runs import SHAPE, Run, all_agree, fields_of, no_doubles, opened, with_variants
+from streamscope.papers.comparison.runs import SHAPE, Run, opened_in_arms, with_variants
 from streamscope.papers.comparison.seeds import means
 from streamscope.papers.dst import verdicts
 from streamscope.papers.dst.claims import CONTROL, FROZEN, TABLE1, TABLE8
@@ -41,10 +41,7 @@ def open_runs(folders: Sequence[str]) -> list[Run]:
 
     They may differ in how their weights began, and be snapshots RUN@STEP of one schedule (`factors`).
     """
-    runs = in_arms([opened(f, list(PRESETS)) for f in folders])
-    no_doubles(runs)
-    all_agree(runs, [*fields_of(runs, (*VARIED, *FACTORS)), "steps"])
-    return runs
+    return opened_in_arms(folders, list(PRESETS), in_arms, (*VARIED, *FACTORS), ["steps"])
 
 
 def in_arms(runs: Sequence[Run]) -> list[Run]:

@@ -15,7 +15,7 @@ from streamscope.papers.comparison.curves import judged as judged_curves
 from streamscope.papers.comparison.losses import Below, against, losses, order
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.comparison.report import Comparison, Tables
-from streamscope.papers.comparison.runs import Run, all_agree, fields_of, no_doubles, opened, with_variants
+from streamscope.papers.comparison.runs import Run, opened_in_arms, with_variants
 from streamscope.papers.hdpl.convergence import printed_points, readings
 
 PRESETS = ("llama", "hdpl")
@@ -35,10 +35,7 @@ KL = ("kl", "kl_nats", "kl_clamped")
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
     """The runs by arm and seed. Raises `InputError` for doubles, and for what differs in more than the arm."""
-    runs = in_arms([opened(folder, PRESETS) for folder in folders])
-    no_doubles(runs)
-    all_agree(runs, fields_of(runs, VARIED))
-    return runs
+    return opened_in_arms(folders, PRESETS, in_arms, VARIED)
 
 
 def in_arms(runs: Sequence[Run]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""The comparison of `papers.lfa`: runs measured once, architectures compared with the paper, claims judged."""
+"""The comparison of `papers.lfa`: architectures compared with the paper, claims judged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,13 +6,7 @@ from typing import Any
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device
 from streamscope.papers.comparison.options import settings_of
-from streamscope.papers.comparison.report import (
-    Comparison,
-    Tables,
-    each_model,
-    measured_once,
-    stack,
-)
+from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.lfa import arms as all_arms
 from streamscope.papers.figures.style import Style, note
@@ -21,7 +15,7 @@ from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, derived
 from streamscope.papers.lfa.measure import measure_run
 from streamscope.papers.lfa.options import Options, Settings
-from streamscope.papers.lfa.runs import CONTROL, Arms, in_arms, open_runs, sources
+from streamscope.papers.lfa.runs import CONTROL, Arms, in_arms, open_runs
 
 TABLES = ("runs", "heads", "rules", "suppression", "controls", "suppress")
 LATER = ("suppress",)
@@ -29,16 +23,10 @@ LATER = ("suppress",)
 
 
 def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
-    """The runs, measured where they were not; the documents of the loss, and the settings."""
-    runs, settings, code = open_runs(options.runs), settings_of(Settings, options), sources()
-    device, measured = pick_device(options.device), []
-    for run, model, shards, progress in each_model(runs, device, options.data):
-
-        def tables(model: Any = model, shards: Any = shards, progress: Any = progress) -> Tables:
-            return measure_run(model, shards, settings, progress)
-
-        own_tables = measured_once("lfa", TABLES, run, shards, settings, code, device, tables)
-        measured.append((run.arm, run.seed, own_tables))
+    """Every table of the runs; the documents of the loss, and the settings."""
+    runs, settings, measured = open_runs(options.runs), settings_of(Settings, options), []
+    for run, model, shards, progress in each_model(runs, pick_device(options.device), options.data):
+        measured.append((run.arm, run.seed, measure_run(model, shards, settings, progress)))
     meta, lengths, valid = shards.meta, shards.lengths, runs[0].manifest["data"]["valid"]
     documents = {
         "documents": shards.n_documents, "cut": int((lengths > runs[0].config["model"]["n_ctx"] + 1).sum()),

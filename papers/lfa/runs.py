@@ -10,16 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from streamscope.papers.comparison.runs import (
-    Run,
-    all_agree,
-    confounded,
-    fields_of,
-    no_doubles,
-    opened,
-    with_variants,
-)
-from streamscope.papers.scales.measured import sources as digest_of
+from streamscope.papers.comparison.runs import Run, confounded, opened_in_arms, with_variants
 
 PRESETS = ("std-t", "d-cas", "lfa", "cfm")
 CONTROL = "std-t"
@@ -27,16 +18,11 @@ VARIED = ("positions", "norm")
 """Parts of a model in which arms may differ."""
 ARCHITECTURE = ("residual", "attention", "mlp")
 """Parts that make the four presets what they are (LFA Table 2); in all others two arms should be alike."""
-MEASURED_BY = ("streamscope", "models", "probes", "interventions", "datasets")
-MEASURING = ("lfa/measure", "lfa/options", "lfa/suppress", "comparison/seeds")
 
 
 def open_runs(folders: Sequence[str]) -> list[Run]:
     """The runs in order of arm and seed. Raises `InputError` for what cannot be compared, and names it."""
-    runs = in_arms([opened(f, PRESETS) for f in folders])
-    no_doubles(runs)
-    all_agree(runs, fields_of(runs, VARIED))
-    return runs
+    return opened_in_arms(folders, PRESETS, in_arms, VARIED)
 
 
 def in_arms(runs: Sequence[Run]) -> list[Run]:
@@ -83,8 +69,3 @@ class Arms:
 def in_order(arms: Iterable[str]) -> list[str]:
     """Names of arms, each once: the four presets in the paper's order, every variant after its preset."""
     return sorted(dict.fromkeys(arms), key=lambda arm: (PRESETS.index(arm.split("+")[0]), arm))
-
-
-def sources() -> str:
-    """sha256 of the code and the prompts that measure: a change of either measures again."""
-    return digest_of(MEASURED_BY, [f"papers/{name}.py" for name in MEASURING])

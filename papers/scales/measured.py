@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
@@ -37,11 +36,11 @@ def key(options: ScaleOptions) -> str:
     return digest.hexdigest()
 
 
-def sources(rooms: Sequence[str] = ROOMS, files: Sequence[str] = ()) -> str:
-    """sha256 of the code, the claims and the prompts of rooms, and of more files: a change of any measures again."""
+def sources() -> str:
+    """sha256 of the code, the claims and the prompts of all rooms: a change of any measures again."""
     digest = hashlib.sha256()
-    paths = [path for room in rooms for path in (ROOT / room).rglob("*") if path.suffix in KINDS and path.is_file()]
-    for path in sorted([*paths, *(ROOT / name for name in files)]):
+    paths = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.suffix in KINDS and path.is_file()]
+    for path in sorted(paths):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""The comparison of `papers.scorecard`: every run measured once, arms held against each other over seeds."""
+"""The comparison of `papers.scorecard`: arms held against each other over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +14,11 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.options import settings_of
-from streamscope.papers.comparison.report import Comparison, Tables, each_model, measured_once, stack
+from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides
 from streamscope.papers.comparison.seeds import NAN, NUMBERS, Rows, means, paired
 from streamscope.papers.figures.scorecard import runs as all_runs
 from streamscope.papers.figures.style import Style
-from streamscope.papers.scales.measured import sources
 from streamscope.papers.scorecard import orders
 from streamscope.papers.scorecard.measure import measure_run
 from streamscope.papers.scorecard.options import Options, Settings
@@ -53,19 +52,15 @@ def variant(run: Run) -> str:
 
 
 def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
-    """Every run that was not measured before with the same weights, settings and code; the settings, the control."""
+    """The quantities of every run; the settings, the control."""
     runs = open_runs(options.runs)
     control(runs, options.control)
-    settings, device, code = settings_of(Settings, options), pick_device(options.device), sources()
-    parts = []
-    for run, model, shards, progress in each_model(runs, device):
-
-        def tables(model: Any = model, shards: Any = shards, progress: Any = progress) -> Tables:
-            return {"quantities": measure_run(model, shards, settings, progress)}
-
-        once = measured_once("scorecard", ["quantities"], run, shards, settings, code, device, tables)["quantities"]
-        parts.append((run.arm, run.seed, {"runs": pd.concat([once, logged(run)], ignore_index=True)}))
-    return runs, stack(parts), {"settings": vars(settings), "control": options.control}
+    settings = settings_of(Settings, options)
+    tables = stack(
+        (run.arm, run.seed, {"runs": pd.concat([measure_run(model, shards, settings, progress), logged(run)])})
+        for run, model, shards, progress in each_model(runs, pick_device(options.device))
+    )
+    return runs, tables, {"settings": vars(settings), "control": options.control}
 
 
 def control(runs: Sequence[Run], arm: str) -> None:

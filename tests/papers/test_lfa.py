@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,8 @@ from streamscope.papers.lfa.claims import BOUNDS, ORDERS, architectures, claims,
 from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, bimodality, derived, with_reference
 from streamscope.papers.lfa.options import Options, Settings
-from streamscope.papers.lfa.runs import Arms, in_arms, open_runs, sources
+from streamscope.papers.lfa.runs import Arms, in_arms, open_runs
+from streamscope.papers.scales.measured import sources
 from streamscope.papers.scales.training import cells
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import summary
@@ -398,14 +398,6 @@ def test_printed_numbers_come_from_the_ledger() -> None:
 # ---- the command on tiny runs ------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _same_code() -> Iterator[None]:
-    """Someone who edits the measuring code while the tests run would have everything measured again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamscope.papers.lfa.report, "sources", lambda: "the code")
-        yield
-
-
 @pytest.fixture(scope="module")
 def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Finished tiny runs: one seed of std-t, two of lfa."""
@@ -471,25 +463,6 @@ def test_the_quantities_are_those_of_the_instruments(out: Path, runs: dict[str, 
 def test_no_value_is_missing_without_a_reason(out: Path) -> None:
     # heads and rules hold columns of several probes; their own tests hold them
     assert unexplained(out, ("heads", "rules")) == {}
-
-
-@pytest.mark.slow
-def test_what_was_measured_is_not_measured_again(
-    out: Path, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: Any) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(streamscope.papers.lfa.report, "measure_run", never)
-    main([str(runs["lfa-0"]), str(runs["std-t-0"]), "--out", str(tmp_path / "two"), *FAST])
-    before, now = (pd.read_parquet(folder / "heads.parquet") for folder in (out, tmp_path / "two"))
-    same = before[(before["seed"] == 0) & before["preset"].isin(["lfa", "std-t"])].reset_index(drop=True)
-    pd.testing.assert_frame_equal(same, now)
-    with pytest.raises(AssertionError, match="measured again"):
-        main([str(runs["lfa-0"]), *FAST, "--seed", "1"])
-    monkeypatch.setattr(streamscope.papers.lfa.report, "sources", lambda: "other code")
-    with pytest.raises(AssertionError, match="measured again"):
-        main([str(runs["lfa-0"]), *FAST])
 
 
 # ---- judged again ------------------------------------------------------------------------------
