@@ -36,8 +36,7 @@ from streamscope.models.sft import main as tune
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.train import main as train
 from streamscope.models.training.checkpoints import BEFORE, LAST
-from streamscope.models.training.lock import EXPIRES, NAME, Lock
-from streamscope.models.training.run import Run
+from streamscope.models.training.run import EXPIRES, LOCK, Lock, Run
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import TokenShards, pack
 from streamscope.text.tokenizer import Tokenizer
@@ -162,7 +161,7 @@ def test_two_torn_checkpoints_are_told_and_nothing_is_trained(half: Path) -> Non
     with pytest.raises(InputError, match=f"{LAST} is damaged"):
         train(["--resume", "--out", str(half)])
     assert (half / "metrics.jsonl").read_bytes() == before
-    assert not (half / NAME).exists()
+    assert not (half / LOCK).exists()
 
 
 def test_lost_checkpoints_do_not_start_a_run_again(half: Path) -> None:
@@ -230,29 +229,29 @@ def test_two_processes_do_not_train_one_run(half: Path, cases, tmp_path: Path) -
     whole = cases["last"][1]
     one = Run(half)
     one.lock()
-    holder = json.loads((half / NAME).read_text())
+    holder = json.loads((half / LOCK).read_text())
     assert holder["pid"] == os.getpid()
     log = tmp_path / "second"
     assert run("models.train", ["--resume", "--out", str(half)], log) == 2
     said = [line for line in log.read_text().splitlines() if line.startswith("error")]
     assert len(said) == 1 and f"is being trained by process {os.getpid()} on {holder['host']} since" in said[0]
     one.unlock()
-    assert not (half / NAME).exists()
+    assert not (half / LOCK).exists()
     assert run("models.train", ["--resume", "--out", str(half)], log) == 0
     assert differences(whole, half) == []
 
 
 def test_the_lock_of_a_dead_process_expires(half: Path) -> None:
-    assert json.loads((half / NAME).read_text())["pid"] != os.getpid(), "the killed process left its lock"
+    assert json.loads((half / LOCK).read_text())["pid"] != os.getpid(), "the killed process left its lock"
     Lock(half).release()
 
 
 def test_a_process_of_another_machine_counts_until_it_was_silent_for_long(half: Path) -> None:
-    (half / NAME).write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": "today"}))
+    (half / LOCK).write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": "today"}))
     with pytest.raises(InputError, match=r"by process 1 on elsewhere since today: wait \d+ s if that machine is gone"):
         Lock(half)
     then = time.time() - EXPIRES - 1
-    os.utime(half / NAME, (then, then))
+    os.utime(half / LOCK, (then, then))
     Lock(half).release()
 
 
@@ -260,11 +259,11 @@ def test_a_training_touches_its_lock(half: Path) -> None:
     folder = Run(half)
     folder.lock()
     folder.open_metrics(0)
-    os.utime(half / NAME, (1, 1))
+    os.utime(half / LOCK, (1, 1))
     folder.log(1, "train", loss=1.0)
-    assert time.time() - (half / NAME).stat().st_mtime < 60
+    assert time.time() - (half / LOCK).stat().st_mtime < 60
     folder.finish("failed", 0.0)
-    assert not (half / NAME).exists()
+    assert not (half / LOCK).exists()
 
 
 # ---- the same run ------------------------------------------------------------------------------
