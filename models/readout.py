@@ -36,8 +36,7 @@ VOCABULARY_MULTIPLE, WIDTH_MULTIPLE = 64, 8
 
 def loss_rows(d_vocab: int, device: str) -> int:
     """Rows per chunk of the training loss."""
-    budget, least = LOSS_BUDGET.get(device, LOSS_BUDGET["cuda"])
-    return max(least, budget // d_vocab)
+    return chunk_rows(d_vocab, *LOSS_BUDGET.get(device, LOSS_BUDGET["cuda"]))
 
 
 def _softmax_rows(d_vocab: int, device: torch.device) -> int:

@@ -92,8 +92,9 @@ class Projection(nn.Module):
         return torch.zeros(self.d_out, dtype=like.dtype, device=like.device)
 
     def flops(self) -> int:
-        """FLOPs per token; a multiply-add counts as two."""
-        raise NotImplementedError
+        """FLOPs per token; a multiply-add counts as two. Each weight is used once, unless a kind says otherwise."""
+        weight = getattr(self, "weight", None)
+        return 0 if weight is None else 2 * weight.numel()
 
     @property
     def fan_in(self) -> int:
@@ -120,9 +121,6 @@ class IdentityProjection(Projection):
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         return torch.eye(self.d_in, dtype=self.like.dtype, device=self.like.device)
 
-    def flops(self) -> int:
-        return 0
-
 
 @implements(c.Dense)
 class DenseProjection(Projection):
@@ -137,9 +135,6 @@ class DenseProjection(Projection):
 
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         return self.weight.T
-
-    def flops(self) -> int:
-        return 2 * self.d_in * self.d_out
 
 
 class MixedProjection(Projection):
@@ -177,9 +172,6 @@ class IndependentProjection(MixedProjection):
 
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         return torch.block_diag(*self.weight)
-
-    def flops(self) -> int:
-        return 2 * self.d_in * self.d_out // self.n_heads
 
 
 @implements(c.Kronecker)
