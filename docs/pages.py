@@ -168,7 +168,8 @@ def instruments() -> str:
     """Every instrument: options, data and the columns of its tables, read off a small measurement."""
     parts = ["# Instruments\n\nWhat every instrument has in common, a guide says: [](../guides/new_instrument.md).\n"]
     for name, made in discover().items():
-        parts.append(f"## {name}\n\n{inspect.getdoc(made)}\n")
+        about = (inspect.getdoc(made) or "").partition("\n\n")[0]
+        parts.append(f"## {name}\n\n{about} Formulas, protocol and examples: [](commands.md#{name}).\n")
         where = f"{made.__module__}"
         parts.append(f"`from {where} import {made.__name__}`, `streamscope {name}`\n")
         has = list(options(made))

@@ -3,6 +3,9 @@
 A change alone does not show that a head is special, because removing any head changes something. So every group of k
 heads is compared with random other sets of k heads under the same edit (`random_sets`). For one head among 36 these are
 all 35 others; in a sweep over all heads they are measured anyway.
+
+Gating the outputs z of heads in layer ℓ changes attention only in layers after ℓ. SPS read up to layer ℓ, and SPS over
+all layers if ℓ is the last, cannot change. Such cells are undefined by construction, not 0.
 """
 
 import random
@@ -14,8 +17,9 @@ from math import comb
 import numpy as np
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import ranks
-from streamscope.instruments.table import number
+from streamscope.instruments.observations import Observations, Reasons, bootstrap, ranks
+from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
+from streamscope.instruments.table import described, number
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 
@@ -151,4 +155,49 @@ RANK_COLUMNS = (
            "two-sided p from the rank of the effect among the random sets", "p"),
     number("p_rank_min", "smallest p among random heads", "probability",
            "smallest p_rank possible with this number of sets", "p", False),
+)  # fmt: skip
+
+
+REASON = "undefined by construction: heads do not change the attention of their own or earlier layers"
+
+
+def by_construction(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> bool:
+    """Whether gating the heads cannot change the measure."""
+    if measure != "sps":
+        return False
+    first = min(head.layer for head in heads)
+    return first == n_layers - 1 if readout == "all" else int(readout[1:]) <= first
+
+
+def effect_sizes(
+    block: Observations, cells: Sequence[int], row: int, missing: Reasons, resamples: int = 2000
+) -> dict[str, float]:
+    """d, d_low, d_high and d_z of the first of two cells (edited) against the second, with clusters resampled.
+
+    Reasons for missing values go into `missing` of the row; without a delta all are missing.
+    """
+    both = block.total[list(cells)]
+    inside = block.inside[list(cells)].all(0)
+    x1, x0 = both[:, inside]
+    out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
+    why = dict.fromkeys(out, missing.get((row, "delta"), ""))
+    if not why["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
+        why = dict.fromkeys(out, "no case changed under the edit")
+    if not why["d"]:
+        out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
+        if np.isfinite(out["d"]):
+            found, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)
+            for end in ("low", "high"):
+                out[f"d_{end}"], why[f"d_{end}"] = found[end], lost.get(end, "")
+    for column, value in out.items():
+        if np.isnan(value):
+            missing[row, column] = why[column] or "values without spread"
+    return out
+
+
+EFFECT_SIZES = (
+    *described("d", "Cohen's d", "pooled standard deviations", "edited minus unedited model over their pooled sd",
+               format="+.3f", source="LFA Eq. 9", shown=False),
+    number("d_z", "paired d", "standard deviations of the differences",
+           "mean difference over the standard deviation of the differences (d_z)", "+.3f", False),
 )  # fmt: skip

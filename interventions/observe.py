@@ -45,6 +45,7 @@ UNIT = {
 }  # fmt: skip
 SMALLEST = {"loss": 1e-6, "sps": RESOLUTION, "coherence": 1e-5, "probability": 1e-6, "log_odds": 1e-5}
 """Changes up to this are rounding of float32, in the units of the measure."""
+MEASURES = {name: Measure(name=name, unit=unit, resolution=SMALLEST[name]) for name, unit in UNIT.items()}
 NAMES = ("id", "pair", "cluster", "category", "relation", "order")
 
 
@@ -122,7 +123,7 @@ def peak_gigabytes() -> float:
 
 Variant = Edits | StreamTransformer | Callable[[], StreamTransformer]
 """Edits, another model, or a function that makes one. The model of a function exists only while a batch runs."""
-NATS = Measure(name="loss", unit=UNIT["loss"], resolution=SMALLEST["loss"])
+NATS = MEASURES["loss"]
 """Loss of documents, with their tokens as sizes."""
 PERCENT = Measure(
     name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
@@ -146,16 +147,22 @@ class Losses:
     shift: np.ndarray
     tokens: np.ndarray
 
-    def blocks(self, cells: pd.DataFrame, units: pd.DataFrame, **measures: Measure) -> dict[str, Observations]:
-        """Observations of the named sums (loss, percent, kl, shift); the first cell is unedited, then each variant.
+    def blocks(
+        self, cells: pd.DataFrame, units: pd.DataFrame, at: Sequence[int] | None = None, **measures: Measure
+    ) -> dict[str, Observations]:
+        """Observations of the named sums (loss, percent, kl, shift); the first cell is unedited, then each variant, or
+        those of the cells `at`, and the others are not measured.
 
         Sizes are tokens; those of `percent` the unedited losses.
         """
         made, nothing = {}, np.zeros_like(self.baseline)
         changes = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
+        rows = [0, *(range(1, len(cells)) if at is None else at)]
         for name, measure in measures.items():
             first, others = changes.get(name, (self.baseline, self.edited))
-            total, size = np.concatenate([first[None], others]), self.baseline if name == "percent" else self.tokens
+            total, size = np.zeros((2, len(cells), len(units)))
+            total[rows] = np.concatenate([first[None], others])
+            size[rows] = self.baseline if name == "percent" else self.tokens
             made[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
         return made
 

@@ -68,6 +68,19 @@ class HeadFinder:
         """The heads of the found groups, compared with shuffled roles (`head_groups.measure.roles`)."""
         return roles(self.summary, shuffled_scores(*self._read, self.tokenizer))
 
+    def single(self, heads: Sequence[str], groups: Sequence[str]) -> list[Group]:
+        """The heads of `heads`, each under its own name; without any, all heads, or none if there are `groups`."""
+        specs = heads or (() if groups else ("all",))
+        found = [head for group in (self.groups(specs) if specs else []) for head in group.heads]
+        return [Group(head.label, (head,)) for head in dict.fromkeys(found)]
+
+    def heads_and_groups(self, heads: Sequence[str], groups: Sequence[str]) -> list[Group]:
+        """`single`, then the `groups`, each once. Raises `InputError` for two with one name."""
+        found = dict.fromkeys([*self.single(heads, groups), *(self.groups(groups) if groups else [])])
+        if len({group.name for group in found}) < len(found):
+            raise InputError("a group has the name of a single head; rename it as NAME=SPEC")
+        return list(found)
+
     def groups(self, specs: Sequence[str]) -> list[Group]:
         """The groups of `specs`, in order, each once.
 

@@ -30,6 +30,13 @@ from typing import Any
 from streamscope.rooms import WITH_INSTRUMENTS
 
 MOVED: dict[str, tuple[str, ...]] = {
+    "interventions.abliterate.weights": ("interventions.abliterate.measure",),
+    "interventions.amplify.areas": ("interventions.amplify.measure",),
+    "interventions.effects": ("interventions.controls",),
+    "interventions.hydra.decomposition": ("interventions.hydra.measure",),
+    "interventions.patch.attribution": ("interventions.patch.activations",),
+    "interventions.streams.reference": ("interventions.streams.measure",),
+    "interventions.token_effects.sweep": ("interventions.token_effects.measure",),
     "models.bounds": ("cli.bounds",),
     "models.cli": ("cli.parse",),
     "models.disk": ("cli.disk",),
@@ -48,8 +55,11 @@ MOVED: dict[str, tuple[str, ...]] = {
     "models.provenance": ("cli.provenance",),
     "models.text": ("text",),
     "models.writers": ("cli.output_lock",),
+    "probes.check.declared": ("probes.check.measure",),
+    "probes.coherence.elsewhere": ("probes.coherence.measure",),
     "probes.command": ("instruments.command", "instruments.arguments"),
     "probes.contract": ("instruments.contract", "instruments.data", "instruments.options", "instruments.registry"),
+    "probes.directions.contrast": ("probes.directions.measure",),
     "probes.documents": ("instruments.open_data",),
     "probes.drawing": ("instruments.figures.drawing",),
     "probes.figures": ("instruments.figures",),
@@ -134,8 +144,8 @@ class _CommandFinder(MetaPathFinder, Loader):
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         package, _, last = fullname.rpartition(".")
-        found = sys.modules.get(package) if last == "__main__" and package.startswith("streamscope.") else None
-        return ModuleSpec(fullname, self, origin=found.__file__) if hasattr(found, "main") else None
+        home = sys.modules.get(package) if last == "__main__" and package.startswith("streamscope.") else None
+        return None if home is None or not hasattr(home, "main") else ModuleSpec(fullname, self, origin=home.__file__)
 
     def get_code(self, fullname: str) -> CodeType:
         """For `python -m`."""

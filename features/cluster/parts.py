@@ -93,10 +93,9 @@ def _table(values: np.ndarray) -> Table:
         if len(ways) > 1:
             wanted.append(Contrast(quantity="difference", weights={0: 1.0, 1: -1.0}, labels=labels, family="parts"))
         contrasts[name] = wanted
-    parts = [joined([one], ["of"]) for one in estimate_all(blocks, contrasts).values()]
+    parts = [joined([one], ["of"], COLUMNS) for one in estimate_all(blocks, contrasts).values()]
     frame = pd.concat([part for part, _ in parts], ignore_index=True)
     frame.insert(1, "unit", list(QUANTITIES.values()))
-    frame = frame.drop(columns="clusters")
     missing = {(i, column): why for i, (_, some) in enumerate(parts) for (_, column), why in some.items()}
     columns = tuple(one for one in COLUMNS if one.name in frame)
     return Table(frame, columns, missing, f"{values.shape[2]} disjoint parts of the documents, clustered separately")

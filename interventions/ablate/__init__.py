@@ -32,9 +32,9 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, Count, Names, Seed, Whole
+from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -45,17 +45,11 @@ from streamscope.models.head_spec import score_names
 
 @instrument("ablate", Documents(max_documents=200), Prompts())
 class Ablate(Instrument):
-    """Scale heads, one at a time or in sets, and measure the change compared with scaling random other heads.
-
-    Δ = R(heads × g) − R(unedited), R the loss per token, SPS or coherence; above = Δ − mean Δ of as many other heads;
-    interaction = Δ(S) − Σ_{h ∈ S} Δ(h) (LFA App. D).
-    """
-
     heads: Names = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7), top3:pds (three of the largest PDS).
 
     --heads without values means all."""
-    scale: tuple[AnyNumber, ...] = (0.0,)
+    scale: Annotated[tuple[AnyNumber, ...], AtLeastOne()] = (0.0,)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
     together: bool = False
     """Scale all heads at once instead of one at a time."""
@@ -65,7 +59,7 @@ class Ablate(Instrument):
     """With --size: number of random sets of that size; default: all sets."""
     method: Literal["zero", "mean", "resample"] = "zero"
     """What the heads are scaled towards: 0, their mean over the data, or their output on another document."""
-    measures: tuple[Literal["loss", "sps", "coherence"], ...] = ("loss",)
+    measures: Annotated[tuple[Literal["loss", "sps", "coherence"], ...], AtLeastOne()] = ("loss",)
     """Quantities to measure: loss on documents; sps (attention to the right noun) and coherence on prompts."""
     draws: Whole = 39
     """How many random sets of other heads each result is compared with. If fewer exist, all are used. 0 turns the
@@ -97,10 +91,6 @@ class Ablate(Instrument):
         super().__post_init__()
         if self.together and (self.size != 1 or self.sets is not None):
             raise InputError("--together scales all heads at once: leave out --size and --sets, or --together")
-        if not self.scale:
-            raise InputError("--scale: give at least one factor")
-        if not self.measures:
-            raise InputError("--measures: give at least one of loss, sps, coherence")
         if self.sets is not None and self.size == 1:
             raise InputError(
                 "--sets draws sets of --size heads; give a --size of 2 or more (for single heads: random3:7)"

@@ -26,7 +26,6 @@ from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import (
     Contrast,
     Estimates,
-    Measure,
     Observations,
     effect_contrasts,
     estimate,
@@ -36,22 +35,25 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import (
+    EFFECT_SIZES,
     IDENTITY,
     NO_DRAWS,
     RANK_COLUMNS,
+    REASON,
     Sweep,
     beside_draws,
+    by_construction,
+    effect_sizes,
     head_sets,
     plan,
     random_sets,
 )
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
-from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
 from streamscope.interventions.observe import (
+    MEASURES,
     NATS,
     PERCENT,
-    SMALLEST,
     UNIT,
     Losses,
     Observed,
@@ -59,7 +61,7 @@ from streamscope.interventions.observe import (
     duration,
     observe_prompts,
 )
-from streamscope.interventions.patch.attribution import attribute_heads
+from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.interventions.selection import pds_scores, pds_table
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
@@ -323,7 +325,7 @@ def add_prompts(
     total = np.stack([observed.under(None), *(observed.under(i) for i in range(len(sweep.edits)))])
     name = observed.measure
     seen.blocks[name] = Observations(
-        measure=Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name]),
+        measure=MEASURES[name],
         cells=cells_of(sweep), units=units, total=total, size=1.0,
     )  # fmt: skip
     seen.contrasts[name] = contrasts_of(

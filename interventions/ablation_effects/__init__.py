@@ -27,12 +27,6 @@ OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semant
 
 @instrument("ablation_effects", Tasks())
 class AblationEffects(Instrument):
-    """Ablate groups of heads and measure how probable the answers of tasks remain.
-
-    Δ = P_ablated(answer) − P(answer), and Δ of the log-odds of answer against foil, compared with random other groups
-    of as many heads (PLS §5.1, Table 2); also tests whether tasks rely on their own heads (§5.3).
-    """
-
     groups: Names = ("entity", "anchor", "semantic")
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     k: Annotated[Count, OF_FOUND] = 2

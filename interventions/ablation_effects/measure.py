@@ -14,17 +14,17 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, effect_contrasts
+from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
+from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablation_effects import AblationEffects, diagonality, ratios
 from streamscope.interventions.ablation_effects.changes import changes
-from streamscope.interventions.controls import NO_DRAWS, RANK_COLUMNS, beside_draws, plan
+from streamscope.interventions.controls import EFFECT_SIZES, NO_DRAWS, RANK_COLUMNS, beside_draws, effect_sizes, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.effects import EFFECT_SIZES, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT, observe_task
+from streamscope.interventions.observe import MEASURES, UNIT, observe_task
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.models.head_spec import every_head
 
@@ -43,30 +43,16 @@ def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) 
     groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
     own = diagonality.own_groups(how.diagonal, [task.name for task in opened.tasks], [group.name for group in groups])
     sweep = plan([g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=how.draws, seed=how.seed)
-    keys: list[dict[str, Any]] = []
-    edits: list[int | None] = []
+    edits: list[tuple[str, int, int | None]] = [("", -1, None)]
+    for group, at, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
+        edits += [(group.name, draw, edit) for draw, edit in enumerate([at, *(i for _, i in drawn)], -1)]
+    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {name: [] for name in NAMES}
     for task in opened.tasks:
-        keys.append({"task": task.name, "group": "", "draw": -1})
-        edits.append(None)
-        for group, at, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
-            keys += [{"task": task.name, "group": group.name, "draw": i} for i in range(-1, len(drawn))]
-            edits += [at, *(i for _, i in drawn)]
-    cells = pd.DataFrame(keys)
-    units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
-    units["unit"] = units["task"] + ":" + units["unit"]
-    size, total = np.zeros((len(cells), len(units))), dict[str, np.ndarray]()
-    for task in opened.tasks:
-        inside, rows = np.flatnonzero(units["task"] == task.name), np.flatnonzero(cells["task"] == task.name)
-        place = np.ix_(rows, inside)
-        size[place] = 1.0
         for measure, one in observe_task(model, task, sweep.edits, progress=progress).items():
-            total.setdefault(measure, np.zeros_like(size))[place] = [one.under(edits[row]) for row in rows]
-    contrasts = _contrasts(cells)
-    blocks = {
-        name: Observations(measure=Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name]), cells=cells,
-                           units=units, total=total[name], size=size)
-        for name in NAMES
-    }  # fmt: skip
+            rows[measure] += [({"task": task.name, "group": g, "draw": i}, one.under(edit)) for g, i, edit in edits]
+    units = {task.name: opened.units(task) for task in opened.tasks}
+    blocks = {name: task_block(MEASURES[name], units, some) for name, some in rows.items()}
+    contrasts = _contrasts(blocks["probability"].cells)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     return InstrumentData(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own))
 

@@ -11,6 +11,7 @@ of the layer with the largest d on held-out prompts (best), with the largest nor
 layer. The tables show the loss and KL(after ‖ before) of next-token distributions per token, with 95 % intervals over
 documents, the KL after projecting out random directions instead, and the largest |d·output| of each branch before and
 after. --side read is the wrong side (SPEC §1.10 a): it leaves what is written along the direction.
+Source: Arditi et al. 2024.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 
 @instrument("abliterate", Documents(max_documents=200), Sets())
 class Abliterate(Instrument):
-    """Project a direction out of everything the blocks write, W' = W (I − d d^T), and measure the change.
-
-    Loss and KL(after ‖ before) per token, compared with random directions; largest |d·output| (Arditi et al. 2024; SPEC
-    §1.8).
-    """
-
     direction: str = "best"
     """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
     probes.directions."""

@@ -1,25 +1,32 @@
-"""The effect of projecting a direction out of a model's weights: loss and KL of documents, largest outputs."""
+"""The effect of projecting a direction out of a model's weights: loss and KL of documents, largest outputs.
 
+In row vectors a matrix writes y = x W + b. With a unit direction d, W' = W (I − d d^T) and b' = b − (b·d) d, so
+d·y' = 0 for every input (Arditi et al. 2024, arXiv 2406.11717, weight orthogonalization).
+"""
+
+import copy
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure
+from streamscope.instruments.observations import Contrast, Estimates, joined
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.abliterate import Abliterate
-from streamscope.interventions.abliterate.weights import abliterate_weights, largest_output
 from streamscope.interventions.edits import random_direction
-from streamscope.interventions.observe import SMALLEST, document_losses
+from streamscope.interventions.observe import NATS, document_losses
+from streamscope.models.config import Dense, Identity, Independent, Kronecker
 from streamscope.models.derived import check_new, write_derived
-from streamscope.models.hooks import edited_at
+from streamscope.models.hooks import capture, edited_at
 from streamscope.models.tensors import release_memory
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
@@ -28,8 +35,104 @@ from streamscope.text.shards import document_batches
 CHECK_DOCUMENTS = 16
 """Number of documents on which outputs are checked."""
 NO_DRAWS = "no random directions were drawn"
-LOSS = Measure(name="loss", unit="nats/token", resolution=SMALLEST["loss"])
-KL = Measure(name="KL(after ‖ before)", unit="nats/token", resolution=SMALLEST["loss"])
+KL = replace(NATS, name="KL(after ‖ before)")
+
+
+WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
+"""Module and name in a block, and part of the configuration."""
+
+Side = Literal["write", "read"]
+
+
+def project_out(W: Tensor, d: Tensor) -> Tensor:
+    """W (I − d d^T) for W [..., D] and d [D], in float64, returned in W's dtype: d·(x W') = 0."""
+    wide, r = W.double(), d.double()
+    r = r / r.norm()
+    return (wide - (wide @ r)[..., None] * r).to(W.dtype)
+
+
+@torch.no_grad()
+def abliterate_weights(
+    model: StreamTransformer, d: Tensor, *, side: Side = "write", embedding: bool = False, dense: bool = False,
+    share: bool = False,
+) -> StreamTransformer:  # fmt: skip
+    """A new model whose attention and FFN outputs (weights and biases) have no component along d [D].
+
+    embedding: also change the token embedding and the position table, so that no stream has a component along d. A tied
+    head then loses d, too.
+    dense: store identity, independent and Kronecker output projections as dense matrices, because W (I − d d^T) breaks
+    their structure; without it they raise `InputError`.
+    side: "read" reproduces the wrong variant of SPEC §1.10 a. It removes d from what attention's output matrix READS,
+    (I − d d^T) W, which lives in head space and not in the residual stream.
+
+    share: keep the unchanged weights in common with `model`, for a model that is only measured: on SmolLM2 a quarter of
+    the memory of a copy.
+
+    Raises `InputError` for a direction of another width, and for projections that are not linear or normed afterwards.
+    """
+    config = model.config
+    model.no_norm_after()
+    if d.shape != (config.d_model,):
+        raise InputError(f"the direction has shape {list(d.shape)}, the residual stream has width {config.d_model}")
+    if not torch.isfinite(d).all() or not d.norm() > 0:
+        raise InputError("the direction must be finite and not 0")
+    chosen = WRITERS if side == "write" else WRITERS[:1]
+    for _, name, part in chosen:
+        config = _with_dense(config, part, name, dense)
+    weights: dict[str, Tensor] = {}
+    for layer, block in enumerate(model.blocks):
+        for owner, name, _ in chosen:
+            projection, where = getattr(getattr(block, owner), name), f"blocks.{layer}.{owner}.{name}"
+            W = projection.matrix()
+            W = project_out(W, d) if side == "write" else project_out(W.T, d).T
+            weights[f"{where}.weight"] = W.T.contiguous()
+            if projection.bias is not None and side == "write":
+                weights[f"{where}.bias"] = project_out(projection.bias, d)
+    if embedding:
+        for name in ("embed.weight", "pos_embed.weight"):
+            if name in (now := model.state_dict()):
+                weights[name] = project_out(now[name], d)
+    if share and config == model.config:
+        same = [x for name, x in model.named_parameters() if name not in weights]
+        new = copy.deepcopy(model, {id(one): one for one in (*same, model.tokenizer)})
+        for name, x in weights.items():
+            new.get_parameter(name).copy_(x)
+        return new.eval()
+    new = StreamTransformer(config, model.tokenizer, seed=None).to(model.cfg.device, model.cfg.dtype)
+    new.load_state_dict({**model.state_dict(), **weights})
+    return new.eval()
+
+
+def _with_dense(config: Any, part: str, name: str, dense: bool) -> Any:
+    """The configuration with a dense `part.name`."""
+    owner = getattr(config, part)
+    spec = getattr(owner, name)
+    if isinstance(spec, Dense):
+        return config
+    if not isinstance(spec, Identity | Independent | Kronecker):
+        raise InputError(f"{part}.{name} is {spec.kind}, and no direction can be projected out of it")
+    if not dense:
+        raise InputError(
+            f"{part}.{name} is {spec.kind}, which a projection would break; --dense stores it as a dense matrix"
+        )
+    return replace(config, **{part: replace(owner, **{name: Dense(bias=getattr(spec, "bias", False))})})
+
+
+@torch.no_grad()
+def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[str, float]:
+    """max |d·y| over layers, rows and positions, for the outputs of attention and FFN and for the readout.
+
+    In units of the residual stream; d [D] is a unit vector, tokens are [B, T].
+    """
+    hooks = {"attention": "hook_attn_out", "FFN": "hook_mlp_out", "readout": "hook_resid_post"}
+    largest = dict.fromkeys(hooks, 0.0)
+    for row in tokens.split(1):  # of a large model, the outputs of all rows are a gigabyte
+        with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as found:
+            model(row, return_type=None)
+        for name, hook in hooks.items():
+            values = [float((x @ d.to(x)).abs().max()) for key, x in found.items() if key.endswith(hook)]
+            largest[name] = max(largest[name], *values)
+    return largest
 
 
 def check(how: Abliterate, model: Any) -> None:
@@ -69,7 +172,7 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> In
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"
     title += f"; {opened.title()}, {found.tokens.sum():,} tokens" + (f"; direction {found_in}" if found_in else "")
     cells = pd.DataFrame({"variant": ["before", "after", *["random"] * how.draws], "draw": [0, 0, *range(how.draws)]})
-    blocks = found.blocks(cells, opened.units(), loss=LOSS, kl=KL)
+    blocks = found.blocks(cells, opened.units(), loss=NATS, kl=KL)
     row, missing = {"what": "direction"}, "" if how.draws else NO_DRAWS
     of_random = {2 + draw: 1 / how.draws for draw in range(how.draws)}
     contrasts = {
@@ -92,11 +195,9 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> In
 def tables(how: Abliterate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row for the model, and one per branch for its outputs."""
     title = seen.about["title"]
-    kl, why = estimates["kl"].wide(["what"])
-    loss, also = estimates["loss"].wide(["what"])
-    frame = kl.join(loss.drop(columns=["what", "n", "clusters"]))
+    frame, missing = joined([estimates["kl"], estimates["loss"]], ["what"], ABLITERATE)
     return {
-        "abliterate": Table(frame, ABLITERATE, {**why, **also}, title),
+        "abliterate": Table(frame, ABLITERATE, missing, title),
         "outputs": Table(seen.extra, OUTPUTS, title=f"Largest output along the direction; {title}"),
     }
 
@@ -116,16 +217,16 @@ def write(how: Abliterate, model: StreamTransformer, result: Result) -> None:
     )  # fmt: skip
 
 
-NATS, OVER = "nats/token", "documents"
+OVER = "documents"
 ABLITERATE = (
     key("what", "projected out", "the direction that is projected out"),
-    *described("kl", "KL(after ‖ before)", NATS, "KL of next-token distributions", sd=OVER, source="SPEC §1.8"),
-    *described("random_kl", "KL, random direction", NATS, "control: mean KL after projecting out random directions",
-               sd=OVER),
-    *quantity("kl_above", "KL − random", NATS, "KL − mean KL of random directions", sd=OVER),
-    *described("baseline", "loss before", NATS, "loss per token before the change", sd=OVER),
-    *described("loss", "loss after", NATS, "loss per token after the change", sd=OVER),
-    *quantity("delta", "Δ loss", NATS, "loss after − loss before", sd=OVER),
+    *described("kl", "KL(after ‖ before)", NATS.unit, "KL of next-token distributions", sd=OVER, source="SPEC §1.8"),
+    *described("random_kl", "KL, random direction", NATS.unit,
+               "control: mean KL after projecting out random directions", sd=OVER),
+    *quantity("kl_above", "KL − random", NATS.unit, "KL − mean KL of random directions", sd=OVER),
+    *described("baseline", "loss before", NATS.unit, "loss per token before the change", sd=OVER),
+    *described("loss", "loss after", NATS.unit, "loss per token after the change", sd=OVER),
+    *quantity("delta", "Δ loss", NATS.unit, "loss after − loss before", sd=OVER),
     *counts("documents or windows", "documents"),
 )  # fmt: skip
 OUTPUTS = (

@@ -6,17 +6,16 @@
     python -m interventions.amplify runs/lfa --control runs/std-t
 
 At large α a head attends to one token. Loss and degradation, 100 (loss(α)/loss(1) − 1) percent, have 95 % intervals
-over documents. The area under the curve is given in every reading (`interventions.amplify.areas`), because no reading
+over documents. The area under the curve is given in every reading (`interventions.amplify.measure`), because no reading
 gives the paper's numbers. `unchanged` is the share of positions whose most attended key is the one at α = 1; in the
 first amplified layer it is 1 by construction. Further tables hold areas, heads, samples, and the attention in one text
 at each α. --control gives the difference between two models at every α and of their areas, paired by document; it must
-have the run's tokenizer and context.
+have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
 from typing import Annotated, ClassVar
 
-from streamscope.cli.bounds import Names, Only, Positive, Seed, Whole
-from streamscope.cli.errors import InputError
+from streamscope.cli.bounds import AtLeastOne, Names, Only, Positive, Seed, Whole
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
@@ -25,12 +24,7 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("amplify", Documents())
 class Amplify(Instrument):
-    """Sharpen attention by a factor α, and measure the loss and where heads attend.
-
-    A_α = softmax(α Q K^T / √d_h); delta = loss(α) − loss(1), percent = 100 (loss(α)/loss(1) − 1) (DST §2.3, Eq. 17).
-    """
-
-    alpha: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    alpha: Annotated[tuple[Positive, ...], AtLeastOne()] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the attention scores; 1 is always included."""
     heads: Names = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7)."""
@@ -57,11 +51,6 @@ class Amplify(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"alpha": (2.0, 8.0), "heads": ("L4-5.*",), "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_amplify.py::test_planted_attention_sharpens_as_on_paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.alpha:
-            raise InputError("give at least one --alpha")
 
     @property
     def alphas(self) -> list[float]:

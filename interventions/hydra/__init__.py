@@ -11,11 +11,11 @@ the final norm held fixed. The total effect is the change of the log-odds. Both 
 differ by the reaction of later layers (compensation, by layer, attention, FFN and head), by the new scale of the norm,
 and, with hyper-connections, by changed mixing:
 
-    total = direct + compensation + mixing + norm          nats per case, exactly (`interventions.hydra.decomposition`)
+    total = direct + compensation + mixing + norm          nats per case, exactly (`interventions.hydra.measure`)
 
 `made_up` is −compensation / direct: 1 if later layers restore everything, 0 if nothing. --control decomposes the same
 cases in a second model and gives the differences of all parts and shares, paired by case. Heads of --heads are ranked
-in the run and ablated in both models; those of --groups are ranked in each.
+in the run and ablated in both models; those of --groups are ranked in each. Source: McGrath et al. 2023.
 """
 
 from typing import Any, ClassVar
@@ -29,11 +29,6 @@ from streamscope.instruments.figures import HeadMap, Intervals, Scatter
 
 @instrument("hydra", Tasks(tasks=("capitalization", "winograd")))
 class Hydra(Instrument):
-    """Ablate heads and split the loss of the answer into their direct effect and the reaction of later layers.
-
-    total = direct + compensation + mixing + norm, in nats of answer − foil, exactly (McGrath et al. 2023).
-    """
-
     heads: Names = ()
     """Heads to ablate one at a time: L5.H4, L4.*, top3:entity; default: all, unless --groups are given."""
     groups: Names = ()

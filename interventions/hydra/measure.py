@@ -1,12 +1,29 @@
-"""Direct and total effects: one table row per task and group, with cases of all tasks as units."""
+"""Direct and total effects of ablating heads, and the compensation by later layers, case by case.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+c(v; s) is from `probes.direct_logit_attribution.contributions`; s is the norm's unedited scale, s' the scale and v' the
+updates under the ablation. The change of answer − foil (log-odds, nats) is exactly
+
+    total = direct + Σ compensation + mixing + norm
+
+    direct        −Σ_h c(v_h; s) over the ablated heads: the loss of their own contributions
+    compensation  c(v'; s) − c(v; s) of each attention and FFN after them (in their own layers: of the other heads)
+    mixing        the same for everything before them: 0 except for hyper-connections, whose coefficients depend on the
+                  streams (also 0 if H_res is doubly stochastic and keeps the streams' sum, as in KromHC and mHC)
+    norm          Σ c(v'; s') − c(v'; s): the new scale of the norm
+
+`total` comes from the model's own log-probabilities, so `unexplained` = total − the sum is a check, 0 up to rounding.
+Backup heads (Hydra effect, McGrath et al. 2023) show as compensation of the opposite sign to the direct effect. The
+tables have one row per task and group, with cases of all tasks as units.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
 from streamscope.instruments.observations import (
@@ -18,14 +35,18 @@ from streamscope.instruments.observations import (
     bootstrap,
     estimate,
 )
+from streamscope.instruments.open_data import task_block
+from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio, read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.decomposition import PARTS, Decomposition, decompose, layer_values, part_values
-from streamscope.interventions.observe import SMALLEST, UNIT
+from streamscope.interventions.observe import SMALLEST, UNIT, answer_log_probs
 from streamscope.interventions.selection import Group, HeadFinder
-from streamscope.probes.direct_logit_attribution.contributions import check_heads
+from streamscope.models.transformer import StreamTransformer
+from streamscope.probes.direct_logit_attribution.contributions import check_heads, contributions, directions
+from streamscope.probes.direct_logit_attribution.contributions import observe as one_pass
 
 __all__ = ["check_heads", "control_tables", "observe", "tables", "with_resolved_heads"]
 KEYS = ("task", "group")
@@ -37,12 +58,102 @@ RESAMPLES = 5000
 ENDS = ("", "_low", "_high")
 
 
+PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The terms above for N cases, in nats. heads [L, H, N]: compensation of each head; attn, mlp [L, N]: of attention
+    (with its bias, whose weight hyper-connections may change) and FFN; the others [N]."""
+
+    direct: np.ndarray
+    heads: np.ndarray
+    attn: np.ndarray
+    mlp: np.ndarray
+    mixing: np.ndarray
+    norm: np.ndarray
+    total: np.ndarray
+
+    @property
+    def compensation(self) -> np.ndarray:
+        """Compensation of all layers [N]."""
+        return self.attn.sum(0) + self.mlp.sum(0)
+
+    @property
+    def unexplained(self) -> np.ndarray:
+        """total − the sum of the parts [N]: 0 up to rounding."""
+        return self.total - self.direct - self.compensation - self.mixing - self.norm
+
+
+def decompose(
+    model: StreamTransformer, task: Task, groups: Sequence[Group], *, progress: Callable[[Iterable], Iterable] = iter
+) -> list[Decomposition]:
+    """The effect of ablating each group on each case of a task scored by a token.
+
+    Raises `InputError` for tasks of sentences, whose log-odds are not one logit difference, and for output projections
+    that are not linear.
+    """
+    if task.rule != "token":
+        raise InputError(
+            f"task {task.name!r} scores whole sentences, but a direct effect belongs to one position: use another task"
+        )
+    check_heads(model)
+    reads, sweep = task.reads, [scale_heads(g.heads, 0.0) for g in groups]
+    log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
+    odds = log_p[..., 0] - log_p[..., 1]
+    before = one_pass(model, reads.tokens, reads.positions)
+    d = directions(model, reads.ids, before.scale)
+    c = contributions(model, before, d)
+    found = []
+    for i, (group, edits) in enumerate(zip(progress(list(groups)), sweep, strict=True)):
+        after = one_pass(model, reads.tokens, reads.positions, edits)
+        new = contributions(model, after, d)
+        rescaled = (after.final * directions(model, reads.ids, after.scale)).sum(-1).cpu().numpy()
+        attn, mlp, heads = new.attn - c.attn, new.mlp - c.mlp, new.heads - c.heads
+        direct = np.zeros(len(reads.tokens))
+        for layer, head in group.heads:
+            own = c.heads[layer, head]
+            direct -= own
+            attn[layer] += own
+            heads[layer, head] = 0.0
+        first = min(layer for layer, _ in group.heads)
+        mixing = (new.embed - c.embed) + attn[: first + 1].sum(0) + mlp[:first].sum(0)
+        attn[: first + 1], mlp[:first], heads[: first + 1] = 0.0, 0.0, 0.0
+        found.append(Decomposition(direct, heads, attn, mlp, mixing, rescaled - new.read, total=odds[1 + i] - odds[0]))
+    return found
+
+
+def part_values(one: Decomposition) -> dict[str, np.ndarray]:
+    """part (`PARTS`) -> nats of every case [N]; attn and mlp are summed over layers."""
+    sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+    return {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
+
+
+def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
+    """(layer, "attn", "mlp" or a head as L5H4) -> compensation per case [N], nats, from the group's first layer on."""
+    first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
+    for layer in range(first, len(one.attn)):
+        found |= {(layer, "attn"): one.attn[layer], (layer, "mlp"): one.mlp[layer]}
+        found |= {(layer, f"L{layer}H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
+    return found
+
+
+def kept_share(direct: np.ndarray, total: np.ndarray) -> float:
+    """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that remains in the total.
+
+    This is the slope of total on direct through the origin (McGrath et al. 2023, Fig. 4: below 1): 1 without
+    compensation, 0 with full compensation. Unlike `made_up` it needs no mean direct effect. NaN without any effect.
+    """
+    size = float((direct**2).sum())
+    return float((direct * total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else float("nan")
+
+
 def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: per task and group every part, and each later layer's attention, FFN and heads. Units: cases."""
-    opened, groups = data[Tasks], _groups(how, data)
+    opened = data[Tasks]
+    groups = HeadFinder(model, opened.tokenizer).heads_and_groups(how.heads, how.groups)
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
-    units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
-    units["unit"] = units["task"] + ":" + units["unit"]
+    units = {task.name: opened.units(task) for task in opened.tasks}
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray | None]]] = {"effects": [], "layers": []}
     layers = [(n, place) for n in range(model.config.n_layers)
               for place in ("attn", "mlp", *(f"L{n}H{h}" for h in range(model.config.n_heads)))]  # fmt: skip
@@ -53,7 +164,7 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
             of = layer_values(group, one)
             for at in layers:  # the same cells in every model, even if groups are found in other layers
                 rows["layers"].append(({**labels, "layer": at[0], "place": _place(*at)}, of.get(at)))
-    blocks = {name: _block(some, units) for name, some in rows.items()}
+    blocks = {name: task_block(NATS, units, some) for name, some in rows.items()}
     contrasts = {
         "effects": [
             Contrast(quantity=labels["part"], weights={i: 1.0}, labels={k: labels[k] for k in KEYS},
@@ -70,36 +181,14 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
     return InstrumentData(blocks, contrasts, about, extra=(groups, by_task))
 
 
-def _groups(how: Hydra, data: Opened) -> list[Group]:
-    """The single heads of --heads, then --groups."""
-    finder = HeadFinder(data.model, data[Tasks].tokenizer)
-    single = [Group(head.label, (head,)) for group in _single(how, finder) for head in group.heads]
-    return list(dict.fromkeys([*single, *(finder.groups(how.groups) if how.groups else [])]))
-
-
-def _single(how: Hydra, finder: HeadFinder) -> list[Group]:
-    return finder.groups(how.heads or ("all",)) if how.heads or not how.groups else []
-
-
 def with_resolved_heads(how: Hydra, data: Opened) -> Hydra:
     """These options with single heads given by name, so that a control ablates the same ones."""
-    finder = HeadFinder(data.model, data[Tasks].tokenizer)
-    return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for g in _single(how, finder) for h in g.heads))
+    single = HeadFinder(data.model, data[Tasks].tokenizer).single(how.heads, how.groups)
+    return replace(how, heads=tuple(group.spec.partition("=")[2] for group in single))
 
 
 def _place(layer: int, part: str) -> str:
     return part if part.startswith("L") else f"L{layer} {part}"
-
-
-def _block(rows: Sequence[tuple[dict[str, Any], np.ndarray | None]], units: pd.DataFrame) -> Observations:
-    """Values of each task's cases at its units; None for cells without values."""
-    at = {task: np.flatnonzero(units["task"] == task) for task in dict.fromkeys(units["task"])}
-    total, size = np.zeros((2, len(rows), len(units)))
-    for i, (labels, x) in enumerate(rows):
-        if x is not None:
-            total[i, at[labels["task"]]], size[i, at[labels["task"]]] = x, 1.0
-    cells = pd.DataFrame([labels for labels, _ in rows])
-    return Observations(measure=NATS, cells=cells, units=units, total=total, size=size)
 
 
 def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

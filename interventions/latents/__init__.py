@@ -26,12 +26,6 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("latents", Documents(max_documents=200), Text())
 class Latents(Instrument):
-    """Change latents z of HDPL projections, and measure the loss and the new predictions.
-
-    z ← g z, z ← c, or z ← (1 − s) z + s z' of another text (HDPL §4.2.1); Δ = loss under the edit − loss,
-    KL = Σ p ln(p / p') of the next token, p unedited and p' edited.
-    """
-
     at: Names = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
     dims: tuple[Whole, ...] = ()

@@ -12,7 +12,15 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Text
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, effect_contrasts
+from streamscope.instruments.observations import (
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    each,
+    effect_contrasts,
+    joined,
+)
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits.latents import Latents as LatentValues
@@ -229,11 +237,9 @@ def tables(how: Latents, seen: InstrumentData, estimates: Mapping[str, Estimates
     """latents: a row per edit over documents; texts: per text and edit; next: next tokens; positions: KL."""
     made, titles, texts = {}, seen.about["title"], seen.extra
     if "loss" in estimates:
-        frame, missing = estimates["loss"].wide(KEYS)
-        kl, lost = estimates["kl"].wide(KEYS, describe=("low", "high"))
-        frame = frame.assign(**{name: kl[name] for name in ("kl", "kl_low", "kl_high")})
+        frame, missing = joined([estimates["loss"], estimates["kl"]], KEYS, COLUMNS)
         frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
-        made["latents"] = Table(frame, COLUMNS, {**missing, **lost}, titles["latents"])
+        made["latents"] = Table(frame, COLUMNS, missing, titles["latents"])
     each = ["prompt", *KEYS]
     frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
     frame["kl_max"] = texts.positions.groupby(each, sort=False)["kl"].max().to_numpy()

@@ -26,8 +26,7 @@ reads only the sum. H_pre of equal streams only changes the scale, which the bra
 
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from streamscope.cli.bounds import Count, Names, Only, Seed
-from streamscope.cli.errors import InputError
+from streamscope.cli.bounds import AtLeastOne, Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_streams
 from streamscope.instruments.data import Documents
@@ -41,12 +40,7 @@ Change = Literal[
 
 @instrument("mixing", Documents(max_documents=50))
 class Mixing(Instrument):
-    """Change how parallel streams are mixed, read or written, at one module or all, and measure the loss.
-
-    X ← H_res X + H_post ⊗ F(H_pre X); delta = loss under the change − loss, KL(unedited ‖ edited) (KROM).
-    """
-
-    change: tuple[Change, ...] = get_args(Change)
+    change: Annotated[tuple[Change, ...], AtLeastOne()] = get_args(Change)
     """Changes to make, named by coefficient and replacement."""
     where: Names = ()
     """Modules, one at a time: L2.attn, L2.*, L0-2.mlp, *.attn, all; or everywhere, all at once. Default: both."""
@@ -66,11 +60,6 @@ class Mixing(Instrument):
     runs: ClassVar = ("stories/kromcanon-b2",)
     quick: ClassVar = {"where": ("L0-1.*", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_mixing.py::test_what_is_known_on_paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.change:
-            raise InputError("give at least one --change")
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model without parallel streams, or without the modules."""

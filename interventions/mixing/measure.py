@@ -161,19 +161,12 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Instru
             sweep += cell.edits(constants, orders)
             acting += index[-1]
     losses = document_losses(model, opened.shards, sweep, kl="forward", progress=progress, **opened.limits)
-    total, kl = np.zeros((2, len(keys), len(losses.tokens)))
-    total[0], total[acting], kl[acting] = losses.baseline, losses.edited, losses.kl
-    measured = np.zeros((len(keys), 1))
-    measured[[0, *acting]] = 1.0
-    tokens, baseline = measured * losses.tokens, measured * losses.baseline
     loss = f"loss {losses.baseline.sum() / losses.tokens.sum():.4f} nats/token"
     title = f"{title_of(model)}, {loss}; {opened.title()}, {losses.tokens.sum():,} tokens"
     seen = InstrumentData({}, {}, {"title": title}, extra=(cells, index))
-    common: dict[str, Any] = {"cells": pd.DataFrame(keys), "units": opened.units()}
-    seen.blocks["loss"] = Observations(measure=NATS, total=total, size=tokens, **common)
-    seen.blocks["percent"] = Observations(measure=PERCENT, total=total, size=baseline, **common)
-    seen.blocks["kl"] = Observations(measure=replace(NATS, name="kl"), total=kl, size=tokens, **common)
-    seen.contrasts |= {"loss": [], "percent": [], "kl": []}
+    measures = {"loss": NATS, "percent": PERCENT, "kl": replace(NATS, name="kl")}
+    seen.blocks |= losses.blocks(pd.DataFrame(keys), opened.units(), at=acting, **measures)
+    seen.contrasts |= {name: [] for name in measures}
     for cell, at in zip(cells, index, strict=True):
         edited, labels = {i: 1 / len(at) for i in at}, cell.labels
         one: dict[str, Any] = {"labels": labels, "null": None}
@@ -197,7 +190,9 @@ def tables(how: Mixing, seen: InstrumentData, estimates: Mapping[str, Estimates]
         if not chosen:
             continue
         where = {cells[i].where for i in chosen}
-        frame, missing = joined([estimates[block].where(where=where) for block in ("loss", "percent", "kl")], keys)
+        frame, missing = joined(
+            [estimates[block].where(where=where) for block in ("loss", "percent", "kl")], keys, columns
+        )
         frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
         rows = [_of_draws(cells[i], index[i], seen.blocks["loss"]) for i in chosen]
         frame["draws"], frame["draw_sd"] = [many for many, *_ in rows], [sd for _, sd, _ in rows]

@@ -22,12 +22,13 @@ Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pr
 --senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.patch.paths`
 defines what is frozen); top3:recovery takes the heads with the largest recovery on the same pairs. --control patches
 the same places of the same pairs in a second model with the run's tokenizer, and the run's senders.
+Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import Count, Names, Positive
+from streamscope.cli.bounds import AtLeastOne, Count, Names, Positive
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -38,12 +39,6 @@ from streamscope.models.head_spec import score_names
 
 @instrument("patch", Prompts(suite="stories"))
 class Patch(Instrument):
-    """Put single activations of one prompt into the run of another, and see which of them carry the answer.
-
-    m = ln p(answers) − ln p(foils); effect = m(patched) − m(unpatched run); recovery = (m(patched) − m(corrupted)) /
-    (m(clean) − m(corrupted)) (Meng et al. 2022; Wang et al. 2022).
-    """
-
     contrast: Literal["auto", "corrupt", "clue", "noun", "order"] = "auto"
     """Difference between the two prompts of a pair. corrupt: the suite's own corrupted prompt; clue: the same nouns,
     another continuation; noun: another noun; order: the nouns change places. auto: corrupt, or clue if the suite has no
@@ -66,9 +61,9 @@ class Patch(Instrument):
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"
     """Unit of a patch: all positions of a role (a named part of the prompt, such as target or last), a head, a head at
     a role, one position, or everything."""
-    direction: tuple[Literal["denoise", "noise"], ...] = ("denoise",)
+    direction: Annotated[tuple[Literal["denoise", "noise"], ...], AtLeastOne()] = ("denoise",)
     """denoise: clean into corrupted; noise: corrupted into clean."""
-    method: tuple[Literal["exact", "attribution"], ...] = ("exact", "attribution")
+    method: Annotated[tuple[Literal["exact", "attribution"], ...], AtLeastOne()] = ("exact", "attribution")
     """Run every patch, approximate it from one gradient, or both."""
     senders: Names = ()
     """Heads (L2.H3, top3:recovery), L2.attn or L2.mlp to follow by path patching to every later reader. Of several
@@ -101,8 +96,6 @@ class Patch(Instrument):
         of_pairs = [one for one in ("contrast", "pairs") if getattr(self, one) != getattr(Patch, one)]
         if self.clean is not None and of_pairs:
             raise InputError(f"--{of_pairs[0]} has no effect with your own --clean: leave it out")
-        if not self.direction or not self.method:
-            raise InputError("give at least one --direction and one --method")
         if strange := score_names(self.senders) - {"recovery"}:
             raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
 

@@ -11,7 +11,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
@@ -20,13 +20,13 @@ from streamscope.interventions.patch.activations import (
     Cell,
     Direction,
     PatchResults,
+    attribute_pairs,
     default_spots,
     patch_pairs,
     plan,
     spots,
     sweep_pairs,
 )
-from streamscope.interventions.patch.attribution import attribute_pairs
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.interventions.patch.paths import Edge, edges_of, every_edge, parse_senders, patch_edges
 from streamscope.models.head_spec import Head, parse_layers, score_names
@@ -246,14 +246,12 @@ def tables(how: Patch, seen: InstrumentData, estimates: Mapping[str, Estimates])
 
 def table_of(odds: Estimates, share: Estimates, keys: Sequence[str], columns: Sequence[Column], title: str) -> Table:
     """Effects and recoveries by row; `defined` counts the pairs with a recovery."""
-    frame, missing = odds.wide(keys)
-    shares, why = share.wide(keys, describe=("sd", "low", "high"))
-    added = [c for c in shares if c not in (*keys, "n", "clusters")]
-    frame = pd.concat([frame, shares[added]], axis=1).assign(defined=shares["n"])
     known = [*columns, *MEASURED, *counts("pairs of prompts", "independent pairs, or the fewest words of a kind")]
+    frame, missing = joined([odds, share], keys, known)
+    frame["defined"] = share.wide(keys)[0]["n"]
     shown = tuple(column for column in known if column.name in frame)
     by = "effect" if "effect" in frame else "attribution"
-    return Table(frame, shown, missing | why, title, by=by, most=20)
+    return Table(frame, shown, missing, title, by=by, most=20)
 
 
 def errors(swept: SweepResults) -> pd.DataFrame:

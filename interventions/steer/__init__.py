@@ -9,14 +9,13 @@ After every block of --layers, x ← x + c·m·d at all positions of each of --s
 norm of the residual stream after that block over the documents, or 1 with --raw: c = 1 adds a vector as large as the
 stream, once per layer. The head reads the sum or mean of the additions to several streams. KL(P_c ‖ P_0), loss and the
 shift of d·x are per token with 95 % intervals over documents. Any vector of that size disturbs a model: `random_kl` is
-the mean KL of random directions, and `kl_above` the excess of the direction.
+the mean KL of random directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, Names, Only, Seed, Whole
-from streamscope.cli.errors import InputError
+from streamscope.cli.bounds import AnyNumber, AtLeastOne, Names, Only, Seed, Whole
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Sets
@@ -25,12 +24,6 @@ from streamscope.instruments.figures import Curve
 
 @instrument("steer", Documents(batch_size=16), Sets())
 class Steer(Instrument):
-    """Add a direction to the residual streams, x ← x + c·m·d after some layers, and measure the change of predictions.
-
-    KL(P_c ‖ P_0), change of the loss and shift of d·x per token, compared with random directions of the same size (SPEC
-    §1.8).
-    """
-
     direction: str = "best"
     """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
     probes.directions."""
@@ -42,7 +35,7 @@ class Steer(Instrument):
     """Layers after which to add it, as 3 or 2-4; default: the direction's own layer."""
     streams: Names = ()
     """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
-    scale: tuple[AnyNumber, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    scale: Annotated[tuple[AnyNumber, ...], AtLeastOne()] = (-1.0, -0.5, 0.0, 0.5, 1.0)
     """Factors c."""
     raw: bool = False
     """Give c in units of the residual stream instead of mean norms."""
@@ -62,11 +55,6 @@ class Steer(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"scale": (-1.0, 0.0, 1.0), "draws": 1, "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_steer.py::test_the_table"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.scale:
-            raise InputError("give at least one --scale")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""

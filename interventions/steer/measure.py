@@ -11,11 +11,11 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure
+from streamscope.instruments.observations import Contrast, Estimates, Measure, joined
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import document_rows
-from streamscope.interventions.observe import SMALLEST, Losses, document_losses
+from streamscope.interventions.observe import NATS, Losses, document_losses
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
@@ -27,8 +27,8 @@ BASELINE = "scale 0 is the baseline itself"
 NO_DRAWS = "no random directions were drawn"
 CHUNK = 32
 MEASURES = {
-    "loss": Measure(name="loss", unit="nats/token", resolution=SMALLEST["loss"]),
-    "kl": Measure(name="KL(P_c ‖ P_0)", unit="nats/token", resolution=SMALLEST["loss"]),
+    "loss": NATS,
+    "kl": replace(NATS, name="KL(P_c ‖ P_0)"),
     "shift": Measure(name="shift of d·x", unit="units of the residual stream", resolution=1e-6),
 }
 
@@ -108,7 +108,7 @@ def add_divergence(
     n = len(scales)
     keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
     cells = pd.DataFrame([{"scale": np.nan, "draw": -1}, *keys])
-    seen.blocks |= found.blocks(cells, units, **MEASURES)
+    seen.blocks |= found.blocks(cells, units, at=None, **MEASURES)
     seen.contrasts |= {name: [] for name in MEASURES}
     for i, scale in enumerate(scales, 1):
         labels, fixed = {"scale": float(scale)}, BASELINE if scale == 0 else ""
@@ -134,13 +134,12 @@ def add_divergence(
 def tables(how: Steer, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per scale, and the samples."""
     title = seen.about["title"]
-    parts = [estimates[name].wide(["scale"]) for name in ("kl", "loss", "shift")]
-    frame = pd.concat([part for part, _ in parts], axis=1)
-    frame = frame.loc[:, ~frame.columns.duplicated()].assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))
-    missing = {at: why for _, some in parts for at, why in some.items()}
     unit = "units of the residual stream" if how.raw else "mean residual norms"
     scale = key("scale", "scale", "factor c of the added direction", unit, "+g")
-    out = {"steer": Table(frame, (scale, *STEER), missing, title)}
+    columns = (scale, *STEER)
+    frame, missing = joined([estimates[name] for name in ("kl", "loss", "shift")], ["scale"], columns)
+    frame = frame.assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))
+    out = {"steer": Table(frame, columns, missing, title)}
     if "samples" in seen.extra:
         sample = Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this scale")
         out["samples"] = Table(seen.extra["samples"], (scale, sample), title=f"Samples; {title}")

@@ -21,7 +21,7 @@ undefined if the control does not change. To add directions to the stream use `i
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, Count, Names, Only, Seed, Whole
+from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Names, Only, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -33,19 +33,13 @@ OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semant
 
 @instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))
 class SteerHeads(Instrument):
-    """Scale the outputs of groups of heads, z ← g z, and measure how far and how monotonically a behaviour follows.
-
-    Control range = max_g − min_g of the mean curve, compared with random groups; leverage = range / range of a control
-    (PLS §5.2, Fig. 3).
-    """
-
     groups: Names = ("entity",)
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     scales: tuple[AnyNumber, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     """Factors g for the heads' outputs; 1 is always included."""
     within: tuple[AnyNumber, AnyNumber] = (0.0, 1.5)
     """Lowest and highest scale for range and monotonicity; 0 to 1.5 in the paper."""
-    measures: tuple[Literal["task", "loss"], ...] = ("task", "loss")
+    measures: Annotated[tuple[Literal["task", "loss"], ...], AtLeastOne()] = ("task", "loss")
     """task: P(answer) and log-odds; loss: of documents under the same scales."""
     k: Annotated[Count, OF_FOUND] = 2
     """Number of heads in a found group."""
@@ -70,8 +64,6 @@ class SteerHeads(Instrument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.measures:
-            raise InputError("give at least one --measures: task, loss")
         chosen, (low, high) = self.chosen, self.within
         if len(chosen) < 2:
             raise InputError(f"--scales {list(self.scales)}: give at least one scale besides 1")

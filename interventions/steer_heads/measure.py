@@ -21,16 +21,14 @@ from streamscope.instruments.observations import (
     bootstrap,
     each,
     estimate,
-    estimate_all,
 )
-from streamscope.instruments.open_data import OpenTasks
-from streamscope.instruments.prompts.tasks import Task
+from streamscope.instruments.open_data import task_block
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import rank_among
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.controls import Sweep, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_task
+from streamscope.interventions.observe import MEASURES, UNIT, Observed, observe_loss, observe_task
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.models.head_spec import every_head
@@ -50,7 +48,9 @@ def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> In
     opened = data[Tasks]
     groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
     sweep = plan([g.heads for g in groups], how.chosen, every_head(model), scale_heads, draws=how.draws, seed=how.seed)
-    blocks = task_blocks(model, opened.tasks, groups, sweep, progress) if "task" in how.measures else {}
+    tasks = opened.tasks if "task" in how.measures else ()
+    cases = {t.name: (observe_task(model, t, sweep.edits, progress=progress), opened.units(t)) for t in tasks}
+    blocks = blocks_of(cases, groups, sweep)
     if "loss" in how.measures:
         documents = data[Documents]
         limits = {"max_documents": documents.spec.max_documents, "progress": progress}
@@ -66,14 +66,6 @@ def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> In
     return InstrumentData(blocks, contrasts, about)
 
 
-def task_blocks(
-    model: Any, tasks: Sequence[Task], groups: Sequence[Group], sweep: Sweep, progress: Progress = iter
-) -> dict[str, Observations]:
-    """`blocks_of` for tasks: probability and log_odds."""
-    seen = {t.name: (observe_task(model, t, sweep.edits, progress=progress), OpenTasks.units(t)) for t in tasks}
-    return blocks_of(seen, groups, sweep)
-
-
 def blocks_of(
     seen: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
 ) -> dict[str, Observations]:
@@ -82,26 +74,16 @@ def blocks_of(
     Cells: task, group, scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model.
     """
     scales = list(dict.fromkeys(g for _, g in sweep.cells))
-    keys, edits = list[dict[str, Any]](), list[int | None]()
-    for task in seen:
+    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    for task, (observed, _) in seen.items():
         for c, (_, scale) in enumerate(sweep.cells):
             where = {"task": task, "group": groups[c // len(scales)].name, "scale": scale}
-            drawn = [at for _, at in sweep.controls[c]]
-            keys += [{**where, "draw": i} for i in range(-1, len(drawn))]
-            edits += [None if scale == 1 else sweep.index[c], *drawn]
-    cells = pd.DataFrame(keys)
-    units = pd.concat([units.assign(task=task) for task, (_, units) in seen.items()], ignore_index=True)
-    units["unit"] = units["task"] + ":" + units["unit"]
-    found = {}
-    for name in dict.fromkeys(name for observed, _ in seen.values() for name in observed):
-        total, size = np.zeros((2, len(cells), len(units)))
-        for task, (observed, _) in seen.items():
-            rows, inside = np.flatnonzero(cells["task"] == task), np.flatnonzero(units["task"] == task)
-            at = np.ix_(rows, inside)
-            total[at], size[at] = [observed[name].under(edits[row]) for row in rows], 1.0
-        measure = Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name])
-        found[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-    return found
+            edits = [None if scale == 1 else sweep.index[c], *(at for _, at in sweep.controls[c])]
+            for name, one in observed.items():
+                values = [({**where, "draw": draw}, one.under(edit)) for draw, edit in enumerate(edits, -1)]
+                rows.setdefault(name, []).extend(values)
+    units = {task: some for task, (_, some) in seen.items()}
+    return {name: task_block(MEASURES[name], units, some) for name, some in rows.items()}
 
 
 def contrasts_of(block: Observations) -> list[Contrast]:
@@ -273,13 +255,6 @@ def level_table(name: str, found: Estimates, heads: Mapping[str, str], title: st
     frame, missing = found.wide([*KEYS, "scale"])
     frame.insert(2, "heads", frame["group"].map(heads))
     return Table(frame, columns_of(name), missing, title)
-
-
-def levels(blocks: Blocks, heads: Mapping[str, str]) -> pd.DataFrame:
-    """The levels of all measures as one frame (`Table.short`), for `papers`."""
-    found = estimate_all(blocks, {name: contrasts_of(block) for name, block in blocks.items()})
-    parts = [level_table(name, one, heads, name).short().assign(measure=name) for name, one in found.items()]
-    return pd.concat(parts, ignore_index=True)
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:

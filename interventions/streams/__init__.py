@@ -20,28 +20,24 @@ paired by document; it must have the run's streams, tokenizer and context.
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.cli.bounds import Count, Names, Only, Seed
-from streamscope.cli.errors import InputError
+from streamscope.cli.bounds import AtLeastOne, Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, Intervals
 
+Method = Literal["zero", "random", "mean", "resample"]
+
 
 @instrument("streams", Documents())
 class Streams(Instrument):
-    """Remove a residual stream, at one place or everywhere, and measure the loss.
-
-    delta = loss without the stream − loss; percent = 100 (loss without the stream / loss − 1) (DST §4.1, Table 4).
-    """
-
     streams: Names = ()
     """Streams to remove: token, context; s0, s1, …; resid. Default: all of the model's."""
-    method: tuple[Literal["zero", "random", "mean", "resample"], ...] = ("zero", "random")
+    method: Annotated[tuple[Method, ...], AtLeastOne()] = ("zero", "random")
     """Replacement of the stream."""
     where: Names = ()
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
-    reach: tuple[Literal["layer", "onwards"], ...] = ("layer", "onwards")
+    reach: Annotated[tuple[Literal["layer", "onwards"], ...], AtLeastOne()] = ("layer", "onwards")
     """For a layer: only that layer reads the change, or everything from there on."""
     draws: Annotated[Count, Only("method", "random", "resample")] = 3
     """Number of draws of random and resample."""
@@ -54,11 +50,6 @@ class Streams(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"where": ("1-2", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.method or not self.reach:
-            raise InputError("give at least one --method and one --reach")
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for streams that the model lacks."""

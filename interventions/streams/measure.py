@@ -1,30 +1,33 @@
 """The loss of a model with one of its streams removed, one row per place, with documents as units."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts, estimate_all
+from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts, joined
+from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import streams as e
-from streamscope.interventions.edits.means import document_rows
+from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.streams import Replacement
-from streamscope.interventions.observe import NATS, PERCENT, Losses, document_losses
-from streamscope.interventions.streams import Streams, reference
+from streamscope.interventions.observe import NATS, PERCENT, document_losses
+from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Edits
+from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.stream_states import streams_of
-from streamscope.text.shards import TokenShards, document_batches
+from streamscope.text.shards import TokenShards
 
-METHODS = ("zero", "random", "mean", "resample")
 DRAWN = ("random", "resample")
 """Methods with random replacements."""
 SYMBOL = {"token": "x_t", "context": "x_e", "resid": "x"}
@@ -35,15 +38,88 @@ EVERYWHERE, HEAD = "everywhere", "head"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 
 
+def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
+    """Hooks where a stream is read: pre and mid of every layer, post of the last."""
+    kind = "streams" if stream[1:].isdigit() else stream
+    names = [f"blocks.{layer}.hook_{kind}_{place}" for layer in range(n_layers) for place in ("pre", "mid")]
+    return (*names, f"blocks.{n_layers - 1}.hook_{kind}_post")
+
+
+def _stream_part(stream: str, x: Tensor) -> Tensor:
+    """The stream's part [T, D] of a hook's activation [T, D] or [T, N, D]."""
+    return x[:, int(stream[1:])] if stream[1:].isdigit() else x
+
+
+def stream_means(
+    model: StreamTransformer, stream: str, rows: Iterable[Sequence[int]], *, chunk: int = 32
+) -> dict[str, Tensor]:
+    """Mean [D] of a stream at every hook where it is read; see `hook_means`."""
+    return hook_means(
+        model, hook_names(stream, model.config.n_layers), rows, part=partial(_stream_part, stream), chunk=chunk
+    )
+
+
+def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
+    """The stream of one text [T, D] at every hook where it is read, in an unedited run."""
+    found = run(model, Query(tokens=[list(ids)], hooks=hook_names(stream, model.config.n_layers))).hooks
+    return {name: _stream_part(stream, x[0]) for name, x in found.items()}
+
+
+def random_embeddings(model: StreamTransformer, stream: str, seed: int, draw: int) -> dict[str, Tensor]:
+    """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook.
+
+    Rows of a learned position table are added: the tokens' meaning is lost, their positions are not.
+    """
+    n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
+    ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
+    with torch.no_grad():
+        x = model.embed(ids[None])[0]
+        if model.pos_embed is not None:
+            x = x + model.pos_embed.weight[:n]
+    return dict.fromkeys(hook_names(stream, model.config.n_layers), x)
+
+
+def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
+    """BOS and n_ctx − 1 tokens from a random place inside a document. `InputError` for data shorter than the
+    context."""
+    starts = set(shards.starts.tolist()) | {int(s) + 1 for s in shards.starts}
+    last = shards.n_tokens - (n_ctx - 1)
+    allowed = [i for i in range(max(0, last)) if i not in starts] if last < 10_000 else None
+    if last < 1 or allowed == []:
+        raise InputError(f"the data have {shards.n_tokens} tokens, resampling needs more than the context of {n_ctx}")
+    rng = np.random.default_rng([seed, draw, 1])
+    while True:
+        at = int(rng.choice(allowed)) if allowed is not None else int(rng.integers(0, last))
+        if at not in starts:
+            return [int(shards.tokens[0]), *shards.tokens[at : at + n_ctx - 1].tolist()]
+
+
 def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every edit, one per draw. Units: documents."""
+    """Cells: the unedited model and every edit, one per draw; random methods are means over draws. Units: documents."""
     places = parse_places(how.where, model.config.n_layers)
-    cells = cells_of(chosen_streams(model, how.streams), how.method, places, how.reach)
-    opened = data[Documents]
-    options = {"draws": how.draws, "seed": how.seed, "progress": progress, **opened.limits}
-    losses, index = stream_losses(model, opened.shards, cells, **options)
+    cells, opened = cells_of(chosen_streams(model, how.streams), how.method, places, how.reach), data[Documents]
+    pairs = dict.fromkeys((cell.stream, cell.method) for cell in cells)
+    made = {pair: replacements(how, model, opened, *pair) for pair in pairs}
+    keys, sweep, index = list[dict[str, Any]](), list[Edits](), list[range]()
+    contrasts: dict[str, list[Contrast]] = {"loss": [], "percent": []}
+    for cell in cells:
+        some = made[cell.stream, cell.method]
+        at = range(len(keys) + 1, len(keys) + 1 + len(some))
+        index.append(at)
+        keys += [{**cell.labels, "draw": i} for i in range(len(some))]
+        sweep += [cell.edits(replacement, model.config.n_layers) for replacement in some]
+        edited = {i: 1 / len(at) for i in at}
+        common: dict[str, Any] = {
+            "labels": cell.labels, "family": f"{cell.stream}, {cell.method}",
+            "missing": EMPTY if empty_stream(model, cell) else "",
+        }  # fmt: skip
+        contrasts["loss"] += effect_contrasts("loss", edited, 0, **common)
+        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, **common))
+    losses = document_losses(model, opened.shards, sweep, **opened.limits, progress=progress)
+    table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
+    blocks = losses.blocks(table, opened.units(), loss=NATS, percent=PERCENT)
     title = f"{title_of(model)}: loss without a stream; {opened.title()}, {losses.tokens.sum():,} tokens"
-    return seen_of(model, cells, losses, index, opened.units(), title)
+    return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
 
 
 def with_resolved_heads(how: Streams, data: Opened) -> Streams:
@@ -66,8 +142,8 @@ def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
-    """Layers ascending, then head and everywhere; all by default. Raises `InputError` as `parse_layers`."""
-    last = [name for name in (HEAD, EVERYWHERE) if name in specs or not specs]
+    """Layers ascending, then head and everywhere as given; all by default. Raises `InputError` as `parse_layers`."""
+    last = [spec for spec in dict.fromkeys(specs or (HEAD, EVERYWHERE)) if spec in (HEAD, EVERYWHERE)]
     layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
     for spec in layers:
         if not spec.replace("-", "").isdigit():
@@ -120,11 +196,8 @@ def cells_of(
 ) -> list[Cell]:
     """Every stream with every method at every place; random embeddings only for streams that begin as embeddings.
 
-    Raises `InputError` for an unknown method, and if nothing is left.
+    Raises `InputError` if nothing is left.
     """
-    for method in methods:
-        if method not in METHODS:
-            raise unknown("method", method, list(METHODS))
     cells = []
     for stream in streams:
         for method in dict.fromkeys(methods):
@@ -138,25 +211,16 @@ def cells_of(
     return cells
 
 
-def replacements(
-    model: StreamTransformer, shards: TokenShards, streams: Sequence[str], methods: Sequence[str], *, draws: int,
-    seed: int, rows: Callable[[], Iterable[Sequence[int]]],
-) -> dict[tuple[str, str], list[Replacement]]:  # fmt: skip
-    """(stream, method) -> replacements, one per draw. `rows` gives the reference rows of the mean."""
-    found: dict[tuple[str, str], list[Replacement]] = {}
-    for stream in streams:
-        for method in methods:
-            if method == "zero":
-                made: list[e.Replacement] = [e.zero]
-            elif method == "mean":
-                made = [e.constant(reference.stream_means(model, stream, rows()))]
-            elif method == "random":
-                made = [e.sequence(reference.random_embeddings(model, stream, seed, i)) for i in range(draws)]
-            else:
-                texts = [reference.window(shards, model.config.n_ctx, seed, i) for i in range(draws)]
-                made = [e.sequence(reference.stream_of(model, stream, ids)) for ids in texts]
-            found[stream, method] = made
-    return found
+def replacements(how: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
+    """What replaces a stream, one per draw; the mean is over the documents."""
+    if method == "zero":
+        return [e.zero]
+    if method == "mean":
+        return [e.constant(stream_means(model, stream, document_rows(opened.batches())))]
+    if method == "random":
+        return [e.sequence(random_embeddings(model, stream, how.seed, i)) for i in range(how.draws)]
+    texts = [window(opened.shards, model.config.n_ctx, how.seed, i) for i in range(how.draws)]
+    return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 
 
 def empty_stream(model: StreamTransformer, cell: Cell) -> bool:
@@ -165,60 +229,13 @@ def empty_stream(model: StreamTransformer, cell: Cell) -> bool:
     return cell.stream == "context" and cell.where == 0 and whole
 
 
-def stream_losses(
-    model: StreamTransformer, shards: TokenShards, cells: Sequence[Cell], *, draws: int = 3, seed: int = 0,
-    max_documents: int | None = None, batch_size: int = 32, progress: Callable[[Iterable], Iterable] = iter,
-) -> tuple[Losses, list[list[int]]]:  # fmt: skip
-    """(losses of every document, the edits of each cell, one per draw). Raises `InputError` without a draw."""
-    if draws < 1:
-        raise InputError(f"draws {draws}: give at least 1")
-
-    def rows() -> Iterable[Sequence[int]]:
-        return document_rows(document_batches(shards, model.config.n_ctx, batch_size, max_documents))
-
-    pairs = list(dict.fromkeys((cell.stream, cell.method) for cell in cells))
-    made: dict[tuple[str, str], Any] = {}
-    for stream, method in pairs:
-        made |= replacements(model, shards, [stream], [method], draws=draws, seed=seed, rows=rows)
-    sweep, index = list[Any](), list[list[int]]()
-    for cell in cells:
-        some = [cell.edits(replacement, model.config.n_layers) for replacement in made[cell.stream, cell.method]]
-        index.append(list(range(len(sweep), len(sweep) + len(some))))
-        sweep += some
-    limits: dict[str, Any] = {"max_documents": max_documents, "batch_size": batch_size, "progress": progress}
-    return document_losses(model, shards, sweep, **limits), index
-
-
-def seen_of(
-    model: StreamTransformer, cells: Sequence[Cell], losses: Losses, index: Sequence[Sequence[int]],
-    units: pd.DataFrame, title: str = "loss without a stream",
-) -> InstrumentData:  # fmt: skip
-    """The loss of every document under every edit, in nats and in percent; random methods are means over draws."""
-    keys = [{**cell.labels, "draw": i} for cell, at in zip(cells, index, strict=True) for i in range(len(at))]
-    table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
-    contrasts: dict[str, list[Contrast]] = {"loss": [], "percent": []}
-    for cell, at in zip(cells, index, strict=True):
-        edited = {i + 1: 1 / len(at) for i in at}
-        common: dict[str, Any] = {
-            "labels": cell.labels, "family": f"{cell.stream}, {cell.method}",
-            "missing": EMPTY if empty_stream(model, cell) else "",
-        }  # fmt: skip
-        contrasts["loss"] += effect_contrasts("loss", edited, 0, **common)
-        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, **common))
-    blocks = losses.blocks(table, units, loss=NATS, percent=PERCENT)
-    return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
-
-
-def tables(how: Streams | None, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Streams, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
     cells, index = seen.extra
     names = list(cells[0].labels)
-    frame, missing = estimates["loss"].wide(names)
-    percent, more = estimates["percent"].wide(names, describe=("low", "high"))
-    frame = pd.concat([frame, percent[["percent", "percent_low", "percent_high"]]], axis=1)
-    missing |= more
+    frame, missing = joined([estimates["loss"], estimates["percent"]], names, COLUMNS)
     block = seen.blocks["loss"]
-    change = (block.total[1:] - block.total[0]).sum(1) / block.sizes[0].sum()
+    change = (block.total - block.total[0]).sum(1) / block.sizes[0].sum()
     frame["draws"] = [len(at) if cell.method in DRAWN else 0 for cell, at in zip(cells, index, strict=True)]
     frame["draw_sd"] = [float(np.std(change[list(at)], ddof=1)) if len(at) > 1 else np.nan for at in index]
     frame["paper_percent"] = [PAPER.get((cell.stream, cell.method), np.nan) for cell in cells]
@@ -231,17 +248,6 @@ def tables(how: Streams | None, seen: InstrumentData, estimates: Mapping[str, Es
         if (cell.stream, cell.method) not in PAPER:
             missing[i, "paper_percent"] = "not in the paper"
     return {"streams": Table(frame.assign(tokens=int(block.sizes[0].sum())), COLUMNS, missing, seen.about["title"])}
-
-
-def ablate_streams(
-    model: StreamTransformer, shards: TokenShards, cells: Sequence[Cell], **options: Any
-) -> pd.DataFrame:
-    """The table of any cells with short names; `options` and errors are those of `stream_losses`."""
-    losses, index = stream_losses(model, shards, cells, **options)
-    names = [str(i) for i in range(len(losses.tokens))]
-    seen = seen_of(model, cells, losses, index, pd.DataFrame({"unit": names, "cluster": names}))
-    found = estimate_all(seen.blocks, seen.contrasts)
-    return tables(None, seen, found)["streams"].short("delta")
 
 
 COLUMNS = (

@@ -1,4 +1,4 @@
-"""Suppress position heads, and measure whether the model still prefers what makes sense (LFA).
+"""Suppress position heads, and measure whether the model still prefers what makes sense (LFA §3.3).
 
     python -m interventions.suppress runs/lfa
     python -m interventions.suppress runs/lfa --select topk threshold --threshold own --measures sps coherence loss
@@ -18,7 +18,7 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, Count, NotNegative, Only, Seed
+from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, NotNegative, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -28,22 +28,16 @@ from streamscope.instruments.figures import Curve, HeadMap, Histogram
 
 @instrument("suppress", Prompts(), Documents(max_documents=50))
 class Suppress(Instrument):
-    """Gate the heads that follow word positions, and measure the change of SPS, coherence and loss.
-
-    Δ = R(outputs z of the heads × g) − R(unedited), compared with the heads of the smallest PDS and random sets of as
-    many heads (LFA §3.3, App. D, F).
-    """
-
-    select: tuple[Literal["topk", "threshold"], ...] = ("topk",)
+    select: Annotated[tuple[Literal["topk", "threshold"], ...], AtLeastOne()] = ("topk",)
     """topk: the k heads that depend most on position (largest PDS), for every --k; threshold: all heads over
     --threshold."""
-    k: Annotated[tuple[Count, ...], Only("select", "topk")] = (1, 2, 3, 5)
+    k: Annotated[tuple[Count, ...], Only("select", "topk"), AtLeastOne()] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
     """PDS that heads must exceed (threshold); own is its mean plus one standard deviation over this model's heads."""
     gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
-    measures: tuple[Literal["sps", "coherence", "loss"], ...] = ("sps", "coherence")
+    measures: Annotated[tuple[Literal["sps", "coherence", "loss"], ...], AtLeastOne()] = ("sps", "coherence")
     """Quantities to measure under each factor: sps is the attention to the right noun minus that to its competitor."""
     draws: Count = 39
     """Number of random sets per selection under the smallest gate; all, if there are fewer."""
@@ -73,8 +67,6 @@ class Suppress(Instrument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.measures or not self.select or ("topk" in self.select and not self.k):
-            raise InputError("give at least one --measures, one --select, and for topk one --k")
         if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
             raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
 

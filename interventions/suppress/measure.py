@@ -22,10 +22,9 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
-from streamscope.interventions.controls import random_sets
+from streamscope.interventions.controls import EFFECT_SIZES, REASON, by_construction, effect_sizes, random_sets
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.effects import EFFECT_SIZES, REASON, by_construction, effect_sizes
-from streamscope.interventions.observe import SMALLEST, UNIT, Observed, observe_loss, observe_prompts
+from streamscope.interventions.observe import MEASURES, SMALLEST, Observed, observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
@@ -207,7 +206,7 @@ def add_measure(
     name, hard = observed.measure, protocol.hard
     units = observed.cases.rename(columns={"id": "unit"})
     units["unit"] = units["unit"].map(name_of)
-    measure = Measure(name=name, unit=UNIT[name], resolution=SMALLEST[name])
+    measure = MEASURES[name]
     parts = _parts(observed)
     keys: list[dict[str, Any]] = []
     totals: list[np.ndarray] = []

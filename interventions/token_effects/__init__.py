@@ -27,11 +27,6 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("token_effects", Tokens())
 class TokenEffects(Instrument):
-    """Remove heads, and measure at every token the change of the loss and of the model's own prediction.
-
-    delta_loss = ln p(target) unedited − edited; delta_log_p = ln p(prediction) edited − unedited (PLS §5.1, §5.4).
-    """
-
     heads: tuple[str, ...] | None = None
     """Heads, one at a time: L5.H4, L4.*, all, random3:7 (three, seed 7), top3:pds (three of the largest PDS).
 

@@ -1,27 +1,41 @@
-"""The rows of every token, window by window, and the mean of every edit over documents."""
+"""The effect of every edit on every token: the rows, window by window, and the mean of every edit over documents.
+
+    found = token_effects(model, [[0, 17, 4, 9], [0, 5]], [scale_heads([head], 0.0) for head in heads])
+    found[0].delta_loss                       [edits, 3], nats: edited − unedited, at positions 0, 1, 2
+
+Position q predicts token q + 1. With p_e the distribution under edit e (p_0 unedited), y the next token and ŷ = argmax
+p_0 the model's own prediction:
+
+    loss = −ln p_0(y)        Δ loss = ln p_0(y) − ln p_e(y)
+    log p = ln p_0(ŷ)        Δ log p = ln p_e(ŷ) − ln p_0(ŷ)
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import WINDOW, Document
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST, Forecast, ticks
+from streamscope.interventions.observe import SMALLEST, Forecast, chunk_log_probs, ticks
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of
-from streamscope.interventions.token_effects.sweep import Effects, token_effects
-from streamscope.models.head_spec import Head
-from streamscope.models.sweep import Plan
+from streamscope.models.hooks import Edits, batches, pad
+from streamscope.models.readout import map_logits
+from streamscope.models.sweep import Plan, measure_rows
 from streamscope.text.strides import WindowedShards
 
 AT_ONCE = 128
@@ -29,9 +43,83 @@ AT_ONCE = 128
 DELTAS = {"delta_loss": "change of the loss of the target", "delta_log_p": "change of ln p of the prediction"}
 
 
+BATCH_TOKENS = 4096
+"""Padded tokens per batch."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Effects on one sequence of T + 1 tokens, in nats: unedited `loss`, `log_p` (of the model's own prediction) and
+    `prediction` (token ids) [T]; changes `delta_loss`, `delta_log_p` [edits, T]."""
+
+    loss: np.ndarray
+    log_p: np.ndarray
+    prediction: np.ndarray
+    delta_loss: np.ndarray
+    delta_log_p: np.ndarray
+
+
+@torch.no_grad()
+def token_effects(
+    model: Any, sequences: Sequence[Sequence[int]], sweep: Sequence[Edits], *, without: Sequence[int] | None = None,
+    done: Callable[[Sequence[int], int], None] = lambda members, n: None, budget: int | None = None,
+) -> list[Effects]:  # fmt: skip
+    """The effect of each edit at each position of each sequence, except the last token and the first `without`
+    positions, which are only context.
+
+    Values equal one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike. `done` gets
+    the members that have finished some positions, and how many; `budget` is that of `Trajectories`. Raises `InputError`
+    for sequences without a next token or beyond the context, ids the model lacks, and values that are not finite.
+    """
+    lengths = [len(ids) - 1 for ids in sequences]
+    if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
+        span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
+        raise InputError(f"sequences have {span} next tokens: give 1 to {model.config.n_ctx}, the context")
+    skipped = [0] * len(lengths) if without is None else list(without)
+    plans = [Plan(model, edits) for edits in [{}, *sweep]]
+    found: dict[int, Effects] = {}
+    for rows in batches(lengths, BATCH_TOKENS):
+        ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
+        places, begin = torch.arange(ids.shape[1] - 1), torch.tensor([skipped[i] for i in rows])[:, None]
+        at = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
+        values, prediction = _batch(model, ids, at.to(ids.device), plans, done, budget)
+        cuts = np.cumsum([lengths[i] - skipped[i] for i in rows])[:-1]
+        parts = zip(np.split(values, cuts, axis=1), np.split(prediction, cuts), strict=True)
+        for i, (value, predicted) in zip(rows, parts, strict=True):
+            y, own = value[..., 0], value[..., 1]
+            found[i] = Effects(-y[0], own[0], predicted, y[0] - y[1:], own[1:] - own[0])
+    return [found[i] for i in range(len(sequences))]
+
+
+def _batch(
+    model: Any, ids: Int[Tensor, "B T"], at: Tensor, plans: list[Plan], done: Callable[[Sequence[int], int], None],
+    budget: int | None,
+) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:  # fmt: skip
+    """ln p of the next token and of the prediction at the n positions `at`, and the predictions [n]."""
+    n, wanted = int(at.sum()), None
+
+    def log_probs(stream: Tensor, _: dict[str, Any]) -> np.ndarray:
+        nonlocal wanted
+        h = stream[at]
+        if wanted is None:  # the unedited model comes first
+            wanted = torch.stack([ids[:, 1:][at], map_logits(h, model.head, _argmax).long()], 1)
+        return map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
+
+    values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda members: done(members, n), budget=budget)
+    if not np.isfinite(values).all():
+        raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
+    assert wanted is not None
+    return values, wanted[:, 1].cpu().numpy()
+
+
+def _argmax(logits: Tensor, rows: slice) -> Tensor:
+    return logits.argmax(-1).double()
+
+
 def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: edits. Units: documents. Rows go to a file as they come; only their sums are kept."""
-    groups, opened = groups_of(how, model), data[Tokens]
+    groups = HeadFinder(model, check_tokenizer(model)).heads_and_groups(how.heads or (), how.groups)
+    opened = data[Tokens]
     chosen = list(opened.documents())
     if not chosen:
         raise InputError("no document of the data has a token to predict; give another --data")
@@ -73,30 +161,11 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
 
 def with_resolved_heads(how: TokenEffects, data: Opened) -> TokenEffects:
     """These options with ranked and found heads given by name."""
-    single = _single_heads(how, HeadFinder(data.model, check_tokenizer(data.model)))
-    several = groups_of(how, data.model)[len(single) :]
-    groups = tuple(f"{group.name}={'+'.join(map(_spec, group.heads))}" for group in several)
-    return replace(how, heads=tuple(map(_spec, single)) if single else None, groups=groups)
-
-
-def _spec(head: Head) -> str:
-    return f"L{head.layer}.H{head.head}"
-
-
-def _single_heads(how: TokenEffects, finder: HeadFinder) -> tuple[Head, ...]:
-    if how.heads is None and how.groups:
-        return ()
-    return finder.groups(["+".join(how.heads or ("all",))])[0].heads
-
-
-def groups_of(how: TokenEffects, model: Any) -> list[Group]:
-    """One group per head of --heads, then those of --groups. Raises `InputError` for two with one name."""
-    finder = HeadFinder(model, check_tokenizer(model))
-    groups = [Group(head.label, (head,)) for head in _single_heads(how, finder)]
-    groups += finder.groups(how.groups) if how.groups else []
-    if len({group.name for group in groups}) < len(groups):
-        raise InputError("a group has the name of a single head; rename it as NAME=SPEC")
-    return groups
+    finder = HeadFinder(data.model, check_tokenizer(data.model))
+    single = finder.single(how.heads or (), how.groups)
+    several = finder.heads_and_groups(how.heads or (), how.groups)[len(single) :]
+    heads = tuple(group.spec.partition("=")[2] for group in single)
+    return replace(how, heads=heads or None, groups=tuple(group.spec for group in several))
 
 
 def cell_of(group: Group) -> dict[str, Any]:
@@ -164,14 +233,11 @@ def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str], *,
 
 def tables(how: TokenEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The rows of all tokens, and the means of every edit."""
-    means = [name for name in estimates if name not in SPLITS]
-    parts = [estimates[name].wide(["edit", "heads", "layer", "index"], describe=("low", "high")) for name in means]
-    frame = pd.concat([part for part, _ in parts], axis=1)
-    frame = frame.loc[:, ~frame.columns.duplicated()].assign(tokens=len(seen.extra))
-    missing = {at: why for _, some in parts for at, why in some.items()}
+    means = [one for name, one in estimates.items() if name not in SPLITS]
+    frame, missing = joined(means, ["edit", "heads", "layer", "index"], EDITS)
     found = {
         "token_effects": seen.extra,
-        "edits": Table(frame, EDITS, missing, seen.about["title"], by="abs_delta_loss"),
+        "edits": Table(frame.assign(tokens=len(seen.extra)), EDITS, missing, seen.about["title"], by="abs_delta_loss"),
     }
     for name, (table, columns) in SPLITS.items():
         if name in seen.blocks and seen.blocks[name].sizes.any():

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamscope.interventions.amplify.areas import AXES
+from streamscope.interventions.amplify.measure import AXES
 from streamscope.papers.comparison.printed import Bound, Order, claims_to_judge, printed
 
 PAPER_ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -87,5 +87,5 @@ def printed_value(preset: str, quantity: str, where: str = "") -> float:
 
 
 def straightness(losses: Iterable[float], alphas: Iterable[float] = PAPER_ALPHAS, axis: str = "linear") -> float:
-    """r² of the line through losses over α on an axis of `interventions.amplify.areas`."""
+    """r² of the line through losses over α on an axis of `interventions.amplify.measure`."""
     return float(np.corrcoef(AXES[axis](np.asarray(list(alphas))), np.asarray(list(losses)))[0, 1] ** 2)

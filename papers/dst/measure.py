@@ -16,7 +16,7 @@
     degradation.<α>          loss(α) / loss(1) − 1 (Table 5)
     specialization, entropy  HSS of the heads of a layer and the entropy of attention, means over layers and heads, on
                              documents of `LENGTH` tokens (Table 3; `probes.specialization`)
-    area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.amplify.areas`)
+    area.<kind>.<axis>       area under the curve from α = 1 up (`interventions.amplify.measure`)
 
 Where is everywhere or head; layer by layer is in the table `streams`.
 """
@@ -34,7 +34,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.undefined_cells import reasons
 from streamscope.interventions.amplify import Amplify
-from streamscope.interventions.streams.measure import ablate_streams, cells_of
+from streamscope.interventions.streams import Method, Streams
 from streamscope.models.config.parts import Initial
 from streamscope.models.config.presets import preset
 from streamscope.models.make import build
@@ -59,10 +59,9 @@ from streamscope.probes.specialization import Specialization
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards
 
-METHODS = ("zero", "random", "mean", "resample")
-TABLE4_METHODS = ("zero", "random")
+METHODS: tuple[Method, ...] = ("zero", "random", "mean", "resample")
+TABLE4_METHODS: tuple[Method, ...] = ("zero", "random")
 """Measured layer by layer as well, with one draw."""
-REACHES = ("layer", "onwards")
 SHARE = "share of the loss"
 BATCH = 32
 """Documents of a batch."""
@@ -240,13 +239,13 @@ def _specialization(rows: Rows, model: Any, shards: TokenShards, settings: Setti
 def _streams(rows: Rows, model: Any, shards: TokenShards, settings: Settings, progress: Progress) -> pd.DataFrame:
     """Table 4 everywhere, for the head and layer by layer."""
 
-    streams, layers = ("token", "context"), list(range(model.config.n_layers))
-    limits: dict[str, Any] = {"max_documents": settings.documents, "batch_size": BATCH}
-    limits["seed"] = settings.seed
-    cells = cells_of(streams, METHODS, PLACES, ())
-    whole = ablate_streams(model, shards, cells, draws=settings.draws, progress=progress("streams"), **limits)
-    cells = cells_of(streams, TABLE4_METHODS, layers, REACHES)
-    by_layer = ablate_streams(model, shards, cells, draws=1, progress=progress("streams, by layer"), **limits)
+    spec = Documents(max_documents=settings.documents, batch_size=BATCH)
+    opened = OpenDocuments(spec, shards, model.config.n_ctx, model.tokenizer)
+    both, layers = ("token", "context"), tuple(map(str, range(model.config.n_layers)))
+    how = Streams(streams=both, method=METHODS, where=PLACES, draws=settings.draws, seed=settings.seed)
+    whole = how.measure(model, opened, progress=progress("streams")).table().short("delta")
+    how = Streams(streams=both, method=TABLE4_METHODS, where=layers, draws=1, seed=settings.seed)
+    by_layer = how.measure(model, opened, progress=progress("streams, by layer")).table().short("delta")
     for r in whole.itertuples():
         ends, why = (r.percent_low / 100, r.percent_high / 100), reasons(r.undefined).get("percent", "")
         rows.add(f"stream.{r.definition}.{r.where}", "streams", SHARE, r.percent / 100, interval=ends, n=r.n, why=why)

@@ -30,14 +30,11 @@ from streamscope.interventions.ablation_effects import AblationEffects
 from streamscope.interventions.ablation_effects.changes import cases, changes
 from streamscope.interventions.ablation_effects.changes import rows as of_cases
 from streamscope.interventions.ablation_effects.diagonality import FEW, NUMBERS, OWN, diagonality
-from streamscope.interventions.controls import plan
-from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.decomposition import PARTS, kept_share
+from streamscope.interventions.hydra.measure import PARTS, kept_share
 from streamscope.interventions.observe import observe_task
-from streamscope.interventions.selection import Group, HeadFinder
-from streamscope.interventions.steer_heads.measure import levels, ranges, task_blocks
-from streamscope.models.head_spec import every_head
+from streamscope.interventions.selection import HeadFinder
+from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.papers.comparison.seeds import Progress, Rows
 from streamscope.papers.pls.depth import measure_depth
 from streamscope.papers.pls.options import Settings
@@ -84,13 +81,14 @@ def measure_run(model: Any, shards: TokenShards, settings: Settings, progress: P
     deltas = {(name, *key): x for name, block in effects.blocks.items() for key, x in changes(block).items()}
     clusters = {task.name: cases(effects.blocks["log_odds"], task.name)["cluster"].to_numpy() for task in tasks}
     matrix = _routing(rows, deltas, clusters, [g.name for g in groups], settings.seed)
-    curves = _steering(rows, model, [t for t in tasks if t.name in STEERED], groups, progress)
+    steered = OpenTasks([task for task in tasks if task.name in STEERED], tokenizer)
+    curves, levels = _steering(rows, model, steered, specs, progress)
     hydra = _hydra(rows, model, tasks, specs, tokenizer, progress)
     roles = any(g.name.startswith("found-") for g in groups)
     depth = measure_depth(rows, model, shards, settings.tokens, progress)
     tables = {
         "runs": pd.DataFrame(rows.rows), "baselines": _unedited(model, tasks, progress),
-        "effects": table, "cases": of_cases(effects.blocks), "hydra": hydra, "curves": _levels(curves, groups),
+        "effects": table, "cases": of_cases(effects.blocks), "hydra": hydra, "curves": levels,
         "diagonality": matrix, "depth": depth, "roles": finder.roles if roles else pd.DataFrame(),
         "heads": pd.DataFrame([{"group": g.name, "heads": g.label} for g in groups]),
     }  # fmt: skip
@@ -177,14 +175,14 @@ def _routing(
 
 
 def _steering(
-    rows: Rows, model: Any, tasks: Sequence[Task], groups: Sequence[Group], progress: Progress
-) -> dict[str, Observations]:
-    """Control range and monotonicity of every group on the steered tasks."""
-    if not tasks:
-        return {}
-    sweep = plan([g.heads for g in groups], SCALES, every_head(model), scale_heads, draws=0)
-    blocks = task_blocks(model, tasks, groups, sweep, progress("steering"))
-    for r in ranges(blocks, WITHIN, {g.name: g.label for g in groups}).short().itertuples():
+    rows: Rows, model: Any, tasks: OpenTasks, groups: tuple[str, ...], progress: Progress
+) -> tuple[dict[str, Observations], pd.DataFrame]:
+    """Control range and monotonicity of every group on the steered tasks; returns the observations and the levels."""
+    if not tasks.tasks:
+        return {}, pd.DataFrame()
+    how = SteerHeads(groups=groups, scales=SCALES, within=WITHIN, measures=("task",), draws=0)
+    result = how.measure(model, tasks, progress=progress("steering"))
+    for r in result.table("curves").short().itertuples():
         name, end, why = f"{r.task}.{r.group}", SUFFIX[str(r.measure)], reasons(r.undefined)
         rows.add(f"range{end}.{name}", "steering", UNIT[str(r.measure)], r.range, interval=(r.range_low, r.range_high),
                  n=r.n + r.flat, detail=r.heads, why=why.get("range_low", ""))  # fmt: skip
@@ -193,11 +191,8 @@ def _steering(
         rows.add(f"rising{end}.{name}", "steering", "Spearman's ρ", r.spearman, n=r.n,
                  interval=(r.spearman_low, r.spearman_high), detail=f"{r.flat} cases do not move",
                  why=why.get("spearman", why.get("spearman_low", "")))  # fmt: skip
-    return blocks
-
-
-def _levels(curves: dict[str, Observations], groups: Sequence[Group]) -> pd.DataFrame:
-    return levels(curves, {g.name: g.label for g in groups}) if curves else pd.DataFrame()
+    parts = [result.table(name).short().assign(measure=name) for name in SUFFIX]
+    return dict(result.blocks), pd.concat(parts, ignore_index=True)
 
 
 def _hydra(

@@ -1,18 +1,21 @@
 """The contract of every instrument as checks; each yields one line per fault."""
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Instrument
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
-from streamscope.probes.check.declared import options, planted_test, values
 
 Check = Callable[[type[Instrument], Result], Iterator[str]]
 
@@ -58,6 +61,43 @@ def _differences(a: Result, b: Result) -> Iterator[str]:
             yield f"table {name}: different columns"
         if table.title != other.title:
             yield f"table {name}: different titles: {table.title!r} and {other.title!r}"
+
+
+def options(made: type[Instrument], result: Any) -> Iterator[str]:
+    """Every option is declared in the class with a docstring below it, which is its help."""
+    source = Path(sys.modules[made.__module__].__file__ or "").read_text(encoding="utf-8")
+    for one in fields(made):
+        _, found, after = source.partition(f"    {one.name}:")
+        if not found:
+            yield f"option {one.name} is declared elsewhere"
+        elif not after.split("\n", 1)[1].lstrip().startswith('"""'):
+            yield f'option {one.name} has no """docstring""" under it'
+
+
+def values(made: type[Instrument], result: Any) -> Iterator[str]:
+    """A value of another type, or NaN, is refused in one line that begins with the option."""
+    for one in fields(made):
+        wrong = [object(), float("nan"), {"a": 1}, 1 if one.type in (bool, "bool") else True]
+        for bad in wrong:
+            try:
+                made(**{one.name: bad})
+            except InputError as error:
+                if "\n" in str(error) or not str(error).startswith(one.name):
+                    yield f"option {one.name}: the error is {str(error)!r}"
+            else:
+                yield f"option {one.name} takes {bad!r}"
+
+
+def planted_test(made: type[Instrument], result: Any) -> Iterator[str]:
+    """`planted` names a test, FILE::NAME, of a case with a known answer, relative to the instrument's folder or
+    above."""
+    name, _, test = made.planted.partition("::")
+    here = Path(sys.modules[made.__module__].__file__ or "").resolve()
+    found = [folder / name for folder in here.parents if name and (folder / name).is_file()]
+    if not found:
+        yield f"there is no file {name!r} in the folder of {here.name} or above" if name else "planted names no test"
+    elif f"def {test}(" not in found[0].read_text(encoding="utf-8"):
+        yield f"{name} has no test {test!r}"
 
 
 def columns(made: type[Instrument], result: Result) -> Iterator[str]:

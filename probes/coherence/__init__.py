@@ -5,9 +5,10 @@
 
 log-odds = log p(coherent | text) − log p(incoherent | text) in nats, for the first token in which the continuations
 differ ("He used it to open the door. He opened the door with the" key / box). This behavioural measure complements
-attention: gating heads of the last layer cannot change attention weights, but it can change the log-odds.
+attention: gating heads of the last layer cannot change attention weights, but it can change the log-odds. Prompts whose
+continuations begin with the same token are left out and counted. The rest of a longer continuation does not count.
 
-`elsewhere` asks the same question after another prompt's nouns (`probes.coherence.elsewhere`), because a verb alone can
+`elsewhere` asks the same question after another prompt's nouns (`probes.coherence.measure`), because a verb alone can
 separate a tool from a container. `due` is the nouns' contribution to the choice, `lift` their contribution to both
 words.
 
@@ -25,12 +26,6 @@ from streamscope.instruments.figures import Intervals
 
 @instrument("coherence", Prompts())
 class Coherence(Probe):
-    """Log-odds of the coherent continuation, and the part of it that is due to the nouns of the text.
-
-    Only the first differing token is compared. Prompts whose continuations begin with the same token are left out and
-    counted. The rest of a longer continuation does not count.
-    """
-
     elsewhere: bool = True
     """Also ask after other prompts' nouns, as a control."""
 

@@ -1,6 +1,17 @@
-"""Coherence: logits after every prompt, and after other prompts' nouns, summarised by relation."""
+"""Coherence: logits after every prompt, and after other prompts' nouns, summarised by relation.
 
+"Mia found a crayon and a basket. She used it to draw. She looked at the" can be answered without its first sentence,
+from the verb alone. So as a control the sentences with the nouns are replaced by those of another prompt of the same
+relation, with other words of the same kinds as nouns. The remaining log-odds are not due to the nouns of the text.
+
+    own text        opening_i + rest_i
+    elsewhere       opening_j + rest_i      j of another pair, same relation, no noun of i in it,
+                                            its rest begins with the same word
+"""
+
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,19 +20,74 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, estimate_all
-from streamscope.instruments.prompts.alignment import Aligned, align_once
-from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, estimate_all, joined
+from streamscope.instruments.prompts.alignment import Aligned, align, align_once
+from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.attention import RoleQuery, choose, prompt_columns
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.coherence.elsewhere import NO_CONTROL, aligned_control
 
 RESOLUTION = 1e-5
 """Log-odds closer than this count as equal (rounding of float32 logits), in nats."""
 WORDS = ("log_p", "log_p_incoherent")
 AFTER = tuple(f"{name}_elsewhere" for name in WORDS)
+
+
+_END = re.compile(r"[.!?][\"'”’]?\s+")
+NO_CONTROL = "its nouns have no sentence of their own before the query, or no other prompt fits"
+
+
+def opening(prompt: Prompt) -> int | None:
+    """Characters up to the end of the sentence with the last noun; None if the query lies inside it."""
+    nouns = [span for role, span in prompt.roles.items() if role != "query"]
+    if not nouns:
+        return None
+    end = _END.search(prompt.text, max(stop for _, stop in nouns))
+    return end.end() if end is not None and end.end() <= prompt.roles["query"][0] else None
+
+
+def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
+    """The prompts that can have a control, each after another's opening; None if there is none.
+
+    Ids and continuations stay; of the roles only the query stays. `seed` draws the donor among those that fit.
+    """
+    cut = {p.id: opening(p) for p in aligned.prompts if p.coherent is not None}
+    usable = [p for p in aligned.prompts if cut.get(p.id) is not None]
+    rng = np.random.default_rng(seed)
+    groups: dict[tuple[str | None, str], list[Prompt]] = {}
+    for p in usable:
+        groups.setdefault((p.relation, _first_word(p, cut)), []).append(p)
+    made = []
+    for p in usable:
+        donors = groups[p.relation, _first_word(p, cut)]
+        for i in rng.permutation(len(donors))[:50]:
+            donor, stop, own = donors[i], cut[donors[i].id], cut[p.id]
+            assert stop is not None and own is not None
+            other = donor.text[:stop]
+            if (donor.pair or donor.id) != (p.pair or p.id) and not _names(p) & set(re.findall(r"\w+", other.lower())):
+                start, end = p.roles["query"]
+                roles = {"query": (start - own + stop, end - own + stop)}
+                made.append(replace(p, text=other + p.text[own:], roles=roles, pair=None, order=None))
+                break
+    return Suite(f"{seed}-elsewhere", tuple(made), "other prompts' openings") if made else None
+
+
+def _first_word(prompt: Prompt, cut: Mapping[str, int | None]) -> str:
+    found = re.match(r"\W*(\w+)", prompt.text[cut[prompt.id] :])
+    return found[1] if found else ""
+
+
+def _names(prompt: Prompt) -> set[str]:
+    """The words of its nouns."""
+    spans = [span for role, span in prompt.roles.items() if role != "query"]
+    return {word for start, end in spans for word in re.findall(r"\w+", prompt.text[start:end].lower())}
+
+
+def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int | None = None) -> Aligned | None:
+    """`with_other_openings` in tokens."""
+    suite = with_other_openings(aligned)
+    return None if suite is None else align(suite, tokenizer, n_ctx)
 
 
 def plan(how: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
@@ -137,16 +203,12 @@ def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str]
 def tables(how: Coherence, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """coherence: one row for all prompts and one per relation."""
     found = estimates["log_odds"]
-    frame, missing = found.wide(["relation"])
-    share, lost = estimates["share"].wide(["relation"], describe=("low", "high"))
-    for name in ("share", "share_low", "share_high"):
-        frame.insert(len(frame.columns) - 2, name, share[name])
-    columns = ODDS
-    if "due" in frame:
-        after = found.frame["quantity"] == "due"
-        frame["controls"] = found.frame["n"][after].to_numpy()
-        columns += DUE
-    return {"coherence": Table(frame, columns, {**missing, **lost}, seen.about["title"])}
+    due = found.where(quantity="due").frame
+    columns = (*ODDS, *(DUE if len(due) else ()))
+    frame, missing = joined([found, estimates["share"]], ["relation"], columns)
+    if len(due):
+        frame["controls"] = due["n"]
+    return {"coherence": Table(frame, columns, missing, seen.about["title"])}
 
 
 ODDS = (

@@ -29,11 +29,6 @@ from streamscope.instruments.figures import Curve
 
 @instrument("contraction", Documents(max_documents=200))
 class Contraction(Instrument):
-    """Spread and effective rank of parallel streams by depth, and how much mixing has contracted them.
-
-    spread ‖X − X̄‖ / ‖X‖; contracted 1 − ‖X − X̄‖ / ‖Y − Ȳ‖, Y the streams with the same writes and no mixing (KROM).
-    """
-
     figures: ClassVar = (
         Curve("spread", x="module", title="How far apart the streams are, by depth"),
         Curve("contracted", x="module", reference="predicted",

@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import capture, is_finite, not_finite
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
@@ -30,41 +29,26 @@ EQUAL = "the streams are equal, with and without mixing"
 
 def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: modules in writing order. Units: documents."""
-    opened, modules = data[Documents], list(connections(model))
-    read = dict.fromkeys(hook for one in map(PlacedConnection.from_path, modules) for hook in (one.entry, one.exit))
-    documents, tokens_of = list[int](), list[np.ndarray]()
-    sums: dict[str, list[np.ndarray]] = {name: [] for name in ("spread", "rank", "apart", "alone", "predicted")}
-    for index, tokens, targets in progress(list(opened.batches())):
-        tokens, real = tokens.to(model.cfg.device), (targets != IGNORE).to(model.cfg.device)
-        with torch.no_grad(), capture(model, [*read, *(f"{name}.hook_res" for name in modules)]) as found:
+    opened, mixing, inert = data[Documents], connections(model), inert_modules(model)
+    modules = list(map(PlacedConnection.from_path, mixing))
+    read = dict.fromkeys(hook for one in modules for hook in (one.entry, one.exit))
+
+    def of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad(), capture(model, [*read, *(f"{name}.hook_res" for name in mixing)]) as found:
             model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
         if not all(map(is_finite, found.values())):
             raise not_finite(model, tokens, [])
-        after = by_module(found, modules)
-        for name, rows in sums.items():
-            rows.append(torch.stack([(one[name] * real).sum(1) for one in after]).cpu().numpy())
-        documents += [int(i) for i in index]
-        tokens_of.append(real.sum(1).cpu().numpy())
-    order, tokens_in = np.argsort(documents), np.concatenate(tokens_of)
-    some = order[tokens_in[order] > 0]
-    if not len(some):
-        raise InputError("no document has a token to predict")
-    total = {name: np.concatenate(rows, 1)[:, some] for name, rows in sums.items()}
-    units = opened.units().iloc[np.asarray(documents)[some]].reset_index(drop=True)
-    return seen_of(model, opened.title(), units, total, tokens_in[some].astype(float))
+        after, real = by_module(found, list(mixing)), targets != IGNORE
+        return {name: torch.stack([(one[name] * real).sum(1) for one in after]) for name in after[0]}
 
-
-def seen_of(
-    model: Any, title: str, units: pd.DataFrame, total: Mapping[str, np.ndarray], tokens: Float[np.ndarray, " docs"]
-) -> InstrumentData:
-    """Observations from the sums [modules, documents]."""
-    mixing, inert = connections(model), inert_modules(model)
+    total, units = opened.sums(model.cfg.device, of, progress)
     cells = pd.DataFrame([
         {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in inert else "yes"}
-        for one in map(PlacedConnection.from_path, mixing)
+        for one in modules
     ])  # fmt: skip
     bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
-    seen = InstrumentData({}, {}, {"title": f"{title_of(model)}: {title}, {int(tokens.sum()):,} tokens"})
+    tokens = total["targets"]
+    seen = InstrumentData({}, {}, {"title": f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"})
 
     def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, why: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)
@@ -109,11 +93,7 @@ def _contraction(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.n
 
 def tables(how: Contraction, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: one row after each module."""
-    frame, missing = estimates["spread"].wide(list(KEYS))
-    for name in ("rank", "contracted", "predicted"):
-        other, why = estimates[name].wide(list(KEYS))
-        frame = frame.merge(other.drop(columns=["n", "clusters"]), on=list(KEYS), validate="one_to_one")
-        missing |= why
+    frame, missing = joined([estimates[name] for name in ("spread", "rank", "contracted", "predicted")], KEYS, MODULES)
     return {"modules": Table(frame, MODULES, missing, seen.about["title"], "spread", 24)}
 
 

@@ -24,12 +24,6 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("coreference", Prompts(suite="coreference"))
 class Coreference(Probe):
-    """Attention from a pronoun to its antecedent, for every head and every prompt with an antecedent.
-
-    Mean attention (LFA Eq. 4), Top-1 (Eq. 5) compared with chance and position rules, stability over minimal pairs
-    (Eq. 6), and the best head of one half of the cases, scored on the other.
-    """
-
     domain: Literal["candidates", "keys"] = "candidates"
     """Domain of the argmax in Top-1. candidates: the target and the distractors, attention to each summed over its
     tokens. keys: all single tokens up to the query; a hit is any token of the target. The paper leaves this open (SPEC

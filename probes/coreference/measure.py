@@ -10,7 +10,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all, joined
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
@@ -196,14 +196,10 @@ def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estim
 
 def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates]) -> Table:
     """One row per head, best Top-1 first. Intervals are for a single head; `held_out` judges the best of many."""
-    frame, missing = estimates["attention"].wide(KEYS, describe=("sd", "low", "high"))
-    parts = [estimates["top1"].where(quantity="top1").wide(KEYS, describe=("low", "high"))]
-    parts.append(estimates["top1"].where(quantity="ties").wide(KEYS))
+    parts = [estimates["attention"], *(estimates["top1"].where(quantity=name) for name in ("top1", "ties"))]
     if "stability" in estimates:
-        parts.append(estimates["stability"].where(quantity="stable").wide(KEYS))
-    for part, lost in parts:
-        missing |= lost
-        frame = frame.join(part.drop(columns=[*KEYS, "n", "clusters"]))
+        parts.append(estimates["stability"].where(quantity="stable"))
+    frame, missing = joined(parts, KEYS, HEADS)
     if "stable" not in frame:
         frame["stable"] = np.nan
         missing |= {(i, "stable"): NO_PAIRS for i in range(len(frame))}

@@ -25,11 +25,6 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("direct_logit_attribution", Tasks(tasks=("capitalization", "gender")))
 class DirectLogitAttribution(Instrument):
-    """Decompose the logit difference of answer and foil into the contributions of embedding, heads and FFNs.
-
-    Σ over embedding, heads, attention's output biases, FFNs and the final norm's bias, with its scale held fixed.
-    """
-
     figures: ClassVar = (
         HeadMap("contribution", table="heads", each=("task",), title="What each head writes towards the answer"),
         Intervals("contribution", table="parts", label="part", each=("task",),

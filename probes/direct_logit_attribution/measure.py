@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure
+from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.hooks import Query, run
@@ -30,8 +30,6 @@ LOGITS = Measure(name="logit difference", unit=UNIT, resolution=1e-6)
 def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every part and their sum, per task. Units: cases. `unexplained` is the largest error of the sum."""
     opened = data[Tasks]
-    units = pd.concat([opened.units(task).assign(task=task.name) for task in opened.tasks], ignore_index=True)
-    units["unit"] = units["task"] + ":" + units["unit"]
     rows: list[tuple[dict[str, Any], np.ndarray]] = []
     unexplained = dict[str, float]()
     for task in progress(opened.tasks):
@@ -39,16 +37,11 @@ def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Pro
         rows += [({"task": task.name, **labels}, x) for labels, x in parts]
         rows.append(({"task": task.name, "part": "sum", "kind": "sum", "layer": -1, "index": -1}, whole))
         unexplained[task.name] = float(np.abs(sum(x for _, x in parts) - whole).max())
-    total, size = np.zeros((2, len(rows), len(units)))
-    for i, (labels, x) in enumerate(rows):
-        here = np.flatnonzero(units["task"] == labels["task"])
-        total[i, here], size[i, here] = x, 1.0
-    cells = pd.DataFrame([labels for labels, _ in rows])
     contrasts = [
         Contrast(quantity="contribution", weights={i: 1.0}, labels=labels, family=f"{labels['kind']}, {labels['task']}")
         for i, (labels, _) in enumerate(rows)
     ]
-    block = Observations(measure=LOGITS, cells=cells, units=units, total=total, size=size)
+    block = task_block(LOGITS, {task.name: opened.units(task) for task in opened.tasks}, rows)
     worst = max(unexplained.values())
     title = f"{title_of(model)}; {opened.title()}; parts add up to the logit difference within {worst:.0e}"
     return InstrumentData({"parts": block}, {"parts": contrasts}, {"title": title, "unexplained": unexplained})

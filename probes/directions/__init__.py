@@ -29,12 +29,6 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("directions", Sets())
 class Directions(Instrument):
-    """Find the direction between two sets of prompts in every layer and stream, and test it on other prompts.
-
-    r = (mean_a − mean_b) / ‖·‖ of the residual streams after a block (SPEC §1.6); AUC, Cohen's d and accuracy of a
-    direction from half of the prompts on the other half; norms and cosines compared with shuffled labels.
-    """
-
     pool: Literal["mean", "last"] = "mean"
     """Mean over positions (without BOS and massive activations), or the last position."""
     draws: Whole = 20

@@ -28,12 +28,6 @@ from streamscope.instruments.figures import HeadMap
 
 @instrument("dual_path", Documents(max_documents=200))
 class DualPath(Instrument):
-    """Measure the detail path and the global path of each HDPL projection, and the loss from the latents' noise.
-
-    KL per token by projection and latent dimension, the share of positions above the paper's bound ln 2, the global
-    path's share of the output, active units, and the loss with z drawn minus the loss at z = μ (HDPL Eq. 1 to 9).
-    """
-
     draws: Count = 4
     """Number of draws of all latents for the loss as in training."""
     active: Annotated[float, Bounds(low=0.0)] = 0.01

@@ -1,5 +1,6 @@
 """The paths of HDPL's projections: sums over the positions of every document, and the loss with latents drawn."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
-from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import capture
 from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_by_dimension, latent_widths, take_penalties
@@ -37,16 +36,36 @@ def projections_of(model: Any) -> dict[str, HdplProjection]:
 
 def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: projections, their dimensions, and losses at μ and for every draw. Units: documents."""
-    opened, projections = data[Documents], projections_of(model)
-    sums, losses = Sums(projections), []
-    for batch, (index, tokens, targets) in enumerate(progress(list(opened.batches()))):
-        tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
+    opened, projections, batches = data[Documents], projections_of(model), itertools.count()
+
+    def of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
         with torch.no_grad(), capture(model, [f"{name}.hook_{kind}" for name in projections for kind in READ]) as found:
             at_mean = loss(model, tokens, targets)
-        sums.add(found, index, targets != IGNORE)
+        batch = next(batches)
         drawn = [_loss_with_draw(how, model, projections, tokens, targets, batch, draw) for draw in range(how.draws)]
-        losses.append((index, torch.stack([at_mean, *drawn]).cpu().numpy()))
-    return seen_of(how, model, opened, sums, losses)
+        each = [sums_of(found, name, targets != IGNORE) for name in projections]
+        sums = {name: torch.cat([one[name] for one in each]) for name in each[0]}
+        return {**sums, "loss": torch.stack([at_mean, *drawn])}
+
+    total, units = opened.sums(model.cfg.device, of, progress)
+    return seen_of(how, total, units, projections, f"{title_of(model)}: {opened.title()}")
+
+
+def sums_of(found: Mapping[str, Tensor], name: str, real: Bool[Tensor, "B T"]) -> dict[str, Float[Tensor, "cells B"]]:
+    """Sums over the positions with a target of each row, in double precision, for one projection; the last three are
+    by dimension."""
+    d, g, mu, logvar = (found[f"{name}.hook_{kind}"].double() for kind in READ)
+    y, kl = d + g, kl_by_dimension(mu, logvar)
+    token = kl.sum(-1)
+    values = {
+        "kl": token, "clamped": (token > LN2).double(), "global along": (g * y).sum(-1), "output": y.square().sum(-1),
+        "global": g.square().sum(-1), "detail": d.square().sum(-1),
+    }  # fmt: skip
+    by_dimension = {"dimensions": kl, "first": mu, "second": mu.square()}
+    return {
+        **{name: (x * real).sum(1)[None] for name, x in values.items()},
+        **{name: (x * real[..., None]).sum(1).T for name, x in by_dimension.items()},
+    }
 
 
 def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
@@ -79,74 +98,21 @@ def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
         take_penalties(list(projections.values()))
 
 
-class Sums:
-    """Sums over the positions with a target, per document, in double precision; lists are in the order of projections,
-    and `documents` gives the document of each row."""
-
-    def __init__(self, projections: Mapping[str, HdplProjection]) -> None:
-        self.projections, self.documents, self.tokens = projections, list[int](), list[np.ndarray]()
-        names = ("kl", "clamped", "global along", "output", "global", "detail")
-        self.of: dict[str, list[np.ndarray]] = {name: [] for name in names}  # each [projections, rows]
-        self.by_dimension: dict[str, list[np.ndarray]] = {name: [] for name in projections}  # each [rows, R]
-        self.first = {name: torch.zeros(one.rank, dtype=torch.float64) for name, one in projections.items()}
-        self.second = {name: torch.zeros_like(one) for name, one in self.first.items()}
-
-    def add(self, found: Mapping[str, Tensor], index: Any, real: Bool[Tensor, "B T"]) -> None:
-        """Add the rows of a batch."""
-        self.documents += [int(i) for i in index]
-        self.tokens.append(real.sum(1).cpu().numpy())
-        rows: dict[str, list[np.ndarray]] = {name: [] for name in self.of}
-        for name in self.projections:
-            d, g, mu, logvar = (found[f"{name}.hook_{kind}"].double() for kind in READ)
-            y, kl = d + g, kl_by_dimension(mu, logvar)
-            token = kl.sum(-1)
-            per = {
-                "kl": token, "clamped": (token > LN2).double(), "global along": (g * y).sum(-1),
-                "output": y.square().sum(-1), "global": g.square().sum(-1), "detail": d.square().sum(-1),
-            }  # fmt: skip
-            for what, values in per.items():
-                rows[what].append((values * real).sum(1).cpu().numpy())
-            self.by_dimension[name].append((kl * real[..., None]).sum(1).cpu().numpy())
-            self.first[name] += mu[real].sum(0).cpu()
-            self.second[name] += mu[real].square().sum(0).cpu()
-        for what, one in rows.items():
-            self.of[what].append(np.stack(one))
-
-    def total(self, what: str) -> np.ndarray:
-        """[projections, documents] for one of the sums, in document order."""
-        return np.concatenate(self.of[what], 1)[:, self.order]
-
-    @property
-    def order(self) -> np.ndarray:
-        """The row of each document."""
-        return np.argsort(self.documents)
-
-    def dimensions(self) -> np.ndarray:
-        """KL of every dimension of every projection [dimensions, documents]."""
-        return np.concatenate([np.concatenate(rows).T for rows in self.by_dimension.values()])[:, self.order]
-
-    def variance(self, name: str) -> np.ndarray:
-        """Var_t μ_r [R] over all positions."""
-        n = sum(int(one.sum()) for one in self.tokens)
-        mean = self.first[name] / n
-        return (self.second[name] / n - mean.square()).clamp(min=0.0).numpy()
-
-
-def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses: list[Any]) -> InstrumentData:
-    """Observations from the sums."""
-    tokens = np.concatenate(sums.tokens)[sums.order].astype(float)
-    some = tokens > 0
-    if not some.any():
-        raise InputError("no document has a token to predict")
-    units = opened.units()[some].reset_index(drop=True)
-    names = [name.split(".") for name in sums.projections]
+def seen_of(
+    how: DualPath, total: Mapping[str, np.ndarray], units: pd.DataFrame, projections: Mapping[str, HdplProjection],
+    title: str,
+) -> InstrumentData:  # fmt: skip
+    """Observations from the sums [cells, documents]."""
+    tokens, n = total["targets"], total["targets"].sum()
+    names = [name.split(".") for name in projections]
     cells = pd.DataFrame([{"place": f"L{i}.{part}", "layer": int(i), "projection": part} for _, i, _, part in names])
     dims = pd.DataFrame([
         {**cell, "dimension": r}
-        for cell, one in zip(cells.to_dict("records"), sums.projections.values(), strict=True) for r in range(one.rank)
+        for cell, one in zip(cells.to_dict("records"), projections.values(), strict=True) for r in range(one.rank)
     ])  # fmt: skip
-    title = f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"
-    seen = InstrumentData({}, {}, {"title": title}, extra={})
+    mean = total["first"].sum(1) / n
+    variance = np.maximum(total["second"].sum(1) / n - mean**2, 0.0)  # Var_t μ_r over all positions
+    seen = InstrumentData({}, {}, {"title": f"{title}, {int(n):,} tokens"}, extra={"variance": variance})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)
@@ -156,26 +122,20 @@ def seen_of(how: DualPath, model: Any, opened: OpenDocuments, sums: Sums, losses
             weights = dict.fromkeys(range(len(keys)), 1 / len(keys))
             seen.contrasts[name].append(Contrast(quantity=f"mean_{name}", weights=weights, tested=False))
 
-    def of(what: str) -> np.ndarray:
-        return sums.total(what)[:, some]
-
-    block("kl", NATS, cells, of("kl"), tokens[some])
-    block("clamped", "share of tokens", cells, of("clamped"), tokens[some])
+    block("kl", NATS, cells, total["kl"], tokens)
+    block("clamped", "share of tokens", cells, total["clamped"], tokens)
     # a document without any output of a projection has size 0 and is not in the cell
-    block("along", SHARE, cells, of("global along"), of("output"))
-    block("power", POWER, cells, of("global"), of("global") + of("detail"))
-    block("dimensions", NATS, dims, sums.dimensions()[:, some], tokens[some], "kl")
-    order = np.argsort(np.concatenate([index for index, _ in losses]))
-    total = np.concatenate([one for _, one in losses], 1)[:, order][:, some]
+    block("along", SHARE, cells, total["global along"], total["output"])
+    block("power", POWER, cells, total["global"], total["global"] + total["detail"])
+    block("dimensions", NATS, dims, total["dimensions"], tokens, "kl")
     draws = range(1, how.draws + 1)
-    block("loss", NATS, pd.DataFrame({"z": ["mean", *(f"draw {d}" for d in draws)]}), total, tokens[some])
-    mean = dict.fromkeys(draws, 1 / how.draws)
+    block("loss", NATS, pd.DataFrame({"z": ["mean", *(f"draw {d}" for d in draws)]}), total["loss"], tokens)
+    drawn = dict.fromkeys(draws, 1 / how.draws)
     seen.contrasts["loss"] = [
         Contrast(quantity="loss", weights={0: 1.0}, null=None),
-        Contrast(quantity="drawn", weights=mean, null=None),
-        Contrast(quantity="delta", weights={**mean, 0: -1.0}),
+        Contrast(quantity="drawn", weights=drawn, null=None),
+        Contrast(quantity="delta", weights={**drawn, 0: -1.0}),
     ]
-    seen.extra["variance"] = np.concatenate([sums.variance(name) for name in sums.projections])
     return seen
 
 
@@ -185,25 +145,19 @@ def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimate
     dims, lost = estimates["dimensions"].wide([*keys, "dimension"])
     dims["variance"] = seen.extra["variance"]
     dims["active"] = dims["variance"] > how.active
-    frame, missing = estimates["kl"].where(quantity="kl").wide(keys)
-    model, lost_of_all = estimates["loss"].wide([])
-    for name in ("kl", "clamped", "along", "power"):
-        if name != "kl":
-            other, why = estimates[name].where(quantity=name).wide(keys)
-            frame = frame.merge(other.drop(columns=["n", "clusters"]), on=keys, validate="one_to_one")
-            missing |= why
-        other, why = estimates[name].where(quantity=f"mean_{name}").wide([])
-        model = pd.concat([other.drop(columns=["n", "clusters"]), model], axis=1)
-        lost_of_all |= why
+    names = ("kl", "clamped", "along", "power")
+    frame, missing = joined([estimates[name].where(quantity=name) for name in names], keys, PROJECTIONS)
+    means = [estimates[name].where(quantity=f"mean_{name}") for name in names]
+    model, lost_of_all = joined([estimates["loss"], *means], [], MODEL)
     by_place = dims.groupby("place", sort=False)["active"]
     frame["active"], frame["dimensions"] = by_place.sum().to_numpy(), by_place.size().to_numpy()
     model["active"], model["dimensions"] = int(frame["active"].sum()), int(frame["dimensions"].sum())
     dims["active"] = np.where(dims["active"], "yes", "no")
-    means = f"{title}: means over projections; z drawn as in training, {how.draws} times"
+    of_all = f"{title}: means over projections; z drawn as in training, {how.draws} times"
     return {
         "projections": Table(frame, PROJECTIONS, missing, title),
         "dimensions": Table(dims, DIMENSIONS, lost, f"{title}: by latent dimension", "kl", 10),
-        "model": Table(model, MODEL, lost_of_all, means),
+        "model": Table(model, MODEL, lost_of_all, of_all),
     }
 
 

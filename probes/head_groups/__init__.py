@@ -30,12 +30,6 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("head_groups", Prompts(suite="story-cases"))
 class HeadGroups(Instrument):
-    """Score every head for three classes of words, and find the disjoint groups of heads with the largest scores.
-
-    score = effective attention to the words of a class − what uniform attention would give them. Groups are chosen on
-    one half of the cases; `held_out` is the score on the other (PLS §5.1).
-    """
-
     k: Count = 2
     """Number of heads in a group; two in the paper."""
     layers: Literal["last", "all"] = "last"

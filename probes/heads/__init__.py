@@ -27,12 +27,6 @@ from streamscope.instruments.figures import HeadMap
 
 @instrument("heads", Documents(max_documents=32))
 class Heads(Probe):
-    """Score every head by relative position, on repeated random sequences and on texts.
-
-    previous, first, duplicate and induction are shares of attention (Olsson et al. 2022), compared with `uniform`, the
-    score of uniform attention.
-    """
-
     sequences: Count = 32
     """Number of random sequences BOS + r + r."""
     length: Annotated[int, Bounds(low=2)] = 24

@@ -12,7 +12,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
@@ -133,10 +133,7 @@ def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[s
 
 def tables(how: Heads, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """scores: one row per kind of prompt, score and head."""
-    found = estimates["scores"]
-    frame, missing = found.where(quantity="mean").wide(KEYS, describe=("sd", "low", "high"))
-    even, _ = found.where(quantity="uniform").wide(KEYS)
-    frame.insert(len(frame.columns) - 2, "uniform", even["uniform"])
+    frame, missing = joined([estimates["scores"]], KEYS, COLUMNS)
     return {"scores": Table(frame, COLUMNS, missing, seen.about["title"], "mean", how.top, ("kind", "score"))}
 
 

@@ -27,11 +27,6 @@ from streamscope.instruments.figures import Curve, Intervals
 
 @instrument("linear", Labels())
 class Linear(Instrument):
-    """Train a logistic regression on activations at labelled positions, and compare it with random labels.
-
-    Accuracy on held-out folds, and selectivity = accuracy − accuracy with random labels per word (Hewitt & Liang 2019).
-    """
-
     hooks: Names = ("hook_embed", "blocks.*.hook_resid_post")
     """Names or patterns of activations with one position axis; the name gives the layer."""
     folds: Annotated[int, Bounds(low=2)] = 5

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Labels, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
@@ -146,12 +146,11 @@ def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
 
 def tables(how: Linear, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per hook."""
-    frame, missing = estimates["accuracy"].wide(["hook", "layer"])
-    gains, why = estimates["selectivity"].wide(["hook", "layer"])
-    frame = frame.join(gains.drop(columns=["hook", "layer", "n", "clusters"])).assign(**seen.extra)
+    frame, missing = joined([estimates["accuracy"], estimates["selectivity"]], ["hook", "layer"], LINEAR)
+    frame = frame.assign(**seen.extra)
     frame.insert(2, "place", ["*".join(hook.split(str(layer), 1)) if layer >= 0 else hook
                               for hook, layer in zip(frame["hook"], frame["layer"], strict=True)])  # fmt: skip
-    return {"linear": Table(frame, LINEAR, {**missing, **why}, seen.about.get("title", "linear probes"))}
+    return {"linear": Table(frame, LINEAR, missing, seen.about.get("title", "linear probes"))}
 
 
 SHARE = "share of held-out cases"

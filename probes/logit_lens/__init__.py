@@ -19,12 +19,6 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("logit_lens", Text())
 class LogitLens(Instrument):
-    """Read what every layer would predict if it were the last: softmax of the head on its normed stream.
-
-    z^(l) = head(norm_l(x^(l))) at every position (nostalgebraist 2020; PLS App. A.5.1): the most probable next tokens,
-    and loss, accuracy and rank of the true next token.
-    """
-
     k: Count = 5
     """Number of predictions to keep per position and layer."""
     layers: tuple[Whole, ...] = ()

@@ -13,7 +13,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Text
-from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
 from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
@@ -171,9 +171,7 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
     """layers: loss, accuracy and rank of the actual next token; lens: the most probable token; candidates: all kept."""
     title, found = seen.about["title"], seen.extra
     actual = found[found["actual"]]
-    frame, missing = estimates["loss"].wide(["layer"], describe=("sd", "low", "high"))
-    hits, lost = estimates["hit"].wide(["layer"], describe=("low", "high"))
-    frame = frame.join(hits.drop(columns=["layer", "n", "clusters"]))
+    frame, missing = joined([estimates["loss"], estimates["hit"]], ["layer"], LAYERS)
     ranks = actual.groupby("layer")["rank"]
     frame["median_rank"], frame["positions"] = ranks.median().to_numpy(), ranks.size().to_numpy()
     best = found[found["top"] == 1].reset_index(drop=True)
@@ -183,7 +181,7 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
     best["read"] = ["BOS" if p == 0 else visible(t, LONGEST) for p, t in read_tokens]
     lens = "most probable next token after each layer, underlined if it is the true one"
     return {
-        "layers": Table(frame, LAYERS, {**missing, **lost}, f"{title}: loss of the actual next token after each layer"),
+        "layers": Table(frame, LAYERS, missing, f"{title}: loss of the actual next token after each layer"),
         "lens": Table(best[[c.name for c in LENS]], LENS, {}, f"{title}: {lens}", "layer", 1, ("prompt", "position")),
         "candidates": Table(found, CANDIDATES, {}, f"{title}: candidates", "probability", 10),
     }

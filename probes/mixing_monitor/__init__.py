@@ -20,11 +20,6 @@ from streamscope.instruments.figures import Curve, Intervals
 
 @instrument("mixing_monitor")
 class MixingMonitor(Instrument):
-    """Show the mixing matrices, head gates and routing of a run by module, and decide whether its streams mix.
-
-    Streams mix if ‖H_res − I‖_F exceeds what weight decay alone makes of the initial bias (KROM; SPEC §1.5).
-    """
-
     runs: ClassVar = ("stories/kromcanon", "stories/kromcanon-b2")
     figures: ClassVar = (
         Intervals("swap_best", label="name", reference="swap_static",

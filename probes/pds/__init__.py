@@ -25,11 +25,6 @@ FIXED = 0.075
 
 @instrument("pds", Prompts())
 class Pds(Probe):
-    """Measure for every head whether it follows a word or its position, over the minimal pairs of a suite.
-
-    PDS = |mean over pairs of α(query → target | target last) − α(query → target | target first)| (LFA Eq. 7, App. C).
-    """
-
     per_pair: bool = False
     """Use the mean over pairs of |last − first| instead of |mean difference|. Opposite pairs then do not cancel, but
     neither does noise."""

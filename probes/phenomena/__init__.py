@@ -85,11 +85,6 @@ NAMES = tuple(one.name for one in PHENOMENA)
 
 @instrument("phenomena", Documents())
 class Phenomena(Instrument):
-    """Test which phenomena a model shows: each one that a claim needs, with its 95 % interval and a verdict.
-
-    present: the whole interval lies above the limit; absent: none of it; else undecided.
-    """
-
     only: tuple[Name, ...] = NAMES
     """Phenomena to measure; default: all."""
     n: Annotated[int, Bounds(low=4), Only("only", "lift", "copying", "reserved", "position", "coreference")] = 1000

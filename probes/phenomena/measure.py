@@ -1,6 +1,6 @@
 """The competence gate: observations of each phenomenon, with a table row and a verdict for each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, keep_after, say, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, estimate
-from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
@@ -24,8 +23,7 @@ from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.attention import RESOLUTION
-from streamscope.probes.coherence.elsewhere import aligned_control
-from streamscope.probes.coherence.measure import AFTER, WORDS
+from streamscope.probes.coherence.measure import AFTER, WORDS, aligned_control
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.heads import Heads
@@ -203,17 +201,9 @@ class Shared:
         return self._pairs[suite]
 
     @cached_property
-    def documents(self) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
-        """(units, summed losses [documents] in nats, tokens [documents], those read for the settling depth by its layer
-        [documents, layers])."""
-        opened, losses, tokens, layers = self.data[Documents], [], [], []
-        for real, lost, read, depth in over_documents(self.model, opened, self.every):
-            losses += lost.cpu().tolist()
-            tokens += real.sum(1).tolist()
-            for row, here in zip(depth, read, strict=True):
-                layers.append(np.bincount(row[here].cpu().numpy(), minlength=self.model.config.n_layers))
-        order = np.concatenate([index for index, *_ in opened.batches()])
-        return opened.units().iloc[order], np.array(losses), np.array(tokens), np.array(layers)
+    def documents(self) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
+        """The sums of `losses_and_depths` over the documents, and the units."""
+        return self.data[Documents].sums(self.model.cfg.device, losses_and_depths(self.model, self.every))
 
     @cached_property
     def repetition(self) -> tuple[Captures, np.ndarray]:
@@ -249,12 +239,13 @@ DEPTH_LOGITS = 2**30
 """Largest number of logits for the settling depth, tokens · layers · vocabulary: half a minute on one core."""
 
 
-def over_documents(model: Any, opened: OpenDocuments, every: int = 1) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Batches of documents: whether targets are real [B, T], summed losses [B] in nats, whether the settling layer was
-    read [B, T], at every `every`-th real target (0: at none), and that layer [B, T], 0 elsewhere."""
+def losses_and_depths(model: Any, every: int = 1) -> Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]:
+    """For `OpenDocuments.sums`: `losses` [B] in nats, and how many targets settle in each layer, `layers` [layers, B],
+    read at every `every`-th target (0: at none)."""
     before = 0
-    for _, tokens, targets in opened.batches():
-        tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
+
+    def of(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        nonlocal before
         real, predicted = targets != IGNORE, []
         at = before + real.flatten().cumsum(0).view_as(real) - 1
         read = real & (at % every == 0) if every else torch.zeros_like(real)
@@ -268,10 +259,13 @@ def over_documents(model: Any, opened: OpenDocuments, every: int = 1) -> Iterato
                     chunks = h.split(chunk_rows(model.config.d_vocab))
                     predicted.append(torch.cat([unembed(chunk, model.head).argmax(-1) for chunk in chunks]))
             losses = model.losses_from(state, targets).double().sum(1)
-        depth = torch.zeros(targets.shape, dtype=torch.int64, device=targets.device)
+        layers = torch.zeros(model.config.n_layers, len(targets), dtype=torch.int64, device=targets.device)
         if every:
-            depth[read] = settling(torch.stack(predicted))
-        yield real, losses, read, depth
+            depth, row = settling(torch.stack(predicted)), read.nonzero()[:, 0]
+            layers.index_put_((depth, row), torch.ones_like(row), accumulate=True)
+        return {"losses": losses, "layers": layers}
+
+    return of
 
 
 def settling(predicted: torch.Tensor) -> torch.Tensor:
@@ -281,46 +275,44 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
 
 
 def _loss(of: Shared, name: str) -> PhenomenonObservations:
-    units, losses, size, _ = of.documents
-    some = size > 0
-    return PhenomenonObservations(losses[some], units["unit"][some], units["cluster"][some], size=size[some])
+    total, units = of.documents
+    return PhenomenonObservations(total["losses"], units["unit"], units["cluster"], size=total["targets"])
 
 
 def _depth(of: Shared, name: str) -> PhenomenonObservations:
-    units, *_, layers = of.documents
-    size, commonest = layers.sum(1), int(layers.sum(0).argmax())
+    total, units = of.documents
+    layers = total["layers"]
+    size, commonest = layers.sum(0), int(layers.sum(1).argmax())
     some = size > 0
-    beyond = (size - layers[:, commonest])[some]
-    names, clusters = units["unit"][some], units["cluster"][some]
+    beyond, names, clusters = (size - layers[commonest])[some], units["unit"][some], units["cluster"][some]
     head = f"commonest: L{commonest}" + (f", at {size.sum():,} tokens, 1 of {of.every}" if of.every > 1 else "")
     return PhenomenonObservations(beyond, names, clusters, size=size[some], resolution=0.0, head=head)
 
 
 def _attention(of: Shared, name: str) -> PhenomenonObservations:
     """Per document: heads and positions from the ninth on that attend neither uniformly nor to one key."""
-    opened = of.data[Documents]
-    units, chosen, size = opened.units(), [], []
-    for _, tokens, targets in opened.batches():
-        n_layers, n_heads = of.model.config.n_layers, of.model.config.n_heads
-        layer = n_heads * tokens.shape[1] ** 2
-        rows, layers = max(1, PATTERNS // (n_layers * layer)), min(n_layers, max(1, PATTERNS // layer))
-        for some, real in zip(tokens.split(rows), (targets != IGNORE)[:, FIRST:].split(rows), strict=True):
-            found = torch.zeros(len(some), dtype=torch.int64)
+    n_layers, n_heads = of.model.config.n_layers, of.model.config.n_heads
+
+    def sums(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        judged, layer = (targets != IGNORE)[:, FIRST:], n_heads * tokens.shape[1] ** 2
+        rows, layers, chosen = max(1, PATTERNS // (n_layers * layer)), min(n_layers, max(1, PATTERNS // layer)), []
+        for some, real in zip(tokens.split(rows), judged.split(rows), strict=True):
+            found = torch.zeros(len(some), dtype=torch.int64, device=some.device)
             for first in range(0, n_layers, layers):
                 with torch.no_grad():
-                    patterns = of.model.patterns(
-                        some.to(of.model.cfg.device), range(first, min(first + layers, n_layers))
-                    )
-                found += (chooses(patterns).cpu() & real[:, None, None]).sum((1, 2, 3))
-            chosen += found.tolist()
-            size += (real.sum(1) * n_layers * n_heads).tolist()
-    order = np.concatenate([index for index, *_ in opened.batches()])
-    long = np.array(size) > 0
+                    patterns = of.model.patterns(some, range(first, min(first + layers, n_layers)))
+                found += (chooses(patterns) & real[:, None, None]).sum((1, 2, 3))
+            chosen.append(found)
+        return {"chosen": torch.cat(chosen), "of": judged.sum(1) * n_layers * n_heads}
+
+    total, units = of.data[Documents].sums(of.model.cfg.device, sums)
+    long = total["of"] > 0
     if not long.any():
         return PhenomenonObservations.nothing(f"no document has {FIRST + 1} tokens")
-    units = units.iloc[order][long]
-    total, of_all = np.array(chosen, float)[long], np.array(size, float)[long]
-    return PhenomenonObservations(total, units["unit"], units["cluster"], size=of_all, resolution=0.0)
+    units = units[long]
+    return PhenomenonObservations(
+        total["chosen"][long], units["unit"], units["cluster"], size=total["of"][long], resolution=0.0
+    )
 
 
 FIRST = 8

@@ -30,11 +30,6 @@ SCORES = ("pds", "previous", "first", "duplicate", "induction")
 
 @instrument("picture", Text(max_tokens=128), Prompts())
 class Picture(Instrument):
-    """Show the attention in one prompt: of every head from one token, or as maps of chosen heads.
-
-    A_h[q, k] of `hook_pattern`, shares of the query's attention. One prompt is one observation without an interval.
-    """
-
     prompt: AnyInt | str | None = None
     """Prompt of the suite, by its number from 0 or its id. Default: the first, if no text is given."""
     heads: Names = ()

@@ -30,12 +30,6 @@ from streamscope.instruments.figures import Curve, HeadMap, Intervals
 
 @instrument("routing")
 class Routing(Instrument):
-    """Measure the Kronecker routing matrices of a model, and test whether one head of a layer is its hub.
-
-    Hub score = (Σ_{j≠i} |W_ij| + Σ_{j≠i} |W_ji|) / (2 Σ_{a≠b} |W_ab|), compared with shuffled cells, and over layers
-    with the uniform score 1/H (DST §4.3).
-    """
-
     shuffles: Count = 2000
     """Number of shuffles of a matrix's cells for the p of its hub."""
     seed: Seed = 0

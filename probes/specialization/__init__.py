@@ -28,12 +28,6 @@ from streamscope.instruments.figures import HeadMap, Intervals, Matrix
 
 @instrument("specialization", Documents(max_documents=None))
 class Specialization(Instrument):
-    """Measure how differently heads attend: HSS within layers and over all heads (DST Eq. 18), and every head's
-    entropy.
-
-    Samples are assigned to `blocks` in turn; only the sum of patterns of each block is kept, [blocks, heads, T, T].
-    """
-
     samples: Count = 200
     """Largest number of documents to use that are long enough."""
     length: Annotated[int, Bounds(low=2)] = 64

@@ -21,11 +21,6 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("sps", Prompts())
 class Sps(Probe):
-    """SPS over the prompts with a target and a distractor: of all heads, of each layer, of each head.
-
-    SPS = mean over prompts of α(query → target) − α(query → distractor) (LFA Eq. 8).
-    """
-
     attention: Literal["raw", "gated"] = "raw"
     """raw: α; gated: Ã = ḡ α, ḡ the mean of the head's gate over d_h at the query (SPEC §7.3)."""
 

@@ -5,9 +5,9 @@
     seed: Seed = 0
     clusters: Annotated[Count, Only("method", "kmeans")] = 10
 
-`check` refuses NaN and infinities, numbers beyond float32 or 64 bits, numbers outside `Bounds`, and options that would
-be ignored (`Only`). Commands check their options when parsing (`cli.parse.parse`); `Training` checks itself, so that a
-notebook gets the same error.
+`check` refuses NaN and infinities, numbers beyond float32 or 64 bits, numbers outside `Bounds`, options that would
+be ignored (`Only`), and an empty choice (`AtLeastOne`). Commands check their options when parsing
+(`cli.parse.parse`); `Training` checks itself, so that a notebook gets the same error.
 """
 
 import math
@@ -75,6 +75,10 @@ class Only:
         return f"{option} has no effect with {name} {now}: leave it out, or give {name} {wanted}"
 
 
+class AtLeastOne:
+    """The option takes several values, and not none."""
+
+
 AnyNumber = Annotated[float, Bounds()]
 """Any finite number."""
 Positive = Annotated[float, Bounds(above=0)]
@@ -107,7 +111,9 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
             if nested:
                 check(value, spelled)
             continue
-        limits, conditions = _declared(cast(Hashable, type(options)))[field.name]
+        limits, conditions, filled = _declared(cast(Hashable, type(options)))[field.name]
+        if value == () and filled:
+            raise InputError(f"{spelled(field.name)}: give at least one")
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check(spelled(field.name), number, limits)
@@ -118,10 +124,12 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
 
 
 @cache
-def _declared(cls: Any) -> dict[str, tuple[list[Bounds], list[Only]]]:
-    """The `Bounds` and the `Only` of every field."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: (list(declared(hint, Bounds)), list(declared(hint, Only))) for name, hint in hints.items()}
+def _declared(cls: Any) -> dict[str, tuple[list[Bounds], list[Only], bool]]:
+    """The `Bounds` and the `Only` of every field, and whether it has `AtLeastOne`."""
+    return {
+        name: (list(declared(hint, Bounds)), list(declared(hint, Only)), any(declared(hint, AtLeastOne)))
+        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+    }
 
 
 def _check(name: str, number: float, limits: list[Bounds]) -> None:
@@ -136,7 +144,7 @@ def _check(name: str, number: float, limits: list[Bounds]) -> None:
 
 
 def declared(hint: Any, kind: type[Declared] = Bounds) -> Iterator[Declared]:  # type: ignore[assignment]
-    """The `Bounds` or `Only` in a type hint, also inside unions and tuples."""
+    """The `Bounds`, `Only` or `AtLeastOne` in a type hint, also inside unions and tuples."""
     if typing.get_origin(hint) is Annotated:
         yield from (data for data in hint.__metadata__ if isinstance(data, kind))
         yield from declared(hint.__origin__, kind)

@@ -22,6 +22,7 @@ All else is the same for all: estimates (`instruments.observations`), tables and
 import hashlib
 import inspect
 import json
+import sys
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -268,13 +269,17 @@ Class = TypeVar("Class", bound=type[Instrument])
 def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
 
+    The docstring of a class in a package is by default that of the package, which is also its help.
+
     Raises `TypeError` for a class without documentation, for data without their defaults (`Documents`, where
     `Documents()` is meant), and for an option with the name of a method, or of an option of the command or the data.
     The test of the contract checks that every option has documentation.
     """
 
     def register(cls: Class) -> Class:
-        if not (cls.__dict__.get("__doc__") or "").strip():  # dataclasses write one of their own
+        home = sys.modules.get(cls.__module__)
+        cls.__doc__ = cls.__dict__.get("__doc__") or (home.__doc__ if hasattr(home, "__path__") else None)
+        if not (cls.__doc__ or "").strip():  # dataclasses write one of their own
             raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
         if classes := [one.__name__ for one in takes if isinstance(one, type)]:
             raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")

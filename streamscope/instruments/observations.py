@@ -16,7 +16,7 @@ once with + and once with −. So one function makes all of them, and their erro
 degrees of freedom for units of unequal sizes (`estimators.degrees_of_freedom`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -266,12 +266,16 @@ class Estimates:
         return table, {(order[key], column): why for key, some in reasons.items() for column, why in some.items()}
 
 
-def joined(parts: Sequence[Estimates], keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
-    """The wide tables of estimates with the same rows as one, described quantities with their intervals."""
-    each = [part.wide(keys, describe=("low", "high")) for part in parts]
+def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
+    """The wide tables of estimates with the same rows as one: what the `columns` of a table describe.
+
+    n and clusters are those of the first.
+    """
+    each = [part.wide(keys, describe=("sd", "low", "high")) for part in parts]
     frame = pd.concat([wide for wide, _ in each], axis=1)
-    missing = {at: why for _, some in each for at, why in some.items()}
-    return frame.loc[:, ~frame.columns.duplicated()], missing
+    named = {column.name for column in columns}
+    missing = {at: why for _, some in each for at, why in some.items() if at[1] in named}
+    return frame.loc[:, ~frame.columns.duplicated() & frame.columns.isin(named)], missing
 
 
 def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:

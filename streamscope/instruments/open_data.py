@@ -2,16 +2,19 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Float
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
 from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
@@ -20,6 +23,7 @@ from streamscope.instruments.prompts.suite import Suite, population, unit_of, un
 from streamscope.instruments.prompts.tasks import Task, load_tasks
 from streamscope.instruments.stats.held_out import deal
 from streamscope.instruments.table import Column
+from streamscope.models.readout import IGNORE
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import TokenShards, document_batches
 from streamscope.text.stories import story
@@ -113,6 +117,27 @@ class OpenDocuments(Splittable):
         with the context that a window repeats."""
         for i in range(self._n):
             yield self.shards.document(i)[: self.n_ctx + 1].tolist()
+
+    def sums(
+        self, device: Any, of: Callable[[Any, Any], Mapping[str, Any]], progress: Callable[[Iterable], Iterable] = iter
+    ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
+        """What `of(tokens, targets)` sums over the targets of each row of a batch, and the `units`: of documents that
+        have a target, in their order.
+
+        `of` gives tensors [..., B] by name; the sums [..., documents] have these names, and `targets` is the number of
+        targets. Raises `InputError` if no document has one.
+        """
+        parts: dict[str, list[np.ndarray]] = {}
+        for index, tokens, targets in progress(list(self.batches())):
+            found = {"document": torch.as_tensor(index), "targets": (targets != IGNORE).sum(1).double()}
+            for name, x in {**found, **of(tokens.to(device), targets.to(device))}.items():
+                parts.setdefault(name, []).append(x.cpu().numpy())
+        whole = {name: np.concatenate(some, -1) for name, some in parts.items()}
+        order = np.argsort(whole.pop("document"))
+        some = whole["targets"][order] > 0
+        if not some.any():
+            raise InputError("no document has a token to predict")
+        return {name: x[..., order[some]] for name, x in whole.items()}, self.units()[some].reset_index(drop=True)
 
     def units(self) -> pd.DataFrame:
         """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
@@ -421,6 +446,25 @@ class OpenTasks(Splittable):
     def about(self) -> dict[str, Any]:
         """Where each task comes from, and how many of its cases can be scored."""
         return {task.name: [task.source, task.title] for task in self.tasks}
+
+
+def task_block(
+    measure: Measure, units: Mapping[str, pd.DataFrame],
+    rows: Sequence[tuple[Mapping[str, Any], Float[np.ndarray, " cases"] | None]],
+) -> Observations:  # fmt: skip
+    """Observations over the cases of several tasks, from (labels of a cell with its task, values of the task's cases).
+
+    `units` are those of each task. A cell without values is there, but not measured.
+    """
+    all_units = pd.concat([some.assign(task=task) for task, some in units.items()], ignore_index=True)
+    all_units["unit"] = all_units["task"] + ":" + all_units["unit"]
+    places = {task: np.flatnonzero(all_units["task"] == task) for task in units}
+    total, size = np.zeros((2, len(rows), len(all_units)))
+    for i, (labels, values) in enumerate(rows):
+        if values is not None:
+            total[i, places[labels["task"]]], size[i, places[labels["task"]]] = values, 1.0
+    cells = pd.DataFrame([labels for labels, _ in rows])
+    return Observations(measure=measure, cells=cells, units=all_units, total=total, size=size)
 
 
 def open_tasks(spec: Tasks, model: Any) -> OpenTasks:

@@ -65,7 +65,7 @@ def test_help_of_every_instrument_imports_nothing_heavy() -> None:
 def test_bad_values_of_every_option_are_one_line() -> None:
     said = outside(
         "from dataclasses import fields\n"
-        "from streamscope.probes.check.declared import values\n"
+        "from streamscope.probes.check.measure import values\n"
         "from streamscope.instruments.registry import discover\n"
         "for cls in discover().values():\n"
         "    print(len(fields(cls)), *values(cls, None))\n"
@@ -171,7 +171,7 @@ def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
     assert "Bounds" not in str(inspect.signature(Documents))
     said = made.getdoc()
     assert (
-        said.startswith("Scale heads, one at a time")
+        said.startswith("Ablate heads, alone or in sets")
         and "\nscale = (0.0,)\n    Factors on the heads' outputs: 0 removes a head, 1 leaves it." in said
     )
     for one in INSTRUMENTS.values():

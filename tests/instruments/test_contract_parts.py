@@ -518,6 +518,16 @@ def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -
         need_parts(model, "hydra")
 
 
+def test_a_package_documents_its_instrument() -> None:
+    """The class of a package has the package's docstring if it has none; the class of a file needs its own."""
+    import streamscope.probes.check as package
+
+    parts = {"__annotations__": {}, "__module__": package.__name__}
+    for own, said in ((None, package.__doc__), ("Its own.", "Its own.")):
+        made = instrument("apart")(type("Apart", (Instrument,), {**parts, "__doc__": own}))
+        assert REGISTERED.pop("apart") is made and made.__doc__ == said
+
+
 def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> None:
     def made(*takes: Any, **more: Any) -> Any:
         return instrument("made", *takes)(type("Made", (Instrument,), {"__annotations__": {}, "__doc__": "x", **more}))

@@ -25,7 +25,7 @@ from streamscope.interventions.ablate import measure as ablate_measure
 from streamscope.interventions.ablate.measure import ablate_heads, heads_within
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.interventions.observe import document_losses
-from streamscope.interventions.patch.attribution import attribute_heads
+from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, every_head, parse_heads

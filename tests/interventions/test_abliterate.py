@@ -14,7 +14,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
 from streamscope.interventions import observe
 from streamscope.interventions.abliterate import Abliterate, main
-from streamscope.interventions.abliterate.weights import abliterate_weights, largest_output, project_out
+from streamscope.interventions.abliterate.measure import abliterate_weights, largest_output, project_out
 from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load

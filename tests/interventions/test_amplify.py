@@ -15,8 +15,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.result import Result
 from streamscope.interventions.amplify import Amplify, main
-from streamscope.interventions.amplify.areas import areas, trapezoid
-from streamscope.interventions.amplify.measure import CURVE
+from streamscope.interventions.amplify.measure import CURVE, areas, trapezoid
 from streamscope.interventions.edits.amplification import amplification, amplify_heads, check_alpha, pattern_sums
 from streamscope.models import build
 from streamscope.models.checkpoint import load

@@ -119,7 +119,7 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
         (ablation_effects, ["lfa", "--out", "x.xlsx"], "a table is parquet or CSV"),
         (ablation_effects, ["no/such/run"], "no/such/run"),
         (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
-        (steer_heads, ["lfa", "--measures"], "at least one --measures"),
+        (steer_heads, ["lfa", "--measures"], "^measures: give at least one"),
         (steer_heads, ["lfa", "--control", "no/such/run"], "no/such/run"),
         (hydra, ["lfa", "--heads", "L7.*"], "this model has layers 0 to 5"),
         (head_groups, ["lfa", "--k", "0"], "k must be at least 1"),

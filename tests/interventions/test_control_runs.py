@@ -28,7 +28,7 @@ from streamscope.interventions import (
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.edits.streams import replace_everywhere, zero
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.decomposition import PARTS
+from streamscope.interventions.hydra.measure import PARTS
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.streams import Streams
 from streamscope.models.checkpoint import load

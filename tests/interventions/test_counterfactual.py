@@ -14,8 +14,7 @@ from streamscope.instruments.data import Prompts
 from streamscope.instruments.prompts import Suite, align, load_suite
 from streamscope.instruments.prompts.counterfactual import SUITES, templates
 from streamscope.interventions.patch import Patch, main
-from streamscope.interventions.patch.activations import patch_pairs, plan, spots
-from streamscope.interventions.patch.attribution import attribute_pairs
+from streamscope.interventions.patch.activations import attribute_pairs, patch_pairs, plan, spots
 from streamscope.interventions.patch.pairs import PatchPair, make_pairs
 from streamscope.models import load
 from streamscope.rooms import folder_of

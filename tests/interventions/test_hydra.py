@@ -12,7 +12,7 @@ from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
 from streamscope.instruments.prompts.tasks import Task, sentence_task, token_task
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.decomposition import decompose
+from streamscope.interventions.hydra.measure import decompose
 from streamscope.interventions.selection import Group
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit

@@ -126,7 +126,7 @@ def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.Capture
         (["--together", "--size", "2"], "leave out --size and --sets"),
         (["--sets", "3"], "give a --size of 2 or more"),
         (["--heads", "top2:foo"], "unknown head score 'foo': known: pds"),
-        (["--scale"], "give at least one factor"),
+        (["--scale"], "^scale: give at least one"),
         (["--scale", "nan"], "scale must be a finite number"),
     ],
 )

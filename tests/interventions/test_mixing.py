@@ -288,7 +288,7 @@ def test_places_and_refusals() -> None:
     ):
         with pytest.raises(InputError, match=message):
             Mixing(where=where).check(model)
-    for options, message in (({"change": ()}, "--change"), ({"draws": 0}, "draws must be at least 1")):
+    for options, message in (({"change": ()}, "change: give at least one"), ({"draws": 0}, "draws must be at least 1")):
         with pytest.raises(InputError, match=message):
             Mixing(**options)
     for name in ("llama", "lfa"):

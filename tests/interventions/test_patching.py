@@ -11,8 +11,7 @@ from transformer_lens import patching as lens
 from streamscope.cli.errors import InputError
 from streamscope.instruments.open_data import given_prompts
 from streamscope.interventions.patch import Patch
-from streamscope.interventions.patch.activations import default_spots, patch_pairs, plan, spots
-from streamscope.interventions.patch.attribution import attribute_pairs
+from streamscope.interventions.patch.activations import attribute_pairs, default_spots, patch_pairs, plan, spots
 from streamscope.interventions.patch.measure import cell_labels
 from streamscope.models.hooks import ObservePoint, capture, edit
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it

@@ -16,13 +16,13 @@ from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.tasks import token_task
+from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.interventions.controls import plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.selection import Group
 from streamscope.interventions.steer_heads import SteerHeads
-from streamscope.interventions.steer_heads.measure import levels, leverage, ranges, spearman, task_blocks
-from streamscope.models.head_spec import Head, every_head
+from streamscope.interventions.steer_heads.measure import leverage, ranges, spearman
+from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from tests.interventions import copiers
 from tests.interventions.copiers import COPIER, DELTA
@@ -53,15 +53,15 @@ def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> 
         assert (by_outputs - model(tokens)).abs().max() > 1e-6
 
 
-def planted(delta: float = DELTA, draws: int = 4, words: int = 10) -> dict[str, Observations]:
+def planted(delta: float = DELTA, draws: int = 4, words: int = 10) -> Result:
     net = copiers.model(delta=delta)
     task = token_task(copiers.suite(words), net.tokenizer)
-    sweep = plan([g.heads for g in GROUPS], SCALES, every_head(net), scale_heads, draws=draws, seed=0)
-    return task_blocks(net, [task], GROUPS, sweep)
+    how = SteerHeads(groups=tuple(g.spec for g in GROUPS), scales=SCALES, measures=("task",), draws=draws)
+    return how.measure(net, OpenTasks([task], net.tokenizer))
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Observations]:
+def found() -> Result:
     return planted()
 
 
@@ -77,8 +77,9 @@ def on_paper(g: float, delta: float = DELTA) -> float:
     return float(np.mean([copiers.log_odds(c * g * delta, c) for c in (1, -1)]))
 
 
-def test_levels_and_changes_are_those_on_paper(found: dict[str, Observations]) -> None:
-    table = levels(found, HEADS)
+def test_levels_and_changes_are_those_on_paper(found: Result) -> None:
+    parts = [found.table(name).short().assign(measure=name) for name in ("probability", "log_odds")]
+    table = pd.concat(parts, ignore_index=True)
     for g in SCALES:
         row = one(table, measure="log_odds", group="copier", scale=g)
         assert row["level"] == pytest.approx(on_paper(g), abs=1e-5)
@@ -91,8 +92,8 @@ def test_levels_and_changes_are_those_on_paper(found: dict[str, Observations]) -
     assert "change_low" in idle["undefined"]
 
 
-def test_ranges_monotonicity_and_random_groups(found: dict[str, Observations]) -> None:
-    table = ranges(found, (0.0, 1.5), HEADS)
+def test_ranges_monotonicity_and_random_groups(found: Result) -> None:
+    table = found.table("curves")
     row = one(table, measure="log_odds", group="copier")
     assert row["range"] == pytest.approx(on_paper(1.5) - on_paper(0), abs=1e-5)
     each = []
@@ -141,25 +142,26 @@ def test_range_intervals_resample_whole_clusters() -> None:
     assert "fewer than 8" in few.missing[0, "range_low"]
 
 
-def test_a_control_that_does_not_move_has_no_leverage(found: dict[str, Observations]) -> None:
-    table = leverage(found, found, (0.0, 1.5))
+def test_a_control_that_does_not_move_has_no_leverage(found: Result) -> None:
+    table = leverage(found.blocks, found.blocks, (0.0, 1.5))
     for row, group in enumerate(table.frame["group"]):
         assert ("does not change" in table.missing.get((row, "leverage"), "")) == (group == "idle")
 
 
-def test_half_the_copying_is_less_leverage(found: dict[str, Observations]) -> None:
-    row = one(leverage(found, planted(delta=0.5), (0.0, 1.5)), measure="log_odds", group="copier")
+def test_half_the_copying_is_less_leverage(found: Result) -> None:
+    row = one(leverage(found.blocks, planted(delta=0.5).blocks, (0.0, 1.5)), measure="log_odds", group="copier")
     expected = (on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5))
     assert row["leverage"] == pytest.approx(expected, abs=1e-4)
     assert row["leverage"] > 1
     other = {
-        name: replace(block, units=block.units.assign(unit=block.units["unit"] + "x")) for name, block in found.items()
+        name: replace(block, units=block.units.assign(unit=block.units["unit"] + "x"))
+        for name, block in found.blocks.items()
     }
     with pytest.raises(InputError, match="fewer than two cases"):
-        leverage(found, other, (0.0, 1.5))
+        leverage(found.blocks, other, (0.0, 1.5))
 
 
-def test_the_instrument_beside_a_control_has_leverage(found: dict[str, Observations]) -> None:
+def test_the_instrument_beside_a_control_has_leverage(found: Result) -> None:
     results = []
     for delta in (DELTA, 0.5):
         net = copiers.model(delta=delta)

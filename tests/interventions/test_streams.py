@@ -11,17 +11,20 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
 from streamscope.interventions.edits import streams as e
-from streamscope.interventions.streams import main
+from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams.measure import (
     COLUMNS,
     Cell,
-    ablate_streams,
-    cells_of,
     chosen_streams,
+    hook_names,
     parse_places,
+    random_embeddings,
+    stream_means,
+    stream_of,
+    window,
 )
-from streamscope.interventions.streams.reference import hook_names, random_embeddings, stream_means, stream_of, window
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import FrozenToken
@@ -199,8 +202,8 @@ def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
 def test_the_table(tiny_run: Path) -> None:
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
-    cells = cells_of(("token", "context"), ("zero", "resample"), [0, "everywhere"], ["onwards"])
-    table = ablate_streams(model, shards, cells, draws=2, seed=5, max_documents=6).set_index(["definition", "where"])
+    how = Streams(method=("zero", "resample"), where=("0", "everywhere"), reach=("onwards",), draws=2, seed=5)
+    table = how.measure(model, Documents(max_documents=6)).table().short("delta").set_index(["definition", "where"])
 
     def by_hand(edits: Any) -> np.ndarray:
         out = np.zeros(6)

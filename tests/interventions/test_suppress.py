@@ -27,8 +27,8 @@ from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablate.measure import ablate_on_prompts
+from streamscope.interventions.controls import by_construction
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.effects import by_construction
 from streamscope.interventions.observe import observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress, main

@@ -23,7 +23,7 @@ from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
 from streamscope.interventions.token_effects.gates import Halves, Modes, gates_of, linear_parts
-from streamscope.interventions.token_effects.sweep import token_effects
+from streamscope.interventions.token_effects.measure import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.abliterate.weights import abliterate_weights
+from streamscope.interventions.abliterate.measure import abliterate_weights
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.edits.amplification import amplification
 from streamscope.interventions.patch.paths import Sender, edges_of

@@ -19,7 +19,7 @@ from scipy.optimize import linprog
 from transformers import get_cosine_schedule_with_warmup
 
 from streamscope.instruments.prompts import load_suite
-from streamscope.interventions.amplify.areas import AXES, trapezoid
+from streamscope.interventions.amplify.measure import AXES, trapezoid
 from streamscope.models.config.presets import preset
 from streamscope.models.make import build
 from streamscope.papers.claims import HERE, RESULTS

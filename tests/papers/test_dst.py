@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.amplify.areas import AXES, trapezoid
+from streamscope.interventions.amplify.measure import AXES, trapezoid
 from streamscope.interventions.streams.measure import PAPER
 from streamscope.models.checkpoint import load
 from streamscope.models.config.parts import FanInNormal, Initial
@@ -58,7 +58,7 @@ DENSE, KRON, IND = (f"dst-{mixing}+frozen_token" for mixing in ("dense", "kron",
 
 
 def area(losses: tuple[float, ...], kind: str, axis: str) -> float:
-    """Area under printed losses at α = 1, 2, 4, 8, 16 in a reading of `interventions.amplify.areas`."""
+    """Area under printed losses at α = 1, 2, 4, 8, 16 in a reading of `interventions.amplify.measure`."""
     y, a = np.asarray(losses), np.asarray(PAPER_ALPHAS)
     values = {"raw": y, "excess": y - y[0], "relative": 100 * (y / y[0] - 1), "perplexity": np.exp(y)}
     return float(a @ y if kind == "weighted" else trapezoid(AXES[axis](a)) @ values[kind])

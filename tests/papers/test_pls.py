@@ -15,7 +15,7 @@ import streamscope.papers.pls.measure
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.table import read_about
-from streamscope.interventions.hydra.decomposition import decompose, kept_share
+from streamscope.interventions.hydra.measure import decompose, kept_share
 from streamscope.interventions.selection import Group
 from streamscope.models.make import build
 from streamscope.models.train import main as train

@@ -20,19 +20,21 @@ from streamscope.models.hooks import Query, capture, run
 from streamscope.models.train import main as train
 from streamscope.probes.directions import Directions, main
 from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
-from streamscope.probes.directions.contrast import (
+from streamscope.probes.directions.measure import (
     auc_interval,
+    best_layer,
     concentration,
+    find,
     held_out,
     mean_difference,
     pair_cosines,
     random_cosine,
+    relate,
     separation,
     shuffled_differences,
     singular_directions,
     unit,
 )
-from streamscope.probes.directions.measure import best_layer, find, relate
 from streamscope.probes.stream_states import States, ordinary, stream_states
 from tests.tiny import arguments, randomise
 

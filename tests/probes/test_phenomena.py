@@ -27,7 +27,7 @@ from streamscope.probes.phenomena.measure import (
     _when,
     best_head_held_out,
     chooses,
-    over_documents,
+    losses_and_depths,
     repetition_gain,
     settling,
     tables,
@@ -226,7 +226,8 @@ def test_loss_and_depth_are_those_of_the_documents(one: object, run: Path) -> No
     found = look(one, "depth")
     assert found["value"] == pytest.approx(1 - share) and found["n"] == 5
     opened = open_data(Documents(max_documents=5), one)
-    assert sum(int(real.sum()) for real, *_ in over_documents(one, opened)) == len(depths)
+    total, _ = opened.sums("cpu", losses_and_depths(one))
+    assert total["layers"].sum(1).tolist() == [depths.count(layer) for layer in range(one.config.n_layers)]
 
 
 def test_depth_of_a_large_model_is_read_at_few_tokens(one: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from streamscope.cli.bounds import AnyNumber, Count, Positive, Seed, Share, check, declared
+from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Positive, Seed, Share, check, declared
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
 from streamscope.instruments.registry import discover
@@ -137,6 +137,7 @@ class Example:
     share: Share | None = None
     counts: tuple[Count, ...] = (1,)
     of: Share | Literal["own"] = "own"
+    several: Annotated[tuple[Count, ...], AtLeastOne()] = (1,)
     seed: Seed = 0
     free: AnyNumber = 0.0
     flag: bool = True
@@ -148,6 +149,7 @@ class Example:
         ({"rate": 0.0}, "rate must be positive, got 0.0"),
         ({"share": 1.5}, "share must be at least 0 and at most 1, got 1.5"),
         ({"counts": (3, 0)}, "counts must be at least 1, got 0"),
+        ({"several": ()}, "several: give at least one"),
         ({"of": -0.5}, "of must be at least 0 and at most 1, got -0.5"),
         ({"seed": 2**31}, "seed must be at least 0 and below 2147483648, got 2147483648"),
         ({"free": float("-inf")}, "free must be a finite number, got -inf"),
