@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamscope.viewer.widget import View as View
 
-_HOME = {"View": "widget"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name != "View":
         raise AttributeError(f"module 'viewer' has no attribute {name!r}")
-    from importlib import import_module
+    from streamscope.viewer.widget import View
 
-    return getattr(import_module(f"streamscope.viewer.{_HOME[name]}"), name)
+    return View
 
 
 if __name__ == "viewer":  # the folder of a clone, under its short name

@@ -4,10 +4,9 @@
     lens      the same and "stream", the stream's index        lens_ids and lens_p, [L + 1, T, 5]
     tokenize  {"model", "text"}                                {"ids"}, without BOS
 
-Arrays are sent as a header and raw little-endian numbers (`packed`).
+Arrays are sent in the format of safetensors.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import save
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
@@ -132,7 +132,7 @@ class Session:
         stream = question.get("stream") if kind == "lens" else None
         if kind == "lens" and stream is None:
             raise InputError("lens needs a stream")
-        return packed(outputs(model, tokens, edits, stream))
+        return save(outputs(model, tokens, edits, stream))
 
 
 def _tokens(model: Any, ids: Any) -> Tensor:
@@ -167,26 +167,3 @@ def outputs(model: Any, tokens: Tensor, edits: Mapping[str, Any], stream: int | 
 
 def _plain(x: Tensor) -> np.ndarray:
     return (x if x.dtype == torch.int32 else x.float()).cpu().contiguous().numpy()
-
-
-def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """uint32 length of the header, the header {"arrays": [{"name", "dtype", "shape", "offset"}]} padded to a multiple
-    of 4, and the numbers."""
-    header, offset = [], 0
-    for name, array in arrays.items():
-        header.append({"name": name, "dtype": str(array.dtype), "shape": array.shape, "offset": offset})
-        offset += array.nbytes
-    text = json.dumps({"arrays": header}).encode()
-    text += b" " * (-len(text) % 4)
-    numbers = (array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in arrays.values())
-    return b"".join([len(text).to_bytes(4, "little"), text, *numbers])
-
-
-def unpacked(answer: bytes) -> dict[str, np.ndarray]:
-    """The arrays of `packed`."""
-    start = 4 + int.from_bytes(answer[:4], "little")
-    found = {}
-    for one in json.loads(answer[4:start])["arrays"]:
-        size = int(np.prod(one["shape"]))
-        found[one["name"]] = np.frombuffer(answer, one["dtype"], size, start + one["offset"]).reshape(one["shape"])
-    return found

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load as load_arrays
 
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture
 from streamscope.models.hooks.controls import BRIDGED
 from streamscope.viewer import page, runtime
-from streamscope.viewer.session import Session, open_models, page_data, unpacked
+from streamscope.viewer.session import Session, open_models, page_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -38,7 +39,7 @@ def run(session: tuple[Session, Any], edits: dict[str, Any]) -> dict[str, np.nda
     question = {"model": shown.identity, "tokens": [0, *range(5, 20)], "edits": edits}
     answer = own.answer("run", question)
     assert isinstance(answer, bytes)
-    return unpacked(answer)
+    return load_arrays(answer)
 
 
 @torch.no_grad()

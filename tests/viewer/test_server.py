@@ -17,6 +17,7 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load as load_arrays
 from starlette.testclient import TestClient
 
 from streamscope.cli.errors import InputError
@@ -24,7 +25,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import edits_of
 from streamscope.viewer.server import LARGEST, application
-from streamscope.viewer.session import Shown, open_models, page_data, unpacked
+from streamscope.viewer.session import Shown, open_models, page_data
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token"
@@ -76,11 +77,11 @@ def test_numbers_are_those_of_torch(client: TestClient) -> None:
     tokens = torch.tensor([ids])
     with edit(model, edits_of(EDITS, model)), capture(model, "blocks.*.attn.hook_pattern") as seen:
         logits = model(tokens)
-    got = unpacked(ask(client, "run", question(edits=EDITS)).content)
+    got = load_arrays(ask(client, "run", question(edits=EDITS)).content)
     assert set(got) == {"logits", "patterns"}
     np.testing.assert_allclose(got["logits"], logits[0], atol=1e-4)
     np.testing.assert_allclose(got["patterns"], torch.cat(list(seen.values())), atol=1e-5)
-    lens = unpacked(ask(client, "lens", question(edits=EDITS, stream=2)).content)
+    lens = load_arrays(ask(client, "lens", question(edits=EDITS, stream=2)).content)
     with edit(model, edits_of({"heads": EDITS["heads"]}, model)):
         p, best = model.layer_logits(tokens)[0].softmax(-1).topk(5)  # [T, L, 5]
     np.testing.assert_allclose(lens["lens_p"][1:-1], p.transpose(0, 1)[:-1], atol=1e-5)
@@ -92,7 +93,7 @@ def test_fifty_updates_at_once_are_answered_in_their_order(client: TestClient) -
     def asked(i: int) -> dict[str, Any]:
         return question(edits={"heads": {"L0.H0": {"scale": i / 25 - 1}}})
 
-    expected = [unpacked(ask(client, "run", asked(i)).content)["logits"] for i in range(50)]
+    expected = [load_arrays(ask(client, "run", asked(i)).content)["logits"] for i in range(50)]
     order: list[int] = []
     got: dict[int, np.ndarray] = {}
 
@@ -103,7 +104,7 @@ def test_fifty_updates_at_once_are_answered_in_their_order(client: TestClient) -
             async def one(i: int) -> None:
                 answer = await own.post("/run", json=asked(i))
                 order.append(i)
-                got[i] = unpacked(answer.content)["logits"]
+                got[i] = load_arrays(answer.content)["logits"]
 
             await asyncio.gather(*map(one, range(50)))
 
@@ -161,7 +162,7 @@ def test_snapshots_answer_with_their_own_weights() -> None:
         with torch.no_grad():
             expected = load(name)(tokens)[0]
         np.testing.assert_allclose(
-            unpacked(ask(client, "run", question(step=step)).content)["logits"], expected, atol=1e-4
+            load_arrays(ask(client, "run", question(step=step)).content)["logits"], expected, atol=1e-4
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load as load_arrays
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import Job
@@ -14,7 +15,6 @@ from streamscope.models.checkpoint import load
 from streamscope.models.hooks import edit
 from streamscope.probes import Pds
 from streamscope.viewer import View, page
-from streamscope.viewer.session import unpacked
 
 EDITS = {"heads": {"L2.H3": {"scale": 0}}}
 
@@ -37,7 +37,7 @@ def test_the_kernel_answers_as_torch(asked: tuple[View, list[Any]]) -> None:
     with torch.no_grad(), edit(view.model, view.hooks()):
         expected = view.model(torch.tensor([ids]))[0]
     assert content == {"id": 7}
-    np.testing.assert_allclose(unpacked(buffers[0])["logits"], expected, atol=1e-4)
+    np.testing.assert_allclose(load_arrays(buffers[0])["logits"], expected, atol=1e-4)
     view._asked(view, {"id": 8, "kind": "tokenize", "model": "lfa", "text": view.text}, [])
     assert sent.pop() == ({"id": 8, "ids": ids[1:]}, None)
     view._asked(view, {**question, "tokens": [1]}, [])

@@ -71,14 +71,14 @@ function lensRows(model, length, stream) {
   return rows;
 }
 
-/** Arrays of an answer, by name: a JSON header whose length comes first, then raw little-endian numbers. */
+/** Arrays of an answer, by name, from the format of safetensors: the header's length, a JSON header, numbers. */
 export function readArrays(buffer) {
-  const length = new DataView(buffer).getUint32(0, true);
-  const { arrays } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  const length = Number(new DataView(buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
   const found = {};
-  for (const { name, dtype, shape, offset } of arrays) {
-    const Kind = dtype === "int32" ? Int32Array : Float32Array;
-    found[name] = new Kind(buffer, 4 + length + offset, shape.reduce((a, b) => a * b, 1));
+  for (const [name, { dtype, data_offsets: [start, end] }] of Object.entries(header)) {
+    const Kind = dtype === "I32" ? Int32Array : Float32Array;
+    found[name] = new Kind(buffer, 8 + length + start, (end - start) / 4);
   }
   return found;
 }
