@@ -11,7 +11,16 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, bootstrap, each
+from streamscope.instruments.observations import (
+    SAME,
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    Reasons,
+    bootstrap,
+    each,
+)
 from streamscope.instruments.open_data import open_data, sides_of
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
@@ -175,7 +184,7 @@ def tables(how: Circuits, seen: InstrumentData, estimates: Mapping[str, Estimate
     return {
         "edges": _edges(how, seen, estimates["scores"], curve.frame, flat, title),
         "faithfulness": curve,
-        "summary": _summary(values, estimates["circuits"], flat, title),
+        "summary": _summary(values, estimates["circuits"], curve, flat, title),
     }
 
 
@@ -235,7 +244,7 @@ def _interval(
     return bootstrap(values, [0, 1, *map(int, cells)], statistic)
 
 
-def _summary(values: Observations, found: Estimates, flat: str, title: str) -> Table:
+def _summary(values: Observations, found: Estimates, curve: Table, flat: str, title: str) -> Table:
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     cells = values.cells
@@ -254,15 +263,30 @@ def _summary(values: Observations, found: Estimates, flat: str, title: str) -> T
         for column, at, g in (("value", own, statistic), ("random", drawn, statistic),
                               ("difference", np.r_[own, drawn], _over_random(statistic))):  # fmt: skip
             numbers, why = _interval(values, at, g, flat)
-            if name == SHARE_FOR_WHOLE and column == "difference":
-                numbers = dict.fromkeys(ENDS.values(), np.nan)
-                why = dict.fromkeys(ENDS.values(), "compare the intervals")
-            elif name == SHARE_FOR_WHOLE:
-                numbers = {of: 10**x for of, x in numbers.items() if of in ENDS.values()}
             row |= {f"{column}{end}": numbers[of] for end, of in ENDS.items()}
             missing |= {(len(rows), f"{column}{end}"): why[of] for end, of in ENDS.items() if of in why}
         rows.append(row)
-    return Table(pd.DataFrame(rows), SUMMARY_COLUMNS, missing, title)
+    last, lost = share_for_whole(curve.frame, curve.missing)
+    missing |= {(len(rows), column): text for column, text in lost.items()}
+    return Table(pd.DataFrame([*rows, last]), SUMMARY_COLUMNS, missing, title)
+
+
+def share_for_whole(curve: pd.DataFrame, missing: Reasons) -> tuple[dict[str, Any], dict[str, str]]:
+    """The row of the smallest circuit that keeps `WHOLE` of the effect, and why cells have no value.
+
+    Its interval holds the shares k whose own interval of f holds `WHOLE`.
+    """
+    row: dict[str, Any] = {"measure": f"smallest circuit with f = {worth.WHOLE:g}", "unit": "share of edges"}
+    why = {f"difference{end}": "compare the intervals" for end in ENDS}
+    best = curve[curve["ranking"] == "size"]
+    for column, name in (("value", "f"), ("random", "random")):
+        for end, bound in (("", ""), ("_low", "_high"), ("_high", "_low")):  # a larger f needs fewer edges
+            reasons = [missing.get((int(i), f"{name}{bound}"), SAME) for i in best.index]
+            lost = next((text for text in reasons if text != SAME), "")
+            f = best[f"{name}{bound}"].fillna(best[name]).to_numpy(float)
+            row[f"{column}{end}"] = np.nan if lost else worth.whole_at(f)
+            why |= {f"{column}{end}": lost} if lost else {}
+    return {**row, **dict.fromkeys((f"difference{end}" for end in ENDS), np.nan)}, why
 
 
 def _over_random(statistic: Any) -> Any:
@@ -277,11 +301,9 @@ def _over_random(statistic: Any) -> Any:
     return g
 
 
-SHARE_FOR_WHOLE = f"smallest circuit with f = {worth.WHOLE:g}"
 SUMMARY = (
     ("CPR: area under f", "score", worth.cpr, "share of the effect"),
     ("CMD: area of |1 − f|", "size", worth.cmd, "share of the effect"),
-    (SHARE_FOR_WHOLE, "size", worth.whole_at, "share of edges"),
 )
 
 

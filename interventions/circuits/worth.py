@@ -93,16 +93,16 @@ def cmd(total: Any, size: Any, axis: int = -1) -> np.ndarray:
     return np.asarray(np.trapezoid(np.abs(1 - _by_share(total, size, axis)), SHARES, axis=1).mean(0))
 
 
-def whole_at(total: Any, size: Any, axis: int = -1) -> np.ndarray:
-    """log10 of the smallest k at which f reaches `WHOLE`, interpolated in log k; of several sequences the mean."""
-    f, x = _by_share(total, size, axis), np.log10(SHARES)
-    reached = f >= WHOLE
-    at = reached.argmax(1)
-    before = np.maximum(at - 1, 0)
-    low, high = (np.take_along_axis(f, i[:, None], 1)[:, 0] for i in (before, at))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        part = np.where(at > before, (WHOLE - low) / (high - low), 0.0)
-    return np.asarray((x[before] + part * (x[at] - x[before])).mean(0))
+def whole_at(f: np.ndarray) -> float:
+    """The smallest share k at which f [shares] reaches `WHOLE`, interpolated in log k; NaN where it does not."""
+    reached = np.flatnonzero(f >= WHOLE)
+    if not len(reached):
+        return float("nan")
+    at, x = int(reached[0]), np.log10(SHARES)
+    if not at:
+        return SHARES[0]
+    part = (WHOLE - f[at - 1]) / (f[at] - f[at - 1])
+    return float(10 ** (x[at - 1] + part * (x[at] - x[at - 1])))
 
 
 def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:

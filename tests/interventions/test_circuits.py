@@ -16,13 +16,14 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import Circuit as FigureOfEdges
 from streamscope.instruments.figures.circuit import draw_circuit
 from streamscope.instruments.figures.drawing import PALETTE
+from streamscope.instruments.observations import SAME
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
 from streamscope.interventions.circuits import Circuits, metrics, planted, worth
 from streamscope.interventions.circuits.formats import read_circuit, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
-from streamscope.interventions.circuits.measure import EDGES, FLAT, task_pairs
+from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import bytes_per_token, score_edges
@@ -462,13 +463,27 @@ def test_areas_by_hand() -> None:
     areas = ((k[1:] - k[:-1]) * (k[1:] + k[:-1]) / 2).sum()
     assert float(worth.cpr(m, size)) == pytest.approx(areas)
     assert float(worth.cmd(m, size)) == pytest.approx((1 - 0.001) - areas)
-    at = np.log10(0.5) + (0.9 - 0.5) / 0.5 * np.log10(2)
-    assert float(worth.whole_at(m, size)) == pytest.approx(at)
+    assert worth.whole_at(k) == pytest.approx(0.5 * 2 ** ((0.9 - 0.5) / 0.5)) and np.isnan(worth.whole_at(k / 2))
+    assert worth.whole_at(k**0) == worth.SHARES[0]
     twice = np.concatenate([m, np.full((len(k), 1), 1.0)])  # a second sequence keeps nothing, except that f never is .9
     assert float(worth.cpr(twice, np.ones_like(twice))) == pytest.approx(areas / 2)
     assert worth.jaccard(np.array([True, True, False]), np.array([False, True, True])) == pytest.approx(1 / 3)
     assert worth.top(np.array([-3.0, 1.0, 2.0]), 2, "size").tolist() == [True, False, True]
     assert worth.top(np.array([-3.0, 1.0, 2.0]), 2).tolist() == [False, True, True]
+
+
+def test_the_interval_of_the_smallest_circuit_lies_within_the_model() -> None:
+    """It holds the shares at which .9 is inside f's own interval; a flat f made one of more edges than there are."""
+    f = np.array([0, 0, 0, 0, 0.1, 0.6, 0.8, 0.89, 0.95, 1])
+    frame = pd.DataFrame({"ranking": "size", "share": worth.SHARES, "f": f, "f_low": f - 0.2, "f_high": f + 0.2})
+    frame.loc[[0, 9], ["f_low", "f_high"]] = np.nan
+    frame[["random", "random_low", "random_high"]] = np.nan
+    few = {(i, f"random{end}"): "few" for i in range(10) for end in ("", "_low", "_high")}
+    row, why = share_for_whole(frame, {(0, "f_low"): SAME} | few)
+    assert row["value_low"] == pytest.approx(0.05 * 2 ** ((0.9 - 0.8) / 0.2))
+    assert row["value"] == pytest.approx(0.2 * 2.5 ** (0.01 / 0.06))
+    assert row["value_high"] == pytest.approx(0.5 * 2 ** (0.15 / 0.25)) and row["value_high"] < 1
+    assert np.isnan(row["random"]) and why["random_low"] == "few"
 
 
 def test_metrics_by_hand() -> None:
