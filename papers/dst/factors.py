@@ -19,7 +19,6 @@ import pandas as pd
 
 from streamscope.models.checkpoint import snapshots
 from streamscope.models.config import ModelConfig
-from streamscope.models.config.parts import Initial
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.runs import evaluations
 from streamscope.papers.comparison.printed import Bound
@@ -43,14 +42,9 @@ RESOLVED = ("holds", "opposite", "negligible")
 # ---- cells -------------------------------------------------------------------------------------
 
 
-def initial(run: Run) -> Initial:
-    """How the parts of a run's model began."""
-    return from_dict(ModelConfig, filled(run.config)["model"]).init
-
-
 def init_of(run: Run) -> str:
     """The rule of a run's weights, and that of its embedding where it is another: normal, fan_in_normal/normal."""
-    words, begun = [], initial(run)
+    words, begun = [], from_dict(ModelConfig, filled(run.config)["model"]).init
     for rule in (begun.weights, begun.embed):
         own = [f".{f.name}={getattr(rule, f.name)}" for f in fields(rule) if getattr(rule, f.name) != f.default]
         words.append(f"{rule.kind}{''.join(own)}")

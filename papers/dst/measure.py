@@ -21,13 +21,10 @@
 Where is everywhere or head; layer by layer is in the table `streams`.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
@@ -35,9 +32,6 @@ from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.undefined_cells import reasons
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.streams import Method, Streams
-from streamscope.models.config.parts import Initial
-from streamscope.models.config.presets import preset
-from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.seeds import NAN, Progress, Rows, by_row
 from streamscope.papers.dst.claims import (
@@ -50,7 +44,6 @@ from streamscope.papers.dst.claims import (
     SINGLE,
     STRAIGHT,
     TABLE1,
-    TABLE4_PRESET,
     TABLE8,
     straightness,
 )
@@ -67,9 +60,6 @@ BATCH = 32
 """Documents of a batch."""
 LENGTH = 64
 """Tokens of the documents on which heads are compared."""
-INITIAL = (TABLE4_PRESET, CONTROL)
-INITIAL_TOKENS = (2, 128)
-"""Sequences and tokens in each, fewer where the context is shorter."""
 
 
 def dual(model: Any) -> bool:
@@ -161,39 +151,6 @@ def straight(table: pd.DataFrame) -> pd.DataFrame:
             rows.add(f"straight.{axis}", "amplified", "share of variance", value, n=len(own), why=why)
         parts.append(rows.of(arm, seed))
     return pd.concat(parts, ignore_index=True)
-
-
-def initialization(
-    shape: Mapping[str, int], scale: str, seeds: Sequence[int], inits: Mapping[str, Initial]
-) -> pd.DataFrame:
-    """How strong layer 0's attention speaks before training: std of its output, in Kronecker and in dense models.
-
-    Of `INITIAL`, freshly built by each of the rules `inits` for every seed at the page's shape and at the paper's
-    (`scale` "paper"), over the same random tokens. A Kronecker map has fan-in n_heads where a dense one has d_model, so
-    under the same N(0, .02) its output starts weaker by a factor that `ratio` gives (dense over this one); by a rule
-    that looks at the fan-in it need not.
-    """
-
-    sizes: list[tuple[str, dict[str, Any]]] = [(scale, dict(shape))]
-    if scale != "paper":
-        sizes.append(("paper", {"d_vocab": int(shape["d_vocab"])}))
-    rows = []
-    for (init, rule), (name, changes) in product(inits.items(), sizes):
-        d_model = preset(INITIAL[0], name, **changes).d_model
-        for seed in sorted(set(seeds)):
-            deviations = {}
-            for one in INITIAL:
-                model = build(one, name, seed=seed, init=rule, **changes)
-                generator = torch.Generator().manual_seed(0)
-                text = (INITIAL_TOKENS[0], min(INITIAL_TOKENS[1], model.config.n_ctx))
-                ids = torch.randint(0, model.config.d_vocab, text, generator=generator)
-                with torch.no_grad():
-                    _, cache = model.run_with_cache(ids, names_filter="blocks.0.hook_attn_out")
-                deviations[one] = float(cache["blocks.0.hook_attn_out"].std())
-            dense = deviations[CONTROL]
-            shared = {"seed": seed, "init": init, "scale": name, "d_model": d_model}
-            rows += [{"preset": one, **shared, "std": x, "ratio": dense / x} for one, x in deviations.items()]
-    return pd.DataFrame(rows)
 
 
 def _amplify(

@@ -13,16 +13,14 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
-from streamscope.papers.comparison.runs import SHAPE, Run, opened_in_arms, with_variants
+from streamscope.papers.comparison.runs import Run, opened_in_arms, with_variants
 from streamscope.papers.comparison.seeds import means
 from streamscope.papers.dst import verdicts
 from streamscope.papers.dst.claims import CONTROL, FROZEN, TABLE1, TABLE8
-from streamscope.papers.dst.factors import FACTORS, Cells, init_of, initial, with_cells, with_doses
+from streamscope.papers.dst.factors import FACTORS, Cells, with_cells, with_doses
 from streamscope.papers.dst.measure import (
-    INITIAL,
     amplified,
     costs,
-    initialization,
     measure_run,
     straight,
     stripped,
@@ -78,20 +76,13 @@ def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
 
 
 def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
-    """The tables with what follows from the quantities of the runs: means over seeds, verdicts; and how runs began."""
+    """The tables with what follows from the quantities of the runs: means over seeds, verdicts."""
     curve, alphas = tables["amplification"], tuple(facts["settings"]["alphas"])
     parts = [tables["runs"], costs(tables["runs"]), amplified(curve, tables["heads"]), straight(curve)]
     parts += [stripped(tables["streams"])] if "streams" in tables else []  # a model of one stream has none
     quantities = pd.concat(parts, ignore_index=True)
-    all_tables = {**tables, "presets": means(quantities, list(dict.fromkeys(quantities["preset"])))}
-    all_tables |= verdicts.judged(quantities, alphas, Cells(runs))
-    if mine := [run for run in runs if run.preset in INITIAL]:
-        shape = {name: runs[0].config["model"][name] for name in SHAPE}
-        inits = {init_of(run): initial(run) for run in mine}
-        all_tables["initialization"] = initialization(
-            shape, runs[0].manifest["scale"], [run.seed for run in runs], inits
-        )
-    return all_tables
+    presets = means(quantities, list(dict.fromkeys(quantities["preset"])))
+    return {**tables, "presets": presets, **verdicts.judged(quantities, alphas, Cells(runs))}
 
 
 COMPARISON = Comparison(

@@ -19,11 +19,9 @@ from streamscope.cli.errors import InputError
 from streamscope.interventions.amplify.measure import AXES, trapezoid
 from streamscope.interventions.streams.measure import PAPER
 from streamscope.models.checkpoint import load
-from streamscope.models.config.parts import FanInNormal, Initial
 from streamscope.models.config.presets import preset as make
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.hooks import edit
-from streamscope.models.make import build
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.claims import HERE
@@ -42,7 +40,7 @@ from streamscope.papers.dst.claims import (
     straightness,
 )
 from streamscope.papers.dst.factors import MODES, Cells, with_doses
-from streamscope.papers.dst.measure import amplified, costs, dual, initialization, measure_run, straight
+from streamscope.papers.dst.measure import amplified, costs, dual, measure_run, straight
 from streamscope.papers.dst.options import Settings
 from streamscope.papers.dst.report import in_arms, open_runs
 from streamscope.papers.dst.verdicts import judged
@@ -220,44 +218,6 @@ def test_a_gap_within_the_smallest_effect_of_interest_is_negligible_however_sure
     row = claims(table).set_index("quantity").loc["gap.random.head"]
     assert row["ci_low"] > 0 and row["p"] < 0.05
     assert (row["direction"], row["smallest"]) == ("negligible: within ±0.01", 0.01)
-
-
-@pytest.mark.slow
-def test_kronecker_maps_begin_weaker_than_dense_ones() -> None:
-    """Beside layer 0's attention written out in plain torch; the same number every time."""
-    shape = {"n_layers": 2, "n_heads": 4, "d_model": 64, "d_vocab": 100, "n_ctx": 128}
-    normal = {"normal": Initial()}
-    table = initialization(shape, "tiny", [1, 0, 1], normal)
-    assert table.equals(initialization(shape, "tiny", [0, 1], normal))
-    assert table[["scale", "preset", "seed"]].drop_duplicates().shape[0] == len(table) == 8
-    own = table[table["scale"] == "tiny"].set_index(["preset", "seed"])
-    for preset in ("dst-kron", "dst-dense"):
-        model = build(preset, "tiny", seed=1, **shape)
-        ids = torch.randint(0, 100, (2, 128), generator=torch.Generator().manual_seed(0))
-        block = model.blocks[0]
-        with torch.no_grad():
-            _, cache = model.run_with_cache(ids)
-            values = F.layer_norm(model.embed(ids).unflatten(-1, (4, 16)), (16,))  # channel norm: weights begin at 1
-            mixed = (
-                torch.einsum("kh,bthd->btkd", block.attn.v.weight, values)
-                if preset == "dst-kron"
-                else F.linear(values.flatten(-2), block.attn.v.weight).unflatten(-1, (4, 16))
-            )
-            z = torch.einsum("bhqk,bkhd->bqhd", cache["blocks.0.attn.hook_pattern"], mixed)
-            out = (
-                torch.einsum("kh,bthd->btkd", block.attn.o.weight, z)
-                if preset == "dst-kron"
-                else F.linear(z.flatten(-2), block.attn.o.weight)
-            )
-        assert own.loc[(preset, 1), "std"] == pytest.approx(out.std().item(), rel=1e-3)
-    ratio = own["std"]["dst-dense"] / own["std"]["dst-kron"]
-    assert own["ratio"]["dst-kron"].to_numpy() == pytest.approx(ratio.to_numpy()) and (ratio > 4).all()
-    assert (table.loc[(table["scale"] == "paper") & (table["preset"] == "dst-kron"), "ratio"] > 50).all()
-    fair = Initial(weights=FanInNormal(), embed=FanInNormal())
-    both = initialization(shape, "tiny", [0, 1], {**normal, "fan_in_normal": fair})
-    assert both[both["init"] == "normal"].reset_index(drop=True).equals(table)
-    kron = (both["init"] == "fan_in_normal") & (both["preset"] == "dst-kron")
-    assert both.loc[kron, "ratio"].between(0.5, 2).all(), "by the fan-in both begin alike"
 
 
 def test_the_papers_own_degradations_keep_its_bounds() -> None:
@@ -499,7 +459,7 @@ def test_the_tables_are_those_of_the_runs(out: Path, runs: dict[str, Path]) -> N
     tables = {path.stem: pd.read_parquet(path) for path in out.glob("*.parquet")}
     assert set(tables) == {
         "runs", "presets", "claims", "factors", "streams", "amplification", "heads", "areas", "losses", "loss",
-        "loss_frozen", "initialization",
+        "loss_frozen",
     }  # fmt: skip
     whole = tables["streams"][tables["streams"]["where"] == "everywhere"]
     arms = ["std-t", "dst-dense", DENSE, "dst-dense+gate", "dst-kron", "dst-kron+fan_in_normal",
@@ -523,7 +483,6 @@ def test_the_tables_are_those_of_the_runs(out: Path, runs: dict[str, Path]) -> N
     assert set(tables["loss_frozen"]["preset"]) == {DENSE, KRON}
     dose = tables["factors"].drop_duplicates("preset").set_index("preset")["tokens"]
     assert dose["dst-kron"] == 2 * dose["dst-kron@1"] == dose["dst-kron+fan_in_normal"] > 0
-    assert set(tables["initialization"]["init"]) == {"normal", "fan_in_normal"}
 
 
 def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_path: Path) -> None:
