@@ -40,12 +40,14 @@ NONE = "no evaluation there in all seeds"
 
 def curves(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm) -> pd.DataFrame:
     """Every evaluation of the runs, from their logs: preset (the arm's `name`), seed, step, tokens seen, loss."""
-    rows = [
-        {"preset": name(run), "seed": run.seed, "step": int(e["step"]), "tokens": run.tokens_at(int(e["step"])),
-         "loss": float(e["loss"])}
-        for run in runs for e in evaluations(run.folder)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(_point(name(run), run, e["step"], e["loss"]) for run in runs for e in evaluations(run.folder))
+
+
+def _point(name: str, run: Run, step: int, loss: float) -> dict[str, Any]:
+    """The loss of a run at a step of its training."""
+    return {
+        "preset": name, "seed": run.seed, "step": int(step), "tokens": run.tokens_at(int(step)), "loss": float(loss),
+    }  # fmt: skip
 
 
 def online(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm) -> pd.DataFrame:
@@ -63,8 +65,7 @@ def online(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm
             if row["kind"] == "train" and row["step"] > (1 - LAST) * steps
         ]  # fmt: skip
         if last:
-            rows.append({"preset": name(run), "seed": run.seed, "step": steps, "tokens": run.tokens_at(steps),
-                         "loss": float(np.mean(last))})  # fmt: skip
+            rows.append(_point(name(run), run, steps, np.mean(last)))
     return pd.DataFrame(rows)
 
 
@@ -282,6 +283,5 @@ def window_curves(runs: Sequence[Run], progress: Callable[..., Any] = lambda run
             raise InputError(f"{folder} has no snapshot behind warm-up, for its curve; train with --snapshots log:1000")
         for step in steps:
             total, tokens = by_position(load(Path(f"{folder}@{step}"), device="cpu"), run, length, OF_A_POINT)
-            rows.append({"preset": run.arm, "seed": run.seed, "step": step, "tokens": run.tokens_at(step),
-                         "loss": float(total.sum() / tokens.sum())})  # fmt: skip
+            rows.append(_point(run.arm, run, step, total.sum() / tokens.sum()))
     return pd.DataFrame(rows)

@@ -184,14 +184,10 @@ def _verdict(r: Any) -> str:
 
 def _same_in_all(difference: float, seeds: str, least: float) -> str:
     """Verdict of a difference without spread over seeds; one that rounding could make is none."""
-    value = round(difference, 12)
-    if abs(value) <= (least if least == least else 0.0):
-        return (
-            f"{NEGLIGIBLE}: within ±{least:g}, the same at n={seeds} seeds"
-            if value
-            else f"not resolved at n={seeds} seeds"
-        )
-    return f"{_side(value, value)}: the same at n={seeds} seeds"
+    value, seeds = round(difference, 12), f"n={seeds} seeds"
+    if abs(value) > (least if least == least else 0.0):
+        return f"{_side(value, value)}: the same at {seeds}"
+    return f"{NEGLIGIBLE}: within ±{least:g}, the same at {seeds}" if value else f"not resolved at {seeds}"
 
 
 def _side(low: float, high: float) -> str:

@@ -81,9 +81,8 @@ def draw(figure: PaperFigure, style: Style, folder: Path | None = None) -> Any:
 
 def show(paper: str, options: Any) -> None:
     """Draw the figures, print the tables and write them where --out is given."""
-    check(paper, options)
-    known, claims = figures_of(paper), claims_of(paper) if options.table else pd.DataFrame()
-    printed = list(dict.fromkeys(claims["table"])) if len(claims) else []
+    claims, known = check(paper, options), figures_of(paper)
+    printed = list(dict.fromkeys(claims["table"]))
     if LIST in options.figure:
         Table.plain(listed(known), f"figures of {paper}").print()
     if LIST in options.table:
@@ -91,18 +90,19 @@ def show(paper: str, options: Any) -> None:
         Table.plain(found, f"tables of {paper}").print()
     numbers = printed if ALL in options.table else [one for one in options.table if one != LIST]
     write_tables(paper, claims, list(dict.fromkeys(numbers)), options)
-    numbers = [one for one in options.figure if one not in (ALL, LIST)]
-    if ALL in options.figure:
-        numbers = drawable(known, options.tables)
+    given = [one for one in options.figure if one != LIST]
+    numbers = drawable(known, options.tables) if ALL in given else given
     write(paper, {number: known[number] for number in dict.fromkeys(numbers)}, options)
 
 
-def check(paper: str, options: Any) -> None:
-    """Raises `InputError` for a figure or a table that the paper does not have."""
-    tables = list(dict.fromkeys(claims_of(paper)["table"])) if options.table else []
-    for what, asked, there in (("figure", options.figure, list(figures_of(paper))), ("table", options.table, tables)):
-        if strange := [one for one in asked if one not in (ALL, LIST, *there)]:
+def check(paper: str, options: Any) -> pd.DataFrame:
+    """The claims in tables of the paper, where --table asks for any. Raises `InputError` for a figure or a table that
+    the paper does not have."""
+    claims = claims_of(paper) if options.table else pd.DataFrame({"table": []})
+    for what, there in (("figure", list(figures_of(paper))), ("table", list(dict.fromkeys(claims["table"])))):
+        if strange := [one for one in getattr(options, what) if one not in (ALL, LIST, *there)]:
             raise unknown(f"{what} of {paper}", strange[0], [*there, ALL, LIST])
+    return claims
 
 
 def asked(paper: str, numbers: Sequence[str]) -> list[PaperFigure]:
