@@ -8,7 +8,7 @@ such as 0 are ours; what a paper prints stands in its ledger alone.
 import csv
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -153,3 +153,14 @@ def claims_to_judge(paper: str) -> tuple[Order | Bound | Ratio, ...]:
             preset, side, text = claim.rsplit(" ", 2)
             found.append(Bound(quantity, preset, side, text, where, least))
     return tuple(found)
+
+
+def of_arms(claims: Iterable[Order | Bound | Ratio], arms: Mapping[str, str]) -> list[Order | Bound]:
+    """Those claims whose arms are there, by the names of these; `arms` is what a claim calls an arm -> its name."""
+    found: list[Order | Bound] = []
+    for one in claims:
+        if isinstance(one, Bound) and one.preset in arms:
+            found.append(one._replace(preset=arms[one.preset]))
+        elif isinstance(one, Order) and {one.more, one.less} <= set(arms):
+            found.append(one._replace(more=arms[one.more], less=arms[one.less]))
+    return found

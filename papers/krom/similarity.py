@@ -14,17 +14,11 @@ from typing import Any
 import pandas as pd
 
 from streamscope.instruments.undefined_cells import note
-from streamscope.papers.comparison.printed import SMALLEST, Bound, Order, printed
+from streamscope.papers.comparison.printed import Bound, Order, claims_to_judge, of_arms
 from streamscope.papers.comparison.seeds import estimate, long_table, paired, put_interval, seeds_of, spread
 from streamscope.papers.comparison.verdicts import judge
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, label, of_blog
 
-SURVIVE = "Directions survive multi-stream coupling"
-ABOVE = ((-8.0, "excess", "0", SURVIVE), (-8.0, "cosine", "0.044", SURVIVE), (-2.0, "excess", "0", "What this means"))
-"""Bias, quantity, limit and place of what the blog says of directions: "random directions would have cosine ≈ 0 ±
-0.044, so these are clearly not noise" of −8, "preserves directional structure" of −2."""
-JUMP = f"{SURVIVE}, What replicates"
-"""Where the cosine "jumps to a plateau"."""
 SHUFFLED = ", shuffled labels"
 """What follows an arm's label in the quantities where the labels are shuffled."""
 EQUAL = "no layer in which the two sets differ in every stream"
@@ -82,17 +76,11 @@ def claims(mixing: pd.DataFrame) -> pd.DataFrame:
     """What the blog says of directions in several streams, judged on arms in its recipe that are stored in fp32.
 
     Above 0 in `excess`: the contrast has more than shuffled labels have. Above .044 in `cosine`: the blog's own
-    control, random directions, which shuffled labels pass as well. From bias −8 to −2: the jump of the cosine, and that
-    of the excess, which streams that merely became alike do not make. One correction over all rows.
+    control, random directions, which shuffled labels pass as well. From bias −8 to −2: the jump of the cosine "to a
+    plateau", and that of the excess, which streams that merely became alike do not make. One correction over all rows.
     """
     found: list[Bound | Order] = []
-    jump = f"{printed('krom-sweep-cosine-b2')} against {printed('krom-sweep-cosine-b8')}"
     for (_, storage, _), _, arms in of_blog(mixing):
-        if storage != "fp32":
-            continue
-        found += [Bound(quantity, arms[bias], "above", text, where) for bias, quantity, text, where in ABOVE
-                  if bias in arms]  # fmt: skip
-        if {-8.0, -2.0} <= set(arms):
-            for quantity, text in (("cosine", jump), ("excess", "")):  # the blog prints the jump of the cosine
-                found.append(Order(quantity, arms[-2.0], arms[-8.0], JUMP, SMALLEST["cosine"], text))
+        if storage == "fp32":
+            found += of_arms(claims_to_judge("krom.directions"), {f"{bias:g}": arm for bias, arm in arms.items()})
     return judge(found, quantities(mixing))

@@ -15,7 +15,7 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.mixing import Mixing
 from streamscope.models.checkpoint import load
 from streamscope.models.mixing import connections, inert_modules, measure
-from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.printed import claims_to_judge, of_arms
 from streamscope.papers.comparison.report import each_model
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN
@@ -25,15 +25,10 @@ from streamscope.papers.krom.report import open_runs
 from streamscope.probes.contraction import Contraction
 from streamscope.probes.mixing import final, kept_step, log
 
-LAYERS = "Layer-specific modulation under milder initialization"
-SURVIVE, MEANS = "Directions survive multi-stream coupling", "What this means"
-STABLE, NEAR = "0.8", "0.01"
 UNIT = {
     "stable": "Spearman's ρ", "kept": "share of modules", "helps": "Spearman's ρ", "slope": "cosine per layer",
     "slope.shuffled": "cosine per layer", "spread": "share of the streams' size",
 }  # fmt: skip
-STEEP = 0.001
-"""The smallest slope of interest, in cosine per layer: ours."""
 FEW = "fewer than three modules can act"
 NO_SLOPE = "a layer has no direction, or there is one layer"
 SAME = "every module has the same value"
@@ -118,18 +113,7 @@ def measured(options: Any) -> tuple[list[Run], pd.DataFrame]:
 
 def claims(quantities: pd.DataFrame) -> pd.DataFrame:
     """The blog's sentences, of the arms that are there; one correction over all rows."""
-    rho_least = SMALLEST["Spearman's ρ"]
-
-    def of(begin: str) -> str:
-        return next((arm for arm in quantities["preset"] if arm.startswith(begin)), "")
-
-    mild, deep, full = of("kromcanon -2, fp32"), of("kromcanon -8, bf16"), of("kromcanon 0, fp32")
-    claims = {
-        Bound("stable", mild, "above", STABLE, LAYERS, rho_least): (mild,),
-        Bound("helps", mild, "above", "0", LAYERS, rho_least): (mild,),
-        Bound("slope", deep, "below", "0", SURVIVE, STEEP): (deep,),
-        Bound("spread", full, "below", NEAR, MEANS, 0.0): (full,),
-        Order("slope", mild, deep, SURVIVE, STEEP): (mild, deep),
-        Order("spread", deep, full, MEANS, SMALLEST["share"]): (deep, full),
-    }
-    return judge([claim for claim, arms in claims.items() if all(arms)], quantities)
+    names = ("kromcanon -2, fp32", "kromcanon -8, bf16", "kromcanon 0, fp32")
+    first = {name: [arm for arm in quantities["preset"] if arm.startswith(name)][:1] for name in names}
+    arms = {name: arm for name, found in first.items() for arm in found}
+    return judge(of_arms(claims_to_judge("krom.streams"), arms), quantities)

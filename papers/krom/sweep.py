@@ -20,15 +20,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.printed import Bound, Order, claims_to_judge, of_arms
 from streamscope.papers.comparison.seeds import NAN, long_table
 from streamscope.papers.comparison.verdicts import judge
 from streamscope.papers.krom.mixing import ARM, of_blog
 
-TRAP, MILDER = "What replicates", "Frozen vs alive"
-LAYERS = "Layer-specific modulation under milder initialization"
-SURVIVE = "Directions survive multi-stream coupling"
-MEANS = "What this means"
 UNIT = {
     "loss": "nats/token", "cosine": "cosine",
     **dict.fromkeys(("mixed", "in use", "swap.low", "swap.high", "best.low", "best.high"), "probability"),
@@ -42,34 +38,15 @@ NAMES = {
 }  # fmt: skip
 """Columns of the mixing table -> quantities."""
 LOST = "not kept when these tables were made"
-ALPHA = 0.05
-"""The smallest difference of interest in |α_res|, which begins at .01 and is .84 to .93 at the end there: ours."""
-BOUNDS: tuple[tuple[float, str, str, str, str], ...] = (
-    (-8.0, "mixed", "below", "0.01", TRAP),
-    (-8.0, "in use", "below", "0.01", "A gap in the literature"),
-    (-8.0, "best.high", "below", "0.01", LAYERS),
-    (-2.0, "mixed", "above", "0.01", MILDER),
-    (-2.0, "swap.low", "above", "0.069", MILDER),
-    (-2.0, "swap.high", "below", "0.148", MILDER),
-    (-2.0, "best.low", "above", "0.11", LAYERS),
-    (-2.0, "best.high", "below", "0.37", LAYERS),
-)
-"""Initial bias, quantity, side, limit and place. .01 is ours: the blog says frozen, and near 0."""
-ORDERS: tuple[tuple[str, float, float, str, str, float], ...] = (
-    ("loss", -8.0, -2.0, "5.836 against 5.834", MEANS, SMALLEST["nats/token"]),
-    ("alpha", -8.0, -2.0, "0.93 against 0.84", LAYERS, ALPHA),
-    ("cosine", 0.0, -2.0, "0.995 against 0.994", SURVIVE, 0.0),
-    ("in use", -2.0, -8.0, "0.12 against 0.0003", MILDER, SMALLEST["probability"]),
-)
-"""Quantity, the bias that has more of it, the one that has less, both as printed, the place, the smallest effect.
-
-The cosines that the blog calls highest are .001 apart, so theirs is held against 0."""
+JUDGED = claims_to_judge("krom")
+"""Claims whose arms are biases. Limits of .01 are ours: the blog says frozen, and near 0. The cosines that it calls
+highest are .001 apart, so theirs is held against 0, as a range below .01 is. |α_res| begins at .01 and is .84 to .93 at
+the end there; of it .05 is the smallest difference of interest, ours."""
 SAME = ("loss", "alpha")
 """Quantities of which the blog says that two biases do not differ."""
-RANGE = ((-2.0, -1.0, 0.0), "cosine.range", "below", "0.01", SURVIVE, 0.0)
-BEND = ((-8.0, -2.0, 0.0), "cosine.bend", "above", "0", SURVIVE, SMALLEST["cosine"])
-"""Biases, quantity, side, limit (.01 is ours), place, smallest effect; a range below .01 has none, it is one itself."""
-GAIN, GAIN_WHERE = "canon first, KromHC a smaller further gain", "Architecture comparison"
+TOGETHER = {"cosine.range": (-2.0, -1.0, 0.0), "cosine.bend": (-8.0, -2.0, 0.0)}
+"""Quantities of several biases."""
+GAIN = "canon first, KromHC a smaller further gain"
 
 
 def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
@@ -83,10 +60,10 @@ def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame
         wide = wide.assign(preset=wide["b_res"].map(arms), mixed=wide["swap"] - wide["swap_without_gradient"])
         parts.append(long_table(wide, UNIT, LOST))
         by = one.pivot(index="seed", columns="b_res", values="stream_cosine")
-        for biases, quantity, *_ in (RANGE, BEND):
+        for quantity, biases in TOGETHER.items():
             if set(biases) <= set(arms):
-                x = by[[*biases]].dropna()
-                value = x.max(axis=1) - x.min(axis=1) if quantity == RANGE[1] else 2 * x[-2.0] - x[-8.0] - x[0.0]
+                x, bend = by[[*biases]].dropna(), quantity == "cosine.bend"
+                value = 2 * x[-2.0] - x[-8.0] - x[0.0] if bend else x.max(axis=1) - x.min(axis=1)
                 cosines.append(_derived(_of(key, biases), x, quantity, value))
     parts += cosines
     if len(losses) and {"gpt2", "canon", "kromcanon"} <= set(losses["preset"]):
@@ -105,20 +82,11 @@ def claims(mixing: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     """The blog's sentences, per preset and storage; one correction over all rows."""
     found: list[Bound | Order] = []
     for key, _, arms in of_blog(mixing):
-        found += [
-            Bound(quantity, arms[bias], side, text, where)
-            for bias, quantity, side, text, where in BOUNDS if bias in arms
-        ]  # fmt: skip
-        found += [
-            Bound(quantity, _of(key, biases), side, text, where, least)
-            for biases, quantity, side, text, where, least in (RANGE, BEND) if set(biases) <= set(arms)
-        ]  # fmt: skip
-        found += [
-            Order(quantity, arms[more], arms[less], where, least, text)
-            for quantity, more, less, text, where, least in ORDERS if {more, less} <= set(arms)
-        ]  # fmt: skip
+        named = {f"{bias:g}": arm for bias, arm in arms.items()}
+        named |= {_text(biases): _of(key, biases) for biases in TOGETHER.values() if set(biases) <= set(arms)}
+        found += of_arms(JUDGED, named)
     if (numbers["quantity"] == "gain").any():
-        found.append(Bound("gain", GAIN, "above", "0", GAIN_WHERE))
+        found += of_arms(JUDGED, {GAIN: GAIN})
     return _without_difference(judge(found, numbers)) if found else pd.DataFrame()
 
 
@@ -140,4 +108,8 @@ def _without_difference(judged: pd.DataFrame) -> pd.DataFrame:
 
 def _of(key: tuple[str, str, int], biases: tuple[float, ...]) -> str:
     preset, storage, steps = key
-    return f"{preset}, {storage}, {steps:,} steps, biases {', '.join(f'{b:g}' for b in biases)}"
+    return f"{preset}, {storage}, {steps:,} steps, biases {_text(biases)}"
+
+
+def _text(biases: tuple[float, ...]) -> str:
+    return ", ".join(f"{one:g}" for one in biases)

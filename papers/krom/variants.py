@@ -22,13 +22,14 @@ from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import long_table
 from streamscope.papers.comparison.verdicts import judge
 from streamscope.papers.krom.mixing import ARM, NO_BIAS, arm, label, stream_cosines
-from streamscope.papers.krom.similarity import SURVIVE, quantities
+from streamscope.papers.krom.similarity import quantities
 from streamscope.probes.mixing_monitor.measure import overview, watch
 
 EIGHT = {
     "cosine": f"{printed('krom-n8-cosine')} against {printed('krom-sweep-cosine-b2')}", "loss": "identical",
 }  # fmt: skip
 """What the blog prints of eight streams against four, from bias −2."""
+SURVIVE = "Directions survive multi-stream coupling"
 NO_FACTORS = "H_res is no product of 2 × 2 factors"
 FROZEN = "H_res = I by construction"
 WORDS = {"holds": "more", "opposite": "less"}
