@@ -114,7 +114,7 @@ def _nearest(message: str, options: Any) -> str:
 
 def _flags(options: Any) -> dict[str, Any]:
     """--option -> its type, of all fields of a dataclass (or several), also of those inside it."""
-    found = {}
+    found: dict[str, Any] = {}
     for made in dataclasses_of(options):
         found |= {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(made).items()}
     return found

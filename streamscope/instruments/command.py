@@ -130,7 +130,9 @@ def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -
     a table that another command than `module` wrote."""
     from streamscope.instruments.result import check_out
 
-    for name in names if out is not None else ():
+    if out is None:
+        return
+    for name in names:
         check_out(out.with_stem(f"{out.stem}-{name}") if name else out, module)
 
 

@@ -167,8 +167,8 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
                     facts.append(f"was {state}")
         clauses = ordered(first, f"{people[0]} {facts[0]}", f"{people[1]} {facts[1]}")
         if third:  # a second child of the competitor's gender
-            others = others_like(env[b + "s"], env)
-            clauses.insert(int(rng.random() * 3), f"[c{k} {pick(rng, others)}] {facts[2]}")
+            children = others_like(env[b + "s"], env)
+            clauses.insert(int(rng.random() * 3), f"[c{k} {pick(rng, children)}] {facts[2]}")
             keys = (*keys, "c" + k)
             text = f"{clauses[0]}, {clauses[1]}, and {clauses[2]}."
         else:
