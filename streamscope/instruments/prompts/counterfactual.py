@@ -173,7 +173,7 @@ def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
     data, names = templates()["letter-case"], templates()["names"]
     sentence, name = rng.choice(data["sentences"]), rng.choice([*names["female"], *names["male"]])
     text, _ = fill(sentence, name=name)
-    for i, (mark, other) in enumerate((".,", ",.")):
+    for i, (mark, other) in enumerate(((".", ","), (",", "."))):
         yield {
             "text": text + mark, "corrupt": text + other, "roles": {}, "relation": ("capital", "small")[i],
             "answers": tuple(data["answers"][i]), "foils": tuple(data["answers"][1 - i]),
