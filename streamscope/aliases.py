@@ -39,6 +39,8 @@ MOVED: dict[str, tuple[str, ...]] = {
     "interventions.token_effects.sweep": ("interventions.token_effects.measure",),
     "models.bounds": ("cli.bounds",),
     "models.cli": ("cli.parse",),
+    "models.config.hyper": ("models.config",),
+    "models.config.parts": ("models.config",),
     "models.disk": ("cli.disk",),
     "models.errors": ("cli.errors",),
     "models.export": ("models.interop.export",),

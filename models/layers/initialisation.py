@@ -1,4 +1,4 @@
-"""Draws initial weights by the rules of `models.config.parts.Init`."""
+"""Draws initial weights by the rules of `models.config.Init`."""
 
 import math
 

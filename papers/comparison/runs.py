@@ -14,8 +14,7 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import STORIES, ZOO, read_manifest, run_folder
-from streamscope.models.config import ModelConfig
-from streamscope.models.config.parts import Projection
+from streamscope.models.config import ModelConfig, Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.runs import flatten
