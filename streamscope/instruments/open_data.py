@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts, Sets, Tasks, Text, Tokens
@@ -449,10 +448,9 @@ class OpenTasks(Splittable):
 
 
 def task_block(
-    measure: Measure, units: Mapping[str, pd.DataFrame],
-    rows: Sequence[tuple[Mapping[str, Any], Float[np.ndarray, " cases"] | None]],
-) -> Observations:  # fmt: skip
-    """Observations over the cases of several tasks, from (labels of a cell with its task, values of the task's cases).
+    measure: Measure, units: Mapping[str, pd.DataFrame], rows: Sequence[tuple[Mapping[str, Any], np.ndarray | None]]
+) -> Observations:
+    """Observations over the cases of several tasks, from (labels of a cell with its task, values [its cases]).
 
     `units` are those of each task. A cell without values is there, but not measured.
     """
