@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.instruments.table import read_about, read_parquet
+from streamscope.papers.claims.judged import interval
 from streamscope.papers.comparison import TRAINED
 from streamscope.papers.comparison.runs import Run, again, trained_runs
 from streamscope.papers.pages.markdown import Page, Section, three_digits
@@ -36,9 +37,19 @@ def folder_page(
 
 
 def table_of(
-    folder: Path, file: str, columns: Mapping[str, str], title: str, where: str = "", by: str = "", sort: str = ""
+    folder: Path,
+    file: str,
+    columns: Mapping[str, str],
+    title: str,
+    where: str = "",
+    by: str = "",
+    sort: str = "",
+    text: str = "",
 ) -> Section:
-    """A table of a folder as a section: columns by their titles; `by` puts the rows of one value into one cell."""
+    """A table of a folder as a section: columns by their titles, numbers with the intervals that the file has.
+
+    `by` puts the rows of one value into one cell.
+    """
     found = read_parquet(folder / file).to_pandas()
     if where:
         found = found.query(where)
@@ -46,14 +57,17 @@ def table_of(
         found = found.sort_values(sort, kind="stable")
     if by:
         found = found.groupby(by, sort=False).agg(lambda rows: ", ".join(map(str, rows))).reset_index()
-    rows = [[_cell_text(x) for x in row] for row in found[list(columns)].itertuples(index=False)]
-    return Section(title=title, columns=list(columns.values()), rows=rows)
+    rows = [[_cell_text(row[name], *interval(name, row)) for name in columns] for row in found.to_dict("records")]
+    return Section(title=title, text=text, columns=list(columns.values()), rows=rows)
 
 
-def _cell_text(x: Any) -> str:
+def _cell_text(x: Any, low: float, high: float) -> str:
     if isinstance(x, bool):
         return "yes" if x else "no"
-    return three_digits(float(x)) if isinstance(x, int | float) else str(x)
+    if not isinstance(x, int | float):
+        return str(x)
+    own, *ends = (three_digits(float(one)) for one in (x, low, high))
+    return f"{own} ({ends[0]} to {ends[1]})" if low < high else own
 
 
 def dose(runs: Sequence[Run]) -> str:

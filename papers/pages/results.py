@@ -20,7 +20,7 @@ from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.ledger import keys
 from streamscope.papers.claims.words import DECIDED, MEANINGS
 from streamscope.papers.comparison.printed import number as printed_number
-from streamscope.papers.pages.folder import folder_page
+from streamscope.papers.pages.folder import folder_page, table_of
 from streamscope.papers.pages.markdown import Page, Raw, Section, minus, number, short, with_unit
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 
@@ -269,6 +269,19 @@ def real_page(source: Source, folder: str) -> Page:
     return Page(title=given["title"], lead=given["lead"], sections=[table, *sections], made=given["made"])
 
 
+def tables_page(source: Source, folder: str) -> Page:
+    """results/FOLDER/README.md of a page that `pages.toml` declares whole: a figure, sentences and tables."""
+    given, where = page_texts()["tables"][folder], f"{FILE.name}: {folder}"
+    return Page(
+        title=given["title"],
+        lead=given["lead"],
+        figure=replace(strip(given["figure"], source, where), path=f"{folder}.svg"),
+        sentences=sentences(given, source, where),
+        sections=[table_of(source.tables.results / folder, **one) for one in given["table"]],
+        made=given["made"],
+    )
+
+
 def token_map(tables: Tables, folder: str, title: str, path: str) -> TokenMap:
     """The map of clusters, coloured by where predictions settle: early, middle, late."""
     found = tables.frame(f"{folder}/modes-labels.parquet", FILE.name)
@@ -290,6 +303,9 @@ def pages_of(source: Source) -> dict[str, Page]:
     for name, one in given["folder"].items():
         if (results / name).is_dir():
             pages[f"{name}/README.md"] = folder_page(results / name, **one)
+    for name in given["tables"]:
+        if (results / name).is_dir():
+            pages[f"{name}/README.md"] = tables_page(source, name)
     if (results / REAL).is_dir():
         pages[f"{REAL}/README.md"] = real_page(source, REAL)
     return pages

@@ -18,7 +18,7 @@ from streamscope.papers.__main__ import main
 from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
-from streamscope.papers.pages.folder import general
+from streamscope.papers.pages.folder import general, table_of
 from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import Source, Value, agreement, fill_in, page_texts, pages_of, read
 from streamscope.papers.pages.site import html, models
@@ -35,6 +35,12 @@ def source() -> Source:
 
 
 # ---- the pages of results ----------------------------------------------------------------------
+
+
+def declared() -> list[dict[str, Any]]:
+    """What `pages.toml` declares with sentences."""
+    given = page_texts()
+    return [*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"], *given["tables"].values()]
 
 
 def test_pages_are_what_the_tables_say(source: Source) -> None:
@@ -65,9 +71,7 @@ def test_a_page_has_at_most_eighty_lines_that_fit_a_screen() -> None:
 
 def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
     """At most 25 words and one number from a table; no digits but those of names such as −8 and fp32."""
-    given = page_texts()
-    pages = (*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"])
-    texts = [text for one in pages for text in one["sentences"]]
+    texts = [text for one in declared() for text in one["sentences"]]
     for text in texts:
         for sentence in re.split(r"(?<=[.:]) (?=[A-Z])", text):
             assert len(sentence.split()) <= 25, sentence
@@ -168,6 +172,27 @@ def drawn_heads() -> list[str]:
     return [row["label"].partition(",")[0] for row in hydra["figure"]["rows"]]
 
 
+def overlaps() -> pd.DataFrame:
+    """Overlaps of the best twentieth of the edges of two tasks."""
+    return table("circuits/overlap").query("share == 0.05").set_index(["run", "task", "other"])
+
+
+def late_fusion_separates_no_more() -> bool:
+    """The interval of the ordinary transformer overlaps that of LFA and of D-Cas for every pair of tasks."""
+    found = overlaps()
+    one = found.loc["stories/std-t-rope"]
+    others = [found.loc[run] for run in ("stories/lfa", "stories/d-cas")]
+    return len(one) > 1 and all(
+        len(other) == len(one) and every(other["separate_low"] < one["separate_high"])
+        and every(one["separate_low"] < other["separate_high"]) for other in others
+    )  # fmt: skip
+
+
+def random_needs_most() -> bool:
+    found = table("circuits/circuits")
+    return every(found["needed_random_low"].fillna(found["needed_random"]) > 0.8 * found["edges"])
+
+
 KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
 IN_WORDS: dict[str, Callable[[], bool]] = {
     "mixing stays frozen only if parameters are stored in bf16": lambda: verdict(
@@ -236,6 +261,11 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         (one := real("hydra", group="L23H2"))["attn"] + one["norm"] >= -one["direct"]
         and max(one["attn_p_holm"], one["norm_p_holm"]) < 0.05),
     "what later layers add is not significant": lambda: real("hydra", group="L23H2")["compensation_p_holm"] > 0.05,
+    "Two draws of one task share far more of their best edges than two tasks do": lambda: every(
+        overlaps()["separate_low"] > overlaps()["jaccard_high"]),
+    "Two tasks still share more than random edges": lambda: every(overlaps()["jaccard_low"] > overlaps()["chance"]),
+    "We see no difference by late fusion": late_fusion_separates_no_more,
+    "Random circuits need over four fifths of all edges": random_needs_most,
 }  # fmt: skip
 """What a sentence of `pages.toml` says without a number -> whether its tables hold it."""
 
@@ -243,9 +273,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("words", IN_WORDS)
 def test_what_sentences_say_in_words_is_what_the_tables_hold(words: str) -> None:
     """A sentence that is written anew needs its words here anew."""
-    given = page_texts()
-    pages = (*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"])
-    texts = [text for one in pages for text in one["sentences"]]
+    texts = [text for one in declared() for text in one["sentences"]]
     assert any(words in text for text in texts), "no sentence says this"
     assert IN_WORDS[words]()
 
@@ -296,6 +324,17 @@ def test_a_number_is_read_with_its_interval(tmp_path: Path) -> None:
         fill_in("{b:.2f}", {"a": one}, "here")
 
 
+def test_a_table_of_a_page_has_intervals_where_its_file_has_them(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"run": ["a", "b"], "needed": [1234.5, 7.0], "needed_low": [900.25, NAN],
+                          "needed_high": [1500.0, NAN], "does": [True, False]})  # fmt: skip
+    frame.to_parquet(tmp_path / "t.parquet")
+    made = table_of(
+        tmp_path, "t.parquet", {"run": "model", "needed": "edges", "does": "does it"}, "Title", text="Text."
+    )
+    assert made.rows == [["a", "1,234 (900 to 1,500)", "yes"], ["b", "7", "no"]]
+    assert (made.title, made.text, made.columns) == ("Title", "Text.", ["model", "edges", "does it"])
+
+
 def test_three_digits() -> None:
     numbers = (0.0, 0.03583, -2.1031, 51192320.0, 100.0, 9.643e-05, 1e-9)
     assert [three_digits(x) for x in numbers] == ["0", "0.0358", "−2.1", "51,192,320", "100", "0.0000964", "1.0e−09"]
@@ -315,8 +354,8 @@ def test_printed_numbers_are_read_from_the_ledger() -> None:
     for name in ("x-b", "x-c"):
         with pytest.raises(InputError, match=f"here.*{name}"):
             read(f"printed {name}", source, "here")
-    figures = [one["figure"] for one in (*page_texts()["front"]["finding"], *page_texts()["paper"].values())]
-    typed = [row for figure in figures for row in figure["rows"] if not isinstance(row.get("printed", ""), str)]
+    rows = [row for one in declared() if "figure" in one for row in one["figure"]["rows"]]
+    typed = [row for row in rows if not isinstance(row.get("printed", ""), str)]
     assert not typed
 
 
