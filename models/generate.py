@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks import Edits, edit, edited_at, hooked_at, keeps_positions, not_finite, pad, quiet
-from streamscope.models.hooks.capture_and_edit import forward_at
+from streamscope.models.hooks import Edits, edit, edited_at, forward_at, hooked_at, keeps_positions, not_finite, pad
+from streamscope.models.hooks.points import quiet
 from streamscope.models.layers.attention import KeyValues
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import Hyper, Kronecker, ModelConfig
 from streamscope.models.head_spec import parse_heads, parse_parts
-from streamscope.models.hooks.capture_and_edit import Edit, everywhere
+from streamscope.models.hooks import Edit, everywhere
 
 EXAMPLE = '{"heads": {"L2.H3": {"scale": 0}}}'
 KEYS = ("heads", "streams", "mixing", "h_res", "canon")

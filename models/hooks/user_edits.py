@@ -6,7 +6,7 @@
     halve.py:EDITS                          such a dict itself
 
 Every edit must fire, keep shape and dtype, leave its argument unchanged and return finite values
-(`capture_and_edit.edit`). Those of Python must also treat every row of a batch alike and be deterministic: instruments
+(`hooks.edit`). Those of Python must also treat every row of a batch alike and be deterministic: instruments
 choose batches for speed, so otherwise results would depend on which texts share a batch.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from streamscope.cli import user_code
 from streamscope.cli.disk import read_bytes, sha256
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks.capture_and_edit import Edit
+from streamscope.models.hooks import Edit
 from streamscope.models.hooks.controls import EXAMPLE, edits_of, read_edits
 
 ROUNDING = 1e-3

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import Alibi, Learned, Rope
-from streamscope.models.hooks import ObservePoint, OnDemand, capture, match, time_axes
-from streamscope.models.hooks.capture_and_edit import eager_block
+from streamscope.models.hooks import ObservePoint, OnDemand, capture, eager_block, match, time_axes
 from streamscope.models.interop.transformer_lens_core import Slice, lm_cross_entropy_loss
 from streamscope.models.weights import WeightsMixin
 
