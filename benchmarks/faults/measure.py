@@ -100,6 +100,9 @@ class Death:
     seconds: float | None = None
 
 
+NEVER = Death()
+
+
 def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
     """Run the command on one thread, with its output in a file; the process dies as `death` says."""
     gc.freeze()  # what the server has imported is not garbage: a collection over it took a third of a second
@@ -127,23 +130,20 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
         os._exit(2)
 
 
-def start(module: str, argv: Sequence[str], log: Path, death: Death | None = None) -> Any:
-    """Start the command in a process, forked from a server that has already imported the libraries."""
+def run(module: str, argv: Sequence[str], log: Path, death: Death = NEVER) -> int:
+    """Exit code of the command in a process, negative for a signal. Raises `InputError` if it does not end in time.
+
+    The process is forked from a server that has already imported the libraries.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_work, args=(module, tuple(argv), death or Death(), str(log)))
+    process = context.Process(target=_work, args=(module, tuple(argv), death, str(log)))
     process.start()
-    return process
-
-
-def run(module: str, argv: Sequence[str], log: Path, death: Death | None = None) -> int:
-    """Exit code of the command, negative for a signal. Raises `InputError` if it does not end in time."""
-    process = start(module, argv, log, death)
-    process.join(TIMEOUT if death is None or death.seconds is None else death.seconds)
+    process.join(TIMEOUT if death.seconds is None else death.seconds)
     if process.is_alive():
         process.kill()
         process.join()
-        if death is None or death.seconds is None:
+        if death.seconds is None:
             raise InputError(f"{module} did not end within {TIMEOUT:g} s; see {log}")
     return int(process.exitcode or 0)
 
@@ -161,11 +161,11 @@ def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
     """Run the case with these deaths, one per process, until it completes; the number of kills."""
     log, kills = folder.with_suffix(".log"), 0
     while True:
-        argv, death = case.arguments(folder), next(deaths, None)
+        argv, death = case.arguments(folder), next(deaths, NEVER)
         code = run(case.module, argv, log, death)
         if code == 0:
             return kills
-        if death is None or code not in (KILLED, -9):
+        if death is NEVER or code not in (KILLED, -9):
             raise InputError(f"{case.name}: {' '.join(argv)} ended with {code}; see {log}")
         kills += 1
 

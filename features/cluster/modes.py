@@ -83,7 +83,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Standardised and projected rows [n, components] float64, in which tokens are clustered."""
         check_is_fitted(self)
-        return self._project(validate_data(self, X, dtype=np.float64, reset=False))
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        return self._reduce((x - self.mean_) / self.scale_)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels [n] of new tokens, −1 for noise; nothing is refitted. See `predict_soft`."""
@@ -137,9 +138,6 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
             self.components_ = vectors * np.sign(vectors[np.arange(keep), largest])[:, None]
             self.explained_variance_ratio_ = values[:keep] / max(values.sum(), 1e-300)
         return self._reduce(z)
-
-    def _project(self, x: np.ndarray) -> np.ndarray:
-        return self._reduce((x - self.mean_) / self.scale_)
 
     def _reduce(self, z: np.ndarray) -> np.ndarray:
         return z @ self.components_.T if len(self.components_) else z

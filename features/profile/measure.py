@@ -15,8 +15,7 @@ from streamscope.features.extract.measure import TOKEN
 from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.own_labels import read_labels, with_labels
-from streamscope.features.profile.profiles import profiles, samples
-from streamscope.features.profile.samples import own_centre_distance, standardised
+from streamscope.features.profile.profiles import own_centre_distance, profiles, samples, standardised
 from streamscope.features.profile.token_kinds import NAMES
 from streamscope.features.schema import Feature
 from streamscope.features.tables import FeatureTables, OpenFeatures

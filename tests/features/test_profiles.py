@@ -19,17 +19,18 @@ from streamscope.features.compute.formulas import columns
 from streamscope.features.extract import Extract
 from streamscope.features.profile import Profile, main
 from streamscope.features.profile.contexts import Contexts
-from streamscope.features.profile.enrichment import enrichment
 from streamscope.features.profile.measure import CLUSTER
-from streamscope.features.profile.profiles import most_common, profiles, samples
-from streamscope.features.profile.samples import (
+from streamscope.features.profile.profiles import (
     centre_distance,
     farthest_points,
+    most_common,
     nearest,
     own_centre_distance,
+    profiles,
+    samples,
     standardised,
 )
-from streamscope.features.profile.token_kinds import kinds
+from streamscope.features.profile.token_kinds import enrichment, kinds
 from streamscope.features.store import read_features
 from streamscope.features.tables import FeatureTables
 from streamscope.instruments.result import Result
@@ -308,5 +309,5 @@ def test_bad_options(tmp_path: Path) -> None:
     features, _ = planted(tmp_path, **MODEL)
     with pytest.raises(InputError, match="diverse must be at least 1"):
         main(["--features", str(features), "--diverse", "0"])
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match="none.parquet does not exist; check the path"):
         profile(features, tmp_path / "none.parquet")
