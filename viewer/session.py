@@ -89,11 +89,14 @@ def page_data(
 ) -> dict[str, Any]:
     """The data of the page: `report` is a page to link, `state` what it opens with besides the text (`state.js`).
 
+    By default two models are next to each other from the start.
     Raises `InputError` for a model without a tokenizer, and for a text that exceeds a model's context.
     """
     for one in shown:
         check_text(one.model, one.name, text)
-    first = {**({"text": text} if text else {}), **(state or {})}
+    if state is None:
+        state = {"second": shown[1].identity} if shown[1:] else {}
+    first = {**({"text": text} if text else {}), **state}
     models = [one.description() for one in shown]
     return {"host": host, "version": version(), "models": models, "state": first, "report": report}
 

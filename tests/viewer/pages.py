@@ -42,7 +42,7 @@ def browser() -> Iterator[Any]:
 
 def answered(*shown: Shown) -> Answers:
     """A page of models with the two sentences of the tests, and this process's answers."""
-    data = page_data(shown, "server")
+    data = page_data(shown, "server", state={})
     for model in data["models"]:
         model["suites"] = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
     return Answers(Session(shown), bundle.page(data))

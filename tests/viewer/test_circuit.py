@@ -38,7 +38,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[
 @pytest.fixture
 def shown(chromium: Any, given: tuple[pd.DataFrame, list[Shown]]) -> Iterator[Page]:
     context = chromium.new_context(viewport={"width": 1280, "height": 1000})
-    context.route("**/*", Answers(Session(given[1]), bundle.page(page_data(given[1], "server"))))
+    context.route("**/*", Answers(Session(given[1]), bundle.page(page_data(given[1], "server", state={}))))
     found = Page(context.new_page())
     yield found
     assert found.console == []
@@ -153,7 +153,7 @@ def test_a_model_without_a_circuit_says_so(shown: Page) -> None:
 def test_a_page_without_circuits_has_no_mode_for_them(chromium: Any) -> None:
     models = open_models(["stories/lfa"])
     context = chromium.new_context()
-    context.route("**/*", Answers(Session(models), bundle.page(page_data(models, "server"))))
+    context.route("**/*", Answers(Session(models), bundle.page(page_data(models, "server", state={}))))
     plain = Page(context.new_page()).open(text=TEXT, grid="circuit")
     assert "Not understood in the address: grid." in plain.text(".notice") and plain.state()["grid"] == "pattern"
     assert plain.page.get_by_role("button", name="Circuit").count() == 0 and plain.page.locator(".part").count() == 0

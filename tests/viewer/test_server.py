@@ -57,6 +57,12 @@ def test_the_page_needs_its_token(client: TestClient) -> None:
     assert client.post("/run", json=question()).status_code == 403
 
 
+def test_two_models_are_shown_next_to_each_other_from_the_start(client: TestClient) -> None:
+    assert '"state":{"second":"std-t"}' in client.get(f"/?token={TOKEN}").text
+    alone = TestClient(application(open_models(["stories/lfa"]), "", TOKEN, 8080), base_url=ORIGIN)
+    assert '"state":{}' in alone.get(f"/?token={TOKEN}").text
+
+
 def test_a_foreign_host_is_refused(client: TestClient) -> None:
     for host in ("example.org", "example.org:8080", "127.0.0.1", "127.0.0.1:8081"):
         refused = client.get(f"/?token={TOKEN}", headers={"Host": host})
