@@ -14,7 +14,8 @@ MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
 def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
-    A name that two rooms have is listed with its room, as `papers.hdpl`.
+    A name that two rooms have is listed with its room, as `papers.circuits`. Where only one of them is no paper and no
+    benchmark, that one keeps the short name.
     """
     found: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -28,8 +29,11 @@ def commands() -> dict[str, str]:
                 short = parts[1:] if parts[:1] == ("interop",) else parts
                 found.setdefault(".".join(short) or room, []).append(".".join(("streamscope", room, *parts)))
             break
-    named = {name: modules[0] for name, modules in found.items() if len(modules) == 1}
-    named |= {m.removeprefix("streamscope."): m for modules in found.values() if len(modules) > 1 for m in modules}
+    named: dict[str, str] = {}
+    for name, modules in found.items():
+        own = [m for m in modules if m.split(".")[1] not in ("papers", "benchmarks")]
+        (short,) = modules if len(modules) == 1 else own if len(own) == 1 else [""]
+        named |= {name if m == short else m.removeprefix("streamscope."): m for m in modules}
     return dict(sorted(named.items()))
 
 

@@ -65,6 +65,13 @@ def test_a_command_by_both_names_in_the_clone(module: str) -> None:
     assert f"usage: python -m {module}" in done.stdout
 
 
+def test_an_instrument_keeps_its_short_name_where_a_paper_or_a_benchmark_has_it_too() -> None:
+    """`streamscope circuits` was unknown, because benchmarks.circuits and papers.circuits end alike."""
+    names = commands()
+    assert names["circuits"] == "streamscope.interventions.circuits" and "interventions.circuits" not in names
+    assert {"papers.circuits", "benchmarks.circuits"} <= set(names) and names["lfa"] == "streamscope.papers.lfa"
+
+
 def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:
     where = foreign(tmp_path / "user")
     done = run(["-m", "streamscope", "ablate", "--help"], where, PYTHONPATH=str(ROOT))
