@@ -426,6 +426,28 @@ def test_planted_circuits_are_found(name: str) -> None:
     assert 0.1 < auroc(random, one.true) < 0.9
 
 
+@pytest.mark.parametrize("name", list(specification()["circuits"]))
+def test_noise_is_a_tenth_of_the_planted_weights_in_every_matrix(name: str) -> None:
+    ideal, noisy = (dict(build_planted(name, noise).named_parameters()) for noise in (0.0, 0.1))
+
+    def kind(path: str) -> str:
+        return path.removesuffix(".weight").rpartition(".")[2]
+
+    for path, p in ideal.items():
+        noise = (noisy[path] - p).square().mean().sqrt()
+        like = torch.cat([x[x != 0] for other, x in ideal.items() if kind(other) == kind(path)])
+        if p.ndim < 2:
+            assert noise == 0, path
+            continue
+        if ".mlp." in path or not len(like):
+            like = torch.cat([x[x != 0] for other, x in ideal.items() if kind(other) == "o"])
+        size = like.square().mean().sqrt()
+        chance = 4 / (2 * p.numel()) ** 0.5  # four standard errors of an rms
+        assert (noise / size).item() == pytest.approx(0.1, rel=chance), path
+        if kind(path) == "k" and p.any():  # no weight of a planted block is 0, and all have one size
+            assert p.count_nonzero() == 256 and p[p != 0].abs().max() < 1.01 * p[p != 0].abs().min()
+
+
 def test_pruning_keeps_what_was_planted() -> None:
     one = few_pairs("induction")
     scores = np.abs(score_edges(one.model, one.graph, one.pairs, "acdc", threshold=0.05).mean(1))

@@ -26,8 +26,8 @@ class Options:
     figure: Path | None = None
     """Write AUROC against noise here: .html, .svg, .pdf or .png; a .csv with the numbers lies next to it."""
     noise: tuple[NotNegative, ...] = (0.1,)
-    """Rms of the noise, as a share of the rms of a planted block: 0.1 is about 0.025 of its non-zero weights. The runs
-    have the first, the figure has all."""
+    """Rms of the noise in every weight, as a share of the rms of the planted weights that are not 0. The runs have the
+    first, the figure has all."""
     methods: tuple[Method, ...] = METHODS
     """Methods of the curve."""
     seed: Seed = 0

@@ -16,7 +16,7 @@ from streamscope.interventions.circuits.scores import score_edges
 COLUMNS = (
     key("circuit", "circuit", "the planted circuit"),
     key("method", "method", "how edges are scored"),
-    key("noise", "noise", "rms of the noise in every weight / rms of the planted blocks", "share", "g"),
+    key("noise", "noise", "rms of the noise in every weight / rms of the planted weights", "share", "g"),
     number("auroc", "AUROC", "share of pairs of edges", "true edges above other edges, by mean |score|", ".3f"),
     number("as_mib", "AUROC, ten points", "area", "by MIB's ten sizes, false positives rescaled by the last", ".3f"),
     number("accuracy", "accuracy", "share of prompts", "prompts that the model answers right", ".2f"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import hadamard
 
 from streamscope.cli.errors import unknown
 from streamscope.interventions.circuits.graph import Graph, graph_of
@@ -81,7 +82,8 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
         start = chunks.index(chunk) * n
         return slice(start, start + n)
 
-    eye, scale = torch.eye(n), (D / 2) ** 0.5  # a normed state with two ones has ones of this size
+    eye, scale = torch.eye(n), (D / 2) ** 0.5  # a normed state with two codes has codes of this size
+    code = torch.tensor(hadamard(n), dtype=torch.float32) / n**0.5  # row i stands for word i, in every chunk
     strength = (size["score"] * n**0.5) ** 0.5 / scale
     with torch.no_grad():
         for p in model.parameters():
@@ -89,22 +91,22 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
         for norm in (m for m in model.modules() if isinstance(m, RMSNorm)):
             norm.weight.fill_(1.0)
         assert model.pos_embed is not None and model.unembed is not None
-        model.embed.weight[1:, at("token")] = eye[1:]  # BOS has no content
-        model.pos_embed.weight[:, at("position")] = eye
-        model.unembed.weight[:, at("answer")] = 1.0 * eye
+        model.embed.weight[1:, at("token")] = code[1:]  # BOS has no content
+        model.pos_embed.weight[:, at("position")] = code
+        model.unembed.weight[:, at("answer")] = code
         for one in spec["heads"]:
             attn, h = model.blocks[one["layer"]].attn, one["head"]
             rows = slice(h * n, (h + 1) * n)
             to = torch.arange(n)
             if one["q"] == "position":  # the position before; in a text of pairs, BOS from the first of a pair
                 to = torch.where(to % 2 == 0, to - 1, 0) if spec["task"] == "two-hop" else to - 1
-            attn.q.weight[rows, at(one["q"])] = strength * eye[to % n].T
-            attn.k.weight[rows, at(one["k"])] = strength * eye
+            attn.q.weight[rows, at(one["q"])] = strength * eye[to % n].T @ code
+            attn.k.weight[rows, at(one["k"])] = strength * code
             if attn.v.weight.shape == (H, H):
                 attn.v.weight[h, chunks.index(one["v"])] = attn.o.weight[chunks.index(one["to"]), h] = scale**-0.5
             else:
-                attn.v.weight[rows, at(one["v"])] = scale**-0.5 * eye
-                attn.o.weight[at(one["to"]), rows] = scale**-0.5 * eye
+                attn.v.weight[rows, at(one["v"])] = scale**-0.5 * code
+                attn.o.weight[at(one["to"]), rows] = scale**-0.5 * code.T
             if "open" in one:
                 w = torch.where(torch.arange(n) < one["open"], 1.0, -1.0) / (strength * scale)
                 attn.gate.weight[h] = 6.0 * w[:, None]
@@ -118,8 +120,7 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
             if p.ndim > 1:
                 own = torch.cat(planted[_kind(path)])
                 used = torch.cat(planted["o"]) if ".mlp." in path or not len(own) else own
-                rms = used.square().mean().sqrt() * n**-0.5  # of a planted block, which is a multiple of the identity
-                p.add_(noise * rms * torch.randn(p.shape, generator=generator))
+                p.add_(noise * used.square().mean().sqrt() * torch.randn(p.shape, generator=generator))
     return model
 
 
