@@ -48,7 +48,8 @@ def opened(options: Options) -> tuple[Any, Sequence[PatchPair], Graph]:
     """The model, the pairs of the task, and the graph. Raises `InputError` for a model that is no GPT-2."""
     model = load(options.run)
     c = model.config
-    parts = (c.residual.kind, c.residual.order, c.norm.kind, c.readout.norm.kind, c.norm_place, c.positions.kind)
+    order = getattr(c.residual, "order", "")
+    parts = (c.residual.kind, order, c.norm.kind, c.readout.norm.kind, c.norm_place, c.positions.kind)
     same = parts == ("single", "sequential", "layer", "layer", "before", "learned")
     same = same and c.readout.tied and c.mlp.gate is None and c.mlp.activation in GELU
     if not same or any(part is not None for part in (c.canon, c.attention.gate, c.attention.qk_norm)):

@@ -43,7 +43,7 @@ class PlainGpt2:
         `shift` is a reader and what is added to its input.
         """
         T, D = x.shape[-2:]
-        K, outs, ins = D // self.H, [x], []
+        K, outs, ins = D // self.H, [x], list[Tensor]()
 
         def read() -> Tensor:
             own = x.clone() if shift is None or shift[0] != len(ins) else x + shift[1]
