@@ -46,7 +46,7 @@ def curves(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm
 def _point(name: str, run: Run, step: int, loss: float) -> dict[str, Any]:
     """The loss of a run at a step of its training."""
     return {
-        "preset": name, "seed": run.seed, "step": int(step), "tokens": run.tokens_at(int(step)), "loss": float(loss),
+        "preset": name, "seed": run.seed, "step": int(step), "tokens": run.tokens_at(int(step)), "loss": loss,
     }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def online(runs: Sequence[Run], name: Callable[[Run], str] = lambda run: run.arm
             if row["kind"] == "train" and row["step"] > (1 - LAST) * steps
         ]  # fmt: skip
         if last:
-            rows.append(_point(name(run), run, steps, np.mean(last)))
+            rows.append(_point(name(run), run, steps, float(np.mean(last))))
     return pd.DataFrame(rows)
 
 
@@ -283,5 +283,5 @@ def window_curves(runs: Sequence[Run], progress: Callable[..., Any] = lambda run
             raise InputError(f"{folder} has no snapshot behind warm-up, for its curve; train with --snapshots log:1000")
         for step in steps:
             total, tokens = by_position(load(Path(f"{folder}@{step}"), device="cpu"), run, length, OF_A_POINT)
-            rows.append(_point(run.arm, run, step, total.sum() / tokens.sum()))
+            rows.append(_point(run.arm, run, step, float(total.sum() / tokens.sum())))
     return pd.DataFrame(rows)

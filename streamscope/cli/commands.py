@@ -32,7 +32,7 @@ def commands() -> dict[str, str]:
     named: dict[str, str] = {}
     for name, modules in found.items():
         own = [m for m in modules if m.split(".")[1] not in ("papers", "benchmarks")]
-        (short,) = modules if len(modules) == 1 else own if len(own) == 1 else [""]
+        short = modules[0] if len(modules) == 1 else own[0] if len(own) == 1 else None
         named |= {name if m == short else m.removeprefix("streamscope."): m for m in modules}
     return dict(sorted(named.items()))
 
