@@ -32,8 +32,8 @@ def commands() -> dict[str, str]:
     named: dict[str, str] = {}
     for name, modules in found.items():
         own = [m for m in modules if m.split(".")[1] not in ("papers", "benchmarks")]
-        short = modules[0] if len(modules) == 1 else own[0] if len(own) == 1 else None
-        named |= {name if m == short else m.removeprefix("streamscope."): m for m in modules}
+        single = modules[0] if len(modules) == 1 else own[0] if len(own) == 1 else None
+        named |= {name if m == single else m.removeprefix("streamscope."): m for m in modules}
     return dict(sorted(named.items()))
 
 
