@@ -21,15 +21,13 @@ import pandas as pd
 from jaxtyping import Float
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.instruments.contract import InstrumentData, Progress, readable, say, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import (
     Contrast,
     Estimates,
     Observations,
     effect_contrasts,
-    estimate,
-    estimate_all,
 )
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
@@ -66,11 +64,9 @@ from streamscope.interventions.selection import pds_scores, pds_table
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.sweep import Plan, pass_shares
-from streamscope.text.shards import TokenShards
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
-ONE = "one head has no parts"
 MOST = 40
 """Printed rows of a long table of sets, those with the strongest interaction."""
 
@@ -287,12 +283,8 @@ def contrasts_of(
         ]  # fmt: skip
         if several:
             able = [head for head in heads if not no_effect([head])]
-            alone = {sweep.known[(head,), g] + 1: 1.0 for head in able} if len(heads) > 1 else {}
-            lost = ""
-            if len(heads) == 1:
-                lost = ONE
-            elif len(able) < 2:
-                lost = next((reason for h in heads if (reason := no_effect([h]))), "")
+            alone = {sweep.known[(head,), g] + 1: 1.0 for head in able}
+            lost = "" if len(able) > 1 else next((reason for h in heads if (reason := no_effect([h]))), "")
             out += [
                 Contrast(
                     quantity="alone", weights={**alone, 0: -float(len(able))}, labels=row, null=None, missing=lost
@@ -432,34 +424,3 @@ TOKENS = (
            "+.3f", False),
     number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
 )  # fmt: skip
-LOSS = (*HEADS, *_effects("loss", UNIT["loss"], False), *TOKENS, *counts("documents or windows", "documents"))
-"""The columns of the table of losses of single heads."""
-
-
-def ablate_heads(
-    model: Any, shards: TokenShards, groups: Sequence[Sequence[Head]], scales: Sequence[float], *, draws: int = 39,
-    seed: int = 0, make: MakeEdits = scale_heads, **limits: Any,
-) -> Table:  # fmt: skip
-    """The table `loss` for any groups of heads on shards (`limits`: those of `observe.document_losses`)."""
-    model = readable(model)
-    sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
-    losses = document_losses(model, shards, sweep.edits, **limits)
-    names = [str(i) for i in range(len(losses.tokens))]
-    seen = InstrumentData({}, {}, {"title": {"loss": "loss"}})
-    add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
-    found = estimate_all(seen.blocks, seen.contrasts)
-    return table_of(seen, "loss", found["loss"], found["percent"])
-
-
-def ablate_on_prompts(
-    model: Any, aligned: Any, tokenizer: Any, measures: Sequence[str], groups: Sequence[Sequence[Head]],
-    scales: Sequence[float], *, draws: int = 39, seed: int = 0, make: MakeEdits = scale_heads,
-) -> dict[str, Table]:  # fmt: skip
-    """The table of each measure (sps, coherence) for any groups of heads on aligned prompts."""
-    model = readable(model)
-    sweep = sweep_of(model, groups, scales, make, draws=draws, seed=seed)
-    found = observe_prompts(model, measures, sweep.edits, aligned, tokenizer)
-    seen = InstrumentData({}, {}, {"title": dict.fromkeys(measures, "prompts")})
-    for one in found.values():
-        add_prompts(seen, sweep, one, model.config.n_layers)
-    return {name: table_of(seen, name, estimate(seen.blocks[name], seen.contrasts[name])) for name in seen.blocks}

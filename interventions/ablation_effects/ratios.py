@@ -24,7 +24,7 @@ from streamscope.interventions.ablation_effects.changes import cases, changes
 
 NAN = float("nan")
 FLAT, UNSURE = "no case of the control changes", "the control's mean is not significantly different from 0"
-EQUAL, CONSTANT = "the control changes by the same in every case", "the ratio does not vary over resamples"
+EQUAL = "the control changes by the same in every case"
 ENDS = ("", "_low", "_high")
 
 

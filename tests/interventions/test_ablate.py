@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,13 +17,14 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.contract import numerics_of
 from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.pool_results import pool_results
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.interventions import observe
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate import measure as ablate_measure
-from streamscope.interventions.ablate.measure import ablate_heads, heads_within
+from streamscope.interventions.ablate.measure import heads_within
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.patch.activations import attribute_heads
@@ -39,6 +41,11 @@ from streamscope.text.shards import document_batches
 def measured(tiny_run: Path):
     model = load(tiny_run)
     return model, evaluation_shards(tiny_run, model.tokenizer, None)
+
+
+def opened(model: Any, shards: Any, most: int | None = None) -> OpenDocuments:
+    """The documents of the shards, for an instrument."""
+    return OpenDocuments(Documents(max_documents=most), shards, model.config.n_ctx, model.tokenizer)
 
 
 def naive_loss(model, shards, edits) -> list[tuple[float, int]]:
@@ -109,7 +116,7 @@ def test_a_wide_model_runs_fewer_tokens_at_once_and_a_bundled_one_as_many_as_bef
 
 def test_table_is_the_estimate_of_the_losses(measured) -> None:
     model, shards = measured
-    found = ablate_heads(model, shards, [[Head(1, 1)]], [0.0, 1.0])
+    found = Ablate(heads=("L1.H1",), scale=(0.0, 1.0)).measure(model, opened(model, shards)).table()
     table = found.frame
     base, gone = naive_loss(model, shards, {}), naive_loss(model, shards, scale_heads([Head(1, 1)], 0.0))
     diff, n = np.array([a - b for (a, _), (b, _) in zip(gone, base, strict=True)]), np.array([n for _, n in base])
@@ -129,7 +136,7 @@ def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_
     with torch.no_grad():
         model.blocks[1].attn.o.weight[0] = 0.0  # independent output: head 0 of layer 1 writes nothing
         model.blocks[1].attn.o.weight[1] *= 30.0
-    table = ablate_heads(model, shards, [[Head(1, h)] for h in range(4)], [0.0]).frame.set_index("head")
+    table = Ablate(heads=("L1.*",)).measure(model, opened(model, shards)).table().frame.set_index("head")
     assert table.loc["L1H0", "delta"] == 0.0
     assert table["delta"].abs().idxmax() == "L1H1"
     assert not table.loc["L1H1", "delta_low"] <= 0 <= table.loc["L1H1", "delta_high"]

@@ -8,7 +8,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import clustered_t
-from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import document_losses
@@ -16,6 +16,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.training.data import evaluation_shards
+from tests.interventions.test_ablate import opened
 
 HEADS = parse_heads("all", 2, 4)
 
@@ -52,7 +53,7 @@ def test_random_sets_are_as_large_and_others() -> None:
 
 def test_control_is_the_mean_of_the_others(measured) -> None:
     model, shards = measured
-    table = ablate_heads(model, shards, [[head] for head in HEADS], [0.0]).frame.set_index("head")
+    table = Ablate().measure(model, opened(model, shards)).table().frame.set_index("head")
     losses = document_losses(model, shards, [scale_heads([head], 0.0) for head in HEADS])
     change, tokens = losses.edited - losses.baseline, losses.tokens.astype(float)
     deltas = change.sum(1) / tokens.sum()
@@ -73,13 +74,13 @@ def test_control_is_the_mean_of_the_others(measured) -> None:
 
 def test_cells_without_controls_say_why(measured) -> None:
     model, shards = measured
-    limits = {"max_documents": 10}
-    unchanged = ablate_heads(model, shards, [[HEADS[0]]], [1.0], **limits)
+    few = opened(model, shards, 10)
+    unchanged = Ablate(heads=("L0.H0",), scale=(1.0,)).measure(model, few).table()
     assert unchanged.missing[0, "control"] == IDENTITY
-    without = ablate_heads(model, shards, [[HEADS[0]]], [0.0], draws=0, **limits)
+    without = Ablate(heads=("L0.H0",), draws=0).measure(model, few).table()
     assert without.missing[0, "above_p_holm"] == NO_DRAWS
     assert np.isnan(without.frame["control"][0]) and without.frame["draws"][0] == 0
-    most = ablate_heads(model, shards, [HEADS], [0.0], **limits)  # there is no other set of all heads
+    most = Ablate(together=True).measure(model, few).table()  # there is no other set of all heads
     assert most.missing[0, "above"] == NO_DRAWS
 
 

@@ -15,19 +15,20 @@ from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.figures import Matrix
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.instruments.table import Table, key, quantity
-from streamscope.interventions.ablate import main
-from streamscope.interventions.ablate.measure import ablate_heads, ablate_on_prompts, add_losses
+from streamscope.interventions.ablate import Ablate, main
+from streamscope.interventions.ablate.measure import add_losses
 from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets
 from streamscope.interventions.observe import Losses
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
-from tests.interventions.copiers import BACKUP, COPIER, DELTA, log_odds, model, scale, suite, tokenizer
-from tests.interventions.test_ablate import naive_loss
+from tests.interventions.copiers import DELTA, log_odds, model, scale, suite, tokenizer
+from tests.interventions.test_ablate import naive_loss, opened
 from tests.tiny import untrained
 
 HEADS = [Head(layer, h) for layer in range(6) for h in range(6)]
@@ -57,18 +58,13 @@ def test_a_planted_backup_interacts_by_what_it_made_up_for(kappa: float) -> None
     """Without the copier the backup adds κδ/s(0), without both nothing is left: interaction −log-odds(κδ/s(0))."""
     net = model(kappa)
     aligned = align(suite(), tokenizer(), net.config.n_ctx)
-    other = Head(1, 3)
-    found = ablate_on_prompts(
-        net, aligned, tokenizer(), ["coherence"], [[COPIER, BACKUP], [COPIER, other], [COPIER]], [0.0], draws=0
-    )["coherence"]
-    why = {column: text for (row, column), text in found.missing.items() if row == 2}
-    found = found.frame.set_index("head")
+    how = Ablate(heads=("L0.H1", "L1.H0", "L1.H3"), size=2, measures=("coherence",), draws=0)
+    found = how.measure(net, given_prompts(aligned, net, tokenizer())).table("coherence").frame.set_index("head")
     made_up = np.mean([log_odds(c * kappa * DELTA / scale(0.0), c) for c in (1, -1)])
     at = {"L0H1+L1H0": -made_up, "L0H1+L1H3": 0.0}
     for head, expected in at.items():
         assert found.loc[head, "interaction"] == pytest.approx(expected, abs=1e-4)
     assert (kappa > 0) == (abs(made_up) > 1)
-    assert why["interaction"] == "one head has no parts" and np.isnan(found.loc["L0H1", "interaction"])
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +80,12 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
     net, shards = measured
     heads = [Head(0, 1), Head(0, 2), Head(1, 3)]
     sets = head_sets(heads, 2, None, 0) + head_sets(heads, 3, None, 0)
-    table = ablate_heads(net, shards, sets, [0.0, 0.5]).frame.set_index(["head", "scale"])
+    named = tuple(f"L{head.layer}.H{head.head}" for head in heads)
+    parts = [
+        Ablate(heads=named, size=size, scale=(0.0, 0.5)).measure(net, opened(net, shards)).table().frame
+        for size in (2, 3)
+    ]
+    table = pd.concat(parts).set_index(["head", "scale"])
     tokens = np.array([n for _, n in naive_loss(net, shards, {})], float)
     losses = {
         (one, g): np.array([loss for loss, _ in naive_loss(net, shards, scale_heads(one, g) if one else {})])
@@ -103,7 +104,8 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
 
 def test_scale_one_has_no_interaction(measured: tuple) -> None:
     net, shards = measured
-    same = ablate_heads(net, shards, [[Head(0, 0), Head(1, 1)]], [1.0])
+    how = Ablate(heads=("L0.H0", "L1.H1"), size=2, scale=(1.0,))
+    same = how.measure(net, opened(net, shards)).table()
     assert same.frame["interaction"][0] == 0.0
     assert same.missing[0, "interaction_p"] == "the same in every independent case"
 

@@ -14,14 +14,13 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_documents
 from streamscope.instruments.result import Result
-from streamscope.interventions.ablate.measure import ablate_heads
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import Latents, main
 from streamscope.interventions.latents.measure import aligned_positions
 from streamscope.interventions.observe import document_losses
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
-from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.readout import divergences
 from streamscope.text.shards import document_batches
@@ -196,9 +195,8 @@ def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
     model, shards = measured[0], measured[1].shards
     losses = document_losses(model, shards, [scale_latents([UP], 0.0)])
     assert not losses.kl.any() and losses.kl.shape == losses.edited.shape
-    assert len(ablate_heads(model, shards, [[Head(1, 1)]], [0.0], max_documents=5).frame) == 1, (
-        "heads of HDPL as of any model"
-    )
+    heads = Ablate(heads=("L1.H1",)).measure(model, Documents(max_documents=5)).table().frame
+    assert len(heads) == 1, "heads of HDPL as of any model"
 
 
 # ---- texts -------------------------------------------------------------------------------------

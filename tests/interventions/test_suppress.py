@@ -25,8 +25,9 @@ from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
-from streamscope.interventions.ablate.measure import ablate_on_prompts
 from streamscope.interventions.controls import by_construction
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
@@ -153,8 +154,8 @@ def test_the_semantic_head_carries_sps_and_coherence_as_on_paper(found: tuple, a
 
 
 def test_gate_one_is_exactly_the_baseline_and_is_run_as_such_by_ablate(net: Any, aligned: Aligned) -> None:
-    groups = [[Head(0, h)] for h in range(5)]
-    found = ablate_on_prompts(net, aligned, net.tokenizer, ["sps", "coherence"], groups, [1.0, 0.0])
+    how = Ablate(heads=("L0.*",), measures=("sps", "coherence"), scale=(1.0, 0.0))
+    found = how.measure(net, given_prompts(aligned, net)).tables
     for table in (one.frame for one in found.values()):
         assert (table.loc[table["scale"] == 1, "delta"] == 0.0).all()
         assert len(table) == 10
@@ -187,18 +188,21 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
     for name, column in (("curves", "slope"), ("curves", "r2"), ("asymmetry", "asymmetry")):
         assert all("by construction" in why for why in reasons(result, name, column, **where))
     assert np.isnan(rows(result.table("controls").frame, selection="last", measure="sps")["p_rank"].item())
-    single = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[READER]], [0.0])["sps"]
+
+    def ablated(*heads: Head) -> Table:
+        named = tuple(f"L{head.layer}.H{head.head}" for head in heads)
+        how = Ablate(heads=named, together=True, measures=("sps",))
+        return how.measure(net, given_prompts(aligned, net)).table("sps")
+
+    single = ablated(READER)
     assert np.isnan(single.frame["delta"][0])
     assert "by construction" in single.missing[0, "delta"]
-    pairs = ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [[SEMANTIC, READER], [SEMANTIC, Head(0, 2)]], [0.0])
-    one, other = (row for _, row in pairs["sps"].frame.iterrows())
+    pairs = [ablated(SEMANTIC, READER), ablated(SEMANTIC, Head(0, 2))]
+    one, other = (pair.frame.iloc[0] for pair in pairs)
     assert np.isfinite(one["delta"]) and np.isnan(one["interaction"])
-    assert "by construction" in pairs["sps"].missing[0, "interaction"]
+    assert "by construction" in pairs[0].missing[0, "interaction"]
     assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0H2 writes nothing"
-    three, two = (
-        ablate_on_prompts(net, aligned, net.tokenizer, ["sps"], [heads], [0.0])["sps"].frame.iloc[0]
-        for heads in ([RECENCY, SEMANTIC, READER], [RECENCY, SEMANTIC])
-    )
+    three, two = ablated(RECENCY, SEMANTIC, READER).frame.iloc[0], ablated(RECENCY, SEMANTIC).frame.iloc[0]
     assert three["interaction"] == pytest.approx(two["interaction"], abs=1e-9), "the reader is in the last layer"
 
 
