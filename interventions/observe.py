@@ -70,10 +70,13 @@ class Observed:
 
 
 def ticks(progress: Progress, total: int) -> Callable[[int], None]:
-    """A function that advances a progress bar of `total` steps by n; called with 0 at the end it closes the bar."""
+    """A function that advances a progress bar of `total` steps by n; called with 0 at the end it closes the bar, and
+    with −1 where it is, after an interruption."""
     bar = iter(progress(range(total)))
 
     def done(n: int) -> None:
+        if n < 0:
+            getattr(bar, "close", lambda: None)()
         for _ in range(n) if n else bar:
             next(bar, None)
 
@@ -241,6 +244,7 @@ def document_losses(
             measure(index, tokens, targets)
             measured += len(index)
     except KeyboardInterrupt as interrupt:
+        done(-1)
         if not keep:
             raise
         keep_after(interrupt, progress, measured, n, "documents", least=2)
