@@ -36,7 +36,10 @@ TEXTS = 4
 
 
 def observe(how: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: clusters, noise (−1) last. Units: documents, Σ k* over tokens."""
+    """Observations of the profiles: one cell per cluster (noise, −1, last), one unit per document.
+
+    A value is the sum of the settling layers k* of the document's tokens in that cluster (`features.compute`).
+    """
     opened: OpenFeatures = data[FeatureTables]
     found = opened.found
     result = None if how.clusters is None else read_clusters(how.clusters, opened)

@@ -63,8 +63,9 @@ PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The terms above for N cases, in nats. heads [L, H, N]: compensation of each head; attn, mlp [L, N]: of attention
-    (with its bias, whose weight hyper-connections may change) and FFN; the others [N]."""
+    """The terms above for N cases, in nats. heads [L, H, N]: compensation of each head; attn, mlp [L, N]: of the
+    attention layer, its output bias included, and of the FFN; the others [N]. A negative `direct` means that the head
+    helped: without it the answer gets less."""
 
     direct: np.ndarray
     heads: np.ndarray

@@ -32,7 +32,8 @@ class TokenEffects(Instrument):
 
     Default: all, unless --groups are given."""
     groups: Names = ()
-    """Groups of heads: entity, anchor, semantic (PLS), found, or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
+    """Groups of heads: entity, anchor, semantic (those of PLS); found, those that `probes.head_groups` chooses by
+    their attention in this model; heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     scale: AnyNumber = 0.0
     """Factor for the heads' outputs."""
     modes: Path | None = None

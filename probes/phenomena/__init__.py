@@ -6,8 +6,8 @@
     python -m probes.phenomena runs/lfa@all runs/std-t@all --only loss induction --out over.parquet
 
     loss         nats per token over documents
-    lift         how much likelier the text's nouns make both words that could follow: copying without a choice, over
-                 pairs of stories (`probes.coherence`)
+    lift         ln p of both words that could follow, with the text's nouns minus without them: copying without a
+                 choice, over pairs of stories (`probes.coherence`)
     copying      log-odds of the coherent one that are due to the text's nouns: copying the word that is meant
     reserved     copying where no training story uses the nouns and names at all (suite reserved-words)
     attention    share of attention that is neither uniform nor on one key: share of heads and positions from the ninth
@@ -23,7 +23,7 @@
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
 
 A phenomenon is `present` if its whole 95 % interval lies above the limit, `absent` if none of it does, else
-`undecided`. Heads are chosen on one half of the cases and scored on the other. Intervals are over sequences, documents
+`undecided`. Limits: 0, but .5 for attention, .3 for induction, .075 for position (LFA) and .1 for depth. Heads are chosen on one half of the cases and scored on the other. Intervals are over sequences, documents
 or prompts, clustered by the words that prompts share, and not corrected for the number of lines: about one null line in
 forty is called present. A claim about a model needs its phenomenon: if that is absent, an ablation or a difference
 cannot test the claim.

@@ -90,4 +90,4 @@ def test_another_shell_is_one_line() -> None:
 @pytest.mark.slow
 def test_every_command_has_its_options() -> None:
     for name, module in entry.commands().items():
-        assert options(module) or name in ("check", "runs", "user_instrument"), name
+        assert options(module) or name in ("check", "runs", "runtime", "user_instrument"), name

@@ -29,7 +29,11 @@ def detection(
     noises: Sequence[float], methods: Sequence[Method] = METHODS, *, circuits: Sequence[str] = (), seed: int = 0,
     pairs: int = 36, progress: Callable[[Iterable], Iterable] = iter,
 ) -> Result:  # fmt: skip
-    """One row per planted circuit, noise and method, and the curve of AUROC over noise."""
+    """How well scores of edges find the edges of models whose weights were written by hand (`datasets/planted`).
+
+    One row per planted circuit, noise and method, and the curve of AUROC over noise. `noises` are shares of the planted
+    weights; `circuits` names some of the planted circuits, () all.
+    """
     rows = []
     for name in progress(list(circuits or specification()["circuits"])):
         for noise in noises:

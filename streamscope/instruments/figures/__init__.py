@@ -17,7 +17,7 @@ from streamscope.cli.errors import InputError
 
 @dataclass(frozen=True)
 class Figure:
-    """Base: the column `y` of a table (the main one without a name)."""
+    """Base of all figures: draws column `y` of the table named `table`; None is the result's main table."""
 
     name_end: ClassVar[str] = ""
     """The end of a figure's name, with fields in braces."""
@@ -26,7 +26,7 @@ class Figure:
     title: str = field(default="", kw_only=True)
     """What is shown, for the reader of a picture without its page; the model is added. Default: the column's title."""
     each: tuple[str, ...] = field(default=(), kw_only=True)
-    """A panel for every combination of these columns' values; the last of two or more goes across."""
+    """A panel for every combination of these columns' values; the last of two or more varies from left to right."""
     over_runs: bool = field(default=False, kw_only=True)
     """Several runs are in one panel (rows of a map, places of x), and have no panels of their own."""
 
