@@ -582,6 +582,7 @@ def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the
         assert at["m0"][1] < at[f"a1.{group}"][1] < at["a1.h0"][1] < at["m1"][1] < at["logits"][1]
     assert len(drawn.data) == 51
     few, many = drawn.layout.sliders[0].steps
-    assert (few.label, many.label) == ("10 %, f 0.40", "100 %, f 1.00")
+    assert (few.label, many.label) == ("10 %, f 0.40", f"100 %, f 1.00, 50 of {n} drawn")
+    assert drawn.layout.sliders[0].active == 0 and sum(bool(trace.visible) for trace in drawn.data) == 7 + 1
     assert sum(few.args[0]["visible"]) == 7 + 1 and all(many.args[0]["visible"])
     assert {line.line.dash for line in drawn.data[:50]} == {"solid", "dot"}

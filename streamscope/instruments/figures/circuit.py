@@ -70,20 +70,29 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     )  # fmt: skip
     axis = {"visible": False}
     drawn.update_layout(
-        xaxis=axis, yaxis=axis, height=max(480, 60 * (last + 2)), legend={"title": table.column("part").title},
-        sliders=_slider(frame),
+        xaxis=axis, yaxis=axis, height=200 + 64 * (last + 2), legend={"title": table.column("part").title},
     )  # fmt: skip
+    _add_slider(drawn, frame, table.frame)
     return drawn
 
 
-def _slider(frame: pd.DataFrame) -> list[dict]:
-    """A step for each share of edges: the edges that are in then, and f."""
+def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame) -> None:
+    """A step for each share of edges: the edges that are in then, and f.
+
+    The figure opens with the largest share of which all edges are drawn.
+    """
     if "enters" not in frame:
-        return []
-    steps = []
+        return
+    steps, active = [], 0
     for k, some in frame.groupby("enters"):
-        f = some["f"].iloc[0]
-        visible = [*(frame["enters"] <= k), True]
-        label = f"{100 * float(k):g} %" + ("" if pd.isna(f) else f", f {f:.2f}")
-        steps.append({"method": "restyle", "args": [{"visible": visible}], "label": label})
-    return [{"active": len(steps) - 1, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}]
+        f, there, of = some["f"].iloc[0], frame["enters"] <= k, int((whole["enters"] <= k).sum())
+        label = f"{100 * float(k):g} %" + ("" if pd.isna(f) else f", f {round(f, 2) + 0.0:.2f}")
+        if there.sum() < of:
+            label += f", {there.sum()} of {of:,} drawn"
+        else:
+            active = len(steps)
+        steps.append({"method": "restyle", "args": [{"visible": [*there, True]}], "label": label})
+    for trace, there in zip(drawn.data, steps[active]["args"][0]["visible"], strict=True):
+        trace.visible = there
+    slider = {"active": active, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}
+    drawn.update_layout(sliders=[slider])
