@@ -23,10 +23,11 @@
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
 
 A phenomenon is `present` if its whole 95 % interval lies above the limit, `absent` if none of it does, else
-`undecided`. Limits: 0, but .5 for attention, .3 for induction, .075 for position (LFA) and .1 for depth. Heads are chosen on one half of the cases and scored on the other. Intervals are over sequences, documents
-or prompts, clustered by the words that prompts share, and not corrected for the number of lines: about one null line in
-forty is called present. A claim about a model needs its phenomenon: if that is absent, an ablation or a difference
-cannot test the claim.
+`undecided`. Limits: 0, but .5 for attention, .3 for induction, .075 for position (LFA) and .1 for depth. Heads are
+chosen on one half of the cases and scored on the other. Intervals are over sequences, documents or prompts, clustered
+by the words that prompts share, and not corrected for the number of lines: about one null line in forty is called
+present. A claim about a model needs its phenomenon: if that is absent, an ablation or a difference cannot test the
+claim.
 
 Each value is printed on stderr as soon as it is measured. A phenomenon that fails has its reason there and in the
 table, and the others are still measured. On a large model `depth` is read at one token in k (column `head`).
