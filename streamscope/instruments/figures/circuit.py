@@ -1,6 +1,7 @@
 """Draws a circuit: parts of a model by layer, and edges between them as wide as their scores."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -83,7 +84,8 @@ def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame) -> N
     """
     if "enters" not in frame:
         return
-    steps, active = [], 0
+    steps: list[dict[str, Any]] = []
+    active = 0
     for k, some in frame.groupby("enters"):
         f, there, of = some["f"].iloc[0], frame["enters"] <= k, int((whole["enters"] <= k).sum())
         label = f"{100 * float(k):g} %" + ("" if pd.isna(f) else f", f {round(f, 2) + 0.0:.2f}")
