@@ -50,10 +50,12 @@ def judged(ledger: Path, results: Path) -> pd.DataFrame:
     """One row per claim: the ledger's columns except `result` and `verdict`, then what the results say.
 
     measured (of a limit the value itself, not how far beyond it lies), value (as a number), ci_low, ci_high, n,
-    clusters, table (of the row that decides), scale, tokens, commit, command (the one that made that table, else the
-    ledger's), verdict, finding (the result's own verdict, or the ledger's reason), alone and size
-    (`papers.comparison.verdicts`). Raises `InputError`, with the line of the ledger, for a result that
-    is not there, selects another number of rows than one, or has a verdict of no word.
+    clusters, table (of the row that decides), measurement (table, quantity and number: claims with the same text rest
+    on one measurement), scale, tokens, commit, command (the one that made that table, else the ledger's), verdict,
+    finding (the result's own verdict, or the ledger's reason), alone and size (`papers.comparison.verdicts`).
+
+    Raises `InputError`, with the line of the ledger, for a result that is not there, selects another number of rows
+    than one, or has a verdict of no word.
     """
     claims = read(ledger)
     tables = Tables(results)
@@ -63,9 +65,9 @@ def judged(ledger: Path, results: Path) -> pd.DataFrame:
 def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
     row = claim.row
     nothing = {
-        "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "table": "", "scale": "",
-        "tokens": "", "commit": "", "command": typed(row), "verdict": row["verdict"] or "not measured yet",
-        "finding": row["why"], "alone": "", "size": "",
+        "measured": "", "value": NAN, "ci_low": NAN, "ci_high": NAN, "n": "", "clusters": "", "table": "",
+        "measurement": "", "scale": "", "tokens": "", "commit": "", "command": typed(row),
+        "verdict": row["verdict"] or "not measured yet", "finding": row["why"], "alone": "", "size": "",
     }  # fmt: skip
     if not row["result"]:
         return nothing
@@ -74,15 +76,18 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
         return {**nothing, "verdict": word, "finding": finding}
     value, low, high = number_cell(found.value, one)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = number_text(value) if is_number else str(value)
+    width = f" ({number_text(low)} … {number_text(high)})" if low == low else ""
     return {
         **nothing,
-        "measured": number_text(value) if is_number else str(value),
+        "measured": text,
         "value": float(value) if is_number else NAN,
         "ci_low": low,
         "ci_high": high,
         "n": str(one["n"] if "n" in one else one.get("seeds", "")),
         "clusters": str(one.get("clusters", "")),
         "table": found.file,
+        "measurement": "" if value != value else f"{found.file}; {one.get('quantity', found.value)}; {text}{width}",
         **tables.made(found.file, str(one.get("run", one.get("preset", "")))),
         "verdict": word,
         "finding": finding,
@@ -130,7 +135,7 @@ def measured(rows: pd.DataFrame) -> list[str]:
     """What was measured, with its interval and n, in one cell; a share in percent where the paper prints it so."""
     cells = []
     for r in rows.itertuples():
-        percent = "%" in r.printed and r.value == r.value
+        percent = "%" in r.printed and r.unit != "factor" and r.value == r.value
         value, low, high = (
             f"{number_text(100 * one)}%" if percent else number_text(one) for one in (r.value, r.ci_low, r.ci_high)
         )

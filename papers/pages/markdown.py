@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamscope.cli.terminal import LINE_ENDS, visible
+from streamscope.papers.claims.judged import number_text
 from streamscope.papers.pages.strips import Strip, templates
 
 LINE = 150
@@ -15,9 +16,12 @@ LINE = 150
 MATHS = ((r"\(", ""), (r"\)", ""), (r"\approx", "≈"), (r"\pm", "±"), (r"\times", "×"), (r"\alpha", "α"), ("$", ""))
 """Marks of LaTeX in quotations, and the signs that replace them."""
 UNITS = ("M parameters", "parameters", "MiB in fp32", "nats/token", "nats per token", "nats", "tokens", "layers")
-"""Units that are written after their number."""
-QUOTE = 110
-"""Characters of a quotation in a table; the interactive page has it whole."""
+"""Units that are written after a printed number."""
+SCORES = (
+    "AMI", "ARI", "HSS", "SPS", "Spearman's ρ", "attention", "attention to the target", "cosine", "effective rank",
+    "factor", "p", "r²", "slope", "|Spearman's ρ|", "|W|", "|cosine|", "α_res",
+)  # fmt: skip
+"""Names of what has no unit, which are written before a measured number."""
 
 
 class Raw(str):
@@ -86,17 +90,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(map(cell, row))} |" for row in rows)])
 
 
-def short(quote: str, most: int = QUOTE) -> str:
-    """A quotation without marks of LaTeX, cut after a word."""
+def quotation(text: str) -> str:
+    """A quotation without marks of LaTeX."""
     for mark, sign in MATHS:
-        quote = quote.replace(mark, sign)
-    quote = re.sub(r"(α(?:=\d+)?)\1(?!\d)", r"\1", quote)  # a formula of a web page is there twice, once as LaTeX
-    quote = re.sub(r"\)\d(Yes|No)$", ")", quote)  # the next cells of a printed table
-    return textwrap.shorten(quote, most, placeholder=" …")
+        text = text.replace(mark, sign)
+    text = re.sub(r"(α(?:=\d+)?)\1(?!\d)", r"\1", text)  # a formula of a web page is there twice, once as LaTeX
+    text = re.sub(r"\)\d(Yes|No)$", ")", text)  # the next cells of a printed table
+    return " ".join(text.split())
 
 
 def number(claim: Any) -> str:
-    """What was measured for a claim, with its interval; a share in percent where the paper prints it so.
+    """What was measured for a claim, with its interval; a share in percent.
 
     A share of seeds that was counted is "0 of 3".
     """
@@ -104,16 +108,43 @@ def number(claim: Any) -> str:
         return str(claim.measured)
     if claim.unit == "seeds" and claim.ci_low != claim.ci_low:
         return f"{claim.value * int(claim.n):.0f} of {claim.n}"
-    percent = "%" in claim.printed
+    percent = in_percent(claim)
     own, *ends = (
         three_digits(100 * x if percent else x) + " %" * percent for x in (claim.value, claim.ci_low, claim.ci_high)
     )
     return f"{own} ({ends[0]} to {ends[1]})" if claim.ci_low < claim.ci_high else own  # a count is the same in all runs
 
 
+def in_percent(claim: Any) -> bool:
+    """Whether what was measured is written in percent: a share, or a probability that the paper prints so."""
+    return claim.unit.startswith("share") or ("%" in claim.printed and claim.unit != "factor")
+
+
+def measurement(claim: Any, levels: Sequence[float] | None = None) -> str:
+    """What was measured for a claim, with its unit: "18.8 % (15.2 % to 22.4 %) of tokens", "r² 0.29 (0.24 to 0.35)".
+
+    With the levels of a difference "52.6 % against 33.8 % of tokens, difference 18.8 points (15.2 to 22.4)"; if they
+    are none, "difference 18.8 points (15.2 to 22.4)".
+    """
+    text, percent = number(claim), in_percent(claim)
+    if claim.value != claim.value or not claim.unit:
+        return text
+    of = claim.unit.removeprefix("share").strip() if claim.unit.startswith("share") else "" if percent else claim.unit
+    before, after = (of, "") if of in SCORES else ("", of)
+    if levels is not None:
+        own, *width = text.replace(" %", "").split(" ", 1)
+        text = " ".join(["difference", own, *(["points"] if percent else []), *width])
+        if levels:
+            both = " against ".join(f"{three_digits(100 * x)} %" if percent else minus(number_text(x)) for x in levels)
+            text, after = f"{both} {after}".rstrip() + f", {text}", ""
+        elif percent:
+            after = ""
+    return " ".join(filter(None, (before, text, after)))
+
+
 def with_unit(text: str, unit: str) -> str:
-    """A number and its unit, where it has one that is not seen anyway."""
-    seen = "%" in text or text.endswith(UNITS)
+    """A printed number and its unit, where it has one that is not seen anyway."""
+    seen = "%" in text or text.endswith((*UNITS, "seeds"))
     return f"{text} {unit}" if text and unit in UNITS and not seen else text
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Literal
 
 import pandas as pd
@@ -18,10 +19,10 @@ from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.papers.claims.judged import Tables, interval, judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.ledger import keys
-from streamscope.papers.claims.words import DECIDED, MEANINGS
+from streamscope.papers.claims.words import DECIDED, MEANINGS, reason
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.pages.folder import folder_page, table_of
-from streamscope.papers.pages.markdown import Page, Raw, Section, minus, number, short, with_unit
+from streamscope.papers.pages.markdown import Page, Raw, Section, cell, measurement, minus, quotation, with_unit
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 
 FILE = Path(__file__).with_name("pages.toml")
@@ -168,38 +169,58 @@ def front(source: Source) -> Page:
     words = [*DECIDED, "inconclusive", "model too weak to test"]
     rows = []
     for paper, one in page_texts()["paper"].items():
-        n = claims.loc[claims["paper"] == paper, "verdict"].value_counts()
+        mine = claims[claims["paper"] == paper]
+        n = mine["verdict"].value_counts()
         counts = [int(n.get(word, 0)) for word in words]
-        rows.append(
-            [Raw(f"[{paper.upper()}]({paper}.md)"), one["about"], *counts, int(n.sum()) - sum(counts), int(n.sum())]
-        )
+        link, distinct = Raw(f"[{paper.upper()}]({paper}.md)"), measurements(mine[mine["verdict"].isin(DECIDED)])
+        counts.insert(len(DECIDED), distinct)
+        rows.append([link, one["about"], *counts, len(mine) - sum(counts) + distinct, len(mine)])
     text = given["papers"].format(n=len(claims))
-    papers = Section(title="The papers", text=text, columns=("paper", "about", *words, "other", "claims"), rows=rows)
+    columns = ("paper", "about", *DECIDED, "from measurements", *words[len(DECIDED) :], "other", "claims")
+    papers = Section(title="The papers", text=text, columns=columns, rows=rows)
     return Page(
         title=given["title"], lead=given["lead"], sections=[*sections, papers, Section(**given["more"])],
         made=given["made"],
     )  # fmt: skip
 
 
+def measurements(claims: pd.DataFrame) -> int:
+    """How many measurements claims rest on. A claim that is a text instead of a number has its own."""
+    named = claims["measurement"].ne("")
+    return int(claims.loc[named, "measurement"].nunique() + (~named).sum())
+
+
+def decided_rows(decided: pd.DataFrame, source: Source) -> list[list[str]]:
+    """The table of the claims that were decided. Rows that rest on one measurement have the same letter."""
+    levels = {}
+    for name, cells in page_texts()["levels"].items():
+        where = f"{FILE.name}: levels.{name}"
+        levels[source.row(name, where)["measurement"]] = [read(text, source, where).value for text in cells]
+    shared = decided.loc[decided["measurement"].duplicated(keep=False), "measurement"].unique()
+    letters = dict(zip((name for name in shared if name), ascii_lowercase, strict=False))
+    rows = []
+    for r in decided.itertuples():
+        measured = cell(measurement(r, levels.get(r.measurement)))
+        if r.measurement in letters:
+            measured += f" <sup>{letters[r.measurement]}</sup>"
+        why = f"{r.verdict}: {reason(r.finding)}" if r.verdict == "no effect" else r.verdict
+        rows.append([quotation(r.quote), reading(r), with_unit(r.printed, r.unit), Raw(measured), r.tokens, why])
+    return rows
+
+
+def reading(claim: Any) -> str:
+    """The model of a claim, and how it was read; the commands that came before the last one are in the ledger."""
+    return "; ".join(filter(None, (claim.configuration, claim.why.partition("; after `")[0])))
+
+
 def paper_page(paper: str, source: Source) -> Page:
     """results/PAPER.md: what was decided, and how many were not."""
     given, where = page_texts()["paper"][paper], f"{FILE.name}: {paper}"
     mine = source.claims[source.claims["paper"] == paper]
-    decided = mine[mine["verdict"].isin(DECIDED)].drop_duplicates(["quote", "configuration", "measured", "verdict"])
+    decided = mine[mine["verdict"].isin(DECIDED)]
     order = decided["verdict"].map(DECIDED.index)
     decided = decided.iloc[order.argsort(kind="stable")]
-    rows = [
-        [
-            short(r.quote),
-            short("; ".join(filter(None, (r.configuration, r.why))), 320),
-            with_unit(r.printed, r.unit),
-            with_unit(number(r), r.unit),
-            r.tokens,
-            r.verdict,
-        ]
-        for r in decided.itertuples()
-    ]
-    counts, n = mine["verdict"].value_counts(), int(mine["verdict"].isin(DECIDED).sum())
+    counts = mine["verdict"].value_counts()
     words = [word for word in MEANINGS if word in counts.index]
     other = ", ".join(f"{counts[word]} {word}" for word in words if word not in DECIDED)
     ends = {end for tokens in mine["tokens"] if tokens for end in tokens.split(" to ")}
@@ -213,7 +234,8 @@ def paper_page(paper: str, source: Source) -> Page:
         sections=[
             Section(
                 title="Claims that were decided",
-                text=f"Of {len(mine)} claims {n} were decided. The others: {other}. {page_texts()['table']}",
+                text=f"Of {len(mine)} claims {len(decided)} were decided, from {measurements(decided)} measurements. "
+                f"The others: {other}. {page_texts()['table']}",
                 columns=(
                     "the paper says",
                     "model, and how we read it",
@@ -222,7 +244,7 @@ def paper_page(paper: str, source: Source) -> Page:
                     "training tokens",
                     "verdict",
                 ),
-                rows=rows,
+                rows=decided_rows(decided, source),
             )
         ],
         made=given["made"],

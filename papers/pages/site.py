@@ -7,6 +7,7 @@ Filters are by paper, verdict, model and any words. Without JavaScript the lines
 import contextlib
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,15 @@ from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.folder import general
-from streamscope.papers.pages.markdown import number, short, with_unit
+from streamscope.papers.pages.markdown import measurement, quotation, with_unit
 from streamscope.papers.pages.results import page_texts
 from streamscope.papers.pages.strips import HERE, Row, Strip, templates
 from streamscope.papers.pages.web_page import CSS
 
 NAME = "index.html"
 FIGURES = "figures"
+QUOTE = 110
+"""Characters of a quotation in the line of a claim that is not opened."""
 
 
 def write_site(folder: Path, figures: bool = True, claims: pd.DataFrame | None = None) -> Path:
@@ -79,7 +82,7 @@ def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
 
 def _claim(claim: Any, figures: dict[str, str]) -> dict[str, Any]:
     """What the template shows of a claim."""
-    value = with_unit(number(claim), claim.unit)
+    value = measurement(claim)
     why = "; ".join(dict.fromkeys(part for part in (reason(claim.finding), claim.why) if part))
     facts = {
         "place": claim.place, "of": claim.configuration, "printed": with_unit(claim.printed, claim.unit),
@@ -91,7 +94,8 @@ def _claim(claim: Any, figures: dict[str, str]) -> dict[str, Any]:
     text = " ".join([claim.id, claim.quote, *map(str, facts.values()), claim.command]).casefold()
     return {
         "id": claim.id, "paper": claim.paper, "verdict": claim.verdict, "quote": claim.quote, "facts": facts,
-        "short": short(claim.quote), "value": value, "command": general(claim.command), "text": text,
+        "short": textwrap.shorten(quotation(claim.quote), QUOTE, placeholder=" …"), "value": value,
+        "command": general(claim.command), "text": text,
         "models": models(claim.configuration), "strip": strip(claim),
         "figures": [(n, figures[n]) for n in dict.fromkeys(numbers) if n in figures],
         "kind": list(MEANINGS).index(claim.verdict),

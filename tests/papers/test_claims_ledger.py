@@ -145,6 +145,54 @@ def test_a_row_is_of_the_models_that_it_reads() -> None:
     assert seen > 200
 
 
+# ---- units -------------------------------------------------------------------------------------
+
+GENERAL = ("the unit of", "unit of", "units of", "of the ", "by kind", "sentence", "share of modules, or")
+"""How the unit of a column begins where each row has its own."""
+SAME_UNIT = {
+    "10⁶ parameters": "M parameters", "2²⁰ bytes in fp32": "MiB in fp32", "nats per token": "nats/token",
+    "share of the control's parameters": "share of parameters", 
+    "probability, mean over factors that can act": "probability", "modules of 16, as the blog's models have": "modules",
+    "logit, scale of the dynamic term, one of a module": "α_res",
+}  # fmt: skip
+"""Unit of a column -> the ledger's word for it."""
+
+
+def unit_of_table(file: str, column: str, row: dict[str, Any]) -> str:
+    """The unit of a cell, that of its row or else of its column; "" where the table does not say it."""
+    unit = str(row.get("unit") or read_about(RESULTS / file)["units"].get(column) or "")
+    unit = re.sub(r", (mean )?over seeds$| of real labels, mean over seeds$", "", unit)
+    return "" if unit.startswith(GENERAL) else SAME_UNIT.get(unit, unit)
+
+
+def test_the_unit_of_a_claim_is_that_of_the_table_which_judges_it() -> None:
+    tables, wrong, seen = Tables(RESULTS), [], 0
+    for claim in (one for one in CLAIMS if one.row["result"] and one.row["unit"]):
+        for found in keys(claim.row["result"], claim.where):
+            if unit := unit_of_table(found.file, found.value, tables.row(found, claim.where)):
+                seen += 1
+                if unit != SAME_UNIT.get(claim.row["unit"], claim.row["unit"]):
+                    wrong.append(f"{claim.where}: {claim.row['id']} in {claim.row['unit']}, {found.file} in {unit}")
+    assert seen > 300 and not wrong, "\n".join(wrong)
+
+
+def test_claims_of_one_measurement_have_one_unit(shipped: pd.DataFrame) -> None:
+    """A share of tokens is no number of layers in the next row; this holds also where a table does not say its unit."""
+    mine = shipped[shipped["measurement"].ne("") & shipped["unit"].ne("seeds")]
+    units = mine.groupby("measurement")["unit"].unique()
+    assert mine["measurement"].duplicated().sum() > 50
+    assert units[units.map(len) > 1].to_dict() == {}
+
+
+def test_claims_that_read_one_number_share_a_measurement(shipped: pd.DataFrame) -> None:
+    of = shipped.set_index("id")["measurement"]
+    early = ["pls-t1-early-order", "pls-s33-independent-progress", "pls-depth-reads-supervision"]
+    assert of[early].nunique() == 1 and of["pls-t1-early-order"].startswith("pls_eighth/claims.parquet; depth.early;")
+    assert of["dst-s42-at-least-2-tokens"] == of["dst-s42-at-most-3-tokens"], "two limits of one number"
+    assert of["pls-s34-gates-low"] != of["pls-s34-gates-low-less"]
+    assert of[shipped.set_index("id")["measured"].eq("")].eq("").all()
+
+
 # ---- whether a number says anything ------------------------------------------------------------
 
 PLAIN = (

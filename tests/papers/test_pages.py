@@ -19,8 +19,18 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.pages.folder import general, table_of
-from streamscope.papers.pages.markdown import LINE, number, short, three_digits, with_unit, wrapped
-from streamscope.papers.pages.results import Source, Value, agreement, fill_in, page_texts, pages_of, read
+from streamscope.papers.pages.markdown import LINE, measurement, number, quotation, three_digits, with_unit, wrapped
+from streamscope.papers.pages.results import (
+    Source,
+    Value,
+    agreement,
+    fill_in,
+    measurements,
+    page_texts,
+    pages_of,
+    read,
+    reading,
+)
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 
@@ -84,6 +94,8 @@ def test_the_readme_counts_the_ledger(source: Source) -> None:
     for paper in counts.index:
         reproduced, contradicted = counts.loc[paper, ["reproduced", "contradicted"]]
         assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
+        mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
+        assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {measurements(mine)} \|$", text), paper
     other = len(source.claims) - counts[list(DECIDED)].to_numpy().sum()
     assert f"Another {counts['no effect'].sum()} show *no effect*." in text
     assert f"The other {other} of {len(source.claims)} claims were not decided." in text
@@ -95,7 +107,79 @@ def test_a_decided_claim_stands_on_its_page(source: Source) -> None:
         page = pages_of(source)[f"{paper}.md"]
         mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
         quotes = {row[0] for row in page.sections[0].rows}
-        assert quotes == {short(quote) for quote in mine["quote"]}
+        assert quotes == {quotation(quote) for quote in mine["quote"]}
+
+
+def decided(source: Source, paper: str) -> tuple[pd.DataFrame, list[list[str]]]:
+    """The decided claims of a paper, and their rows on its page, in the same order."""
+    mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
+    mine = mine.iloc[mine["verdict"].map(DECIDED.index).argsort(kind="stable")]
+    return mine, [list(row) for row in pages_of(source)[f"{paper}.md"].sections[0].rows]
+
+
+def test_rows_of_one_measurement_have_one_letter_and_are_counted_once(source: Source) -> None:
+    seen = 0
+    for paper in page_texts()["paper"]:
+        mine, rows = decided(source, paper)
+        letters = [re.findall(r"<sup>(\w)</sup>", row[3]) for row in rows]
+        by_letter = pd.Series([found[0] if found else f"own {i}" for i, found in enumerate(letters)])
+        assert by_letter.nunique() == measurements(mine)
+        assert mine.groupby(by_letter.to_numpy())["measurement"].nunique().max() == 1
+        text = pages_of(source)[f"{paper}.md"].sections[0].text
+        assert f"{len(mine)} were decided, from {by_letter.nunique()} measurements" in text
+        seen += len(mine) - by_letter.nunique()
+    assert seen > 5
+    pls, _ = decided(source, "pls")
+    assert (len(pls), measurements(pls)) == (24, 19)
+
+
+def test_a_difference_stands_with_its_levels(source: Source) -> None:
+    """A difference that is not called one reads as a level; of two printed levels ours are shown as well."""
+    two = re.compile(r"\d[\d.]*[%M]? (against|versus|<) [\d.]+[%M]?$")
+    levels = page_texts()["levels"]
+    given = {source.row(name, "here")["measurement"]: cells for name, cells in levels.items()}
+    seen = 0
+    for paper in page_texts()["paper"]:
+        mine, rows = decided(source, paper)
+        for claim, row in zip(mine.itertuples(), rows, strict=True):
+            if two.search(claim.printed) or re.search(r"claim=[^;]* [<>] ", claim.result):
+                assert "difference" in row[3] or claim.value != claim.value, claim.id
+            if two.search(claim.printed):
+                assert len(given[claim.measurement]) == 2, claim.id
+            if cells := given.get(claim.measurement):
+                seen += 1
+                one, other = (read(cell, source, claim.id).value for cell in cells)
+                assert abs(one - other) == pytest.approx(abs(claim.value), rel=1e-6), claim.id
+    assert seen > 15 and set(levels) <= set(source.claims["id"])
+
+
+def test_a_reading_is_whole_and_no_effect_says_why(source: Source) -> None:
+    for paper in page_texts()["paper"]:
+        mine, rows = decided(source, paper)
+        for claim, row in zip(mine.itertuples(), rows, strict=True):
+            assert row[1] == reading(claim) and claim.why.startswith(row[1].removeprefix(claim.configuration)[2:])
+            assert len(row[1]) <= 360, f"{claim.id}: {len(row[1])} characters"
+            assert (claim.verdict == "no effect") == row[5].startswith("no effect: "), claim.id
+    (row,) = [row for row in rows_of_pls(source) if row[0].startswith("scaling identified attention heads")]
+    assert row[5] == "no effect: the curve spans only 0.01 points of P(answer)"
+
+
+def rows_of_pls(source: Source) -> list[list[str]]:
+    return decided(source, "pls")[1]
+
+
+def test_what_was_measured_has_its_unit() -> None:
+    one = pd.Series({"value": 0.188, "ci_low": 0.152, "ci_high": 0.224, "printed": "", "unit": "share of tokens"})
+    assert measurement(one) == "18.8 % (15.2 % to 22.4 %) of tokens"
+    assert measurement(one, [0.526, 0.338]) == "52.6 % against 33.8 % of tokens, difference 18.8 points (15.2 to 22.4)"
+    assert measurement(one, []) == "difference 18.8 points (15.2 to 22.4)"
+    assert measurement(one.replace("share of tokens", "r²")) == "r² 0.188 (0.152 to 0.224)"
+    nats = one.replace("share of tokens", "nats/token")
+    assert measurement(nats, [2.007, 2.043]) == "2.007 against 2.043 nats/token, difference 0.188 (0.152 to 0.224)"
+    assert measurement(nats, []) == "difference 0.188 (0.152 to 0.224) nats/token"
+    factor = one.replace("share of tokens", "factor")
+    factor["printed"] = "+1.15% against +0.05%"
+    assert measurement(factor) == "factor 0.188 (0.152 to 0.224)", "a factor of percentages is none"
 
 
 # ---- what sentences say in words ---------------------------------------------------------------
@@ -237,6 +321,20 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "does nothing to capitalization": lambda: verdict(
         "pls_eighth/claims", "pls below 0", "effect.capitalization.entity") == "negligible",
     "Claims about gender and Winograd cases cannot be tested": neither_task,
+    "but far more than a tenth of their mean": lambda: verdict(
+        "bundled_claims/claims", "stories/pls below 0.1",
+        "what heads do in modes in which their gate is low, of their mean",
+    ) == "opposite",
+    "Loss grows in a straight line with log2 α, but not with α itself": lambda: [verdict(
+        "dst_eighth/claims", "dst-kron+frozen_token above 0.95", f"straight.{axis}") for axis in ("log2", "linear")
+    ] == ["holds", "opposite"],
+    "hyper-connections are worse than alone": lambda: verdict(f"{KROM}/order", "kromcanon < kromhc") == "opposite",
+    "AdamW stays at −8, AdamW in fp32 leaves it": lambda: every(
+        table("krom_arithmetic/arithmetic-claims").set_index("claim")["holds"][[
+            "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
+    "but this does not saturate where the blog says": lambda: verdict(
+        "krom_contraction/contraction-claims", "-2 to 0 below 0.01", "gained") == "opposite" and verdict(
+        "krom_contraction/contraction-claims", "-8 to -2 > -2 to 0", "gained") == "holds",
     "Hyper-connections lower the loss, as the blog says": lambda: verdict(
         f"{KROM}/order", "kromhc < gpt2") == "holds",
     "Canon layers do not at this size": lambda: verdict(f"{KROM}/order", "canon < gpt2") == "opposite",
@@ -367,7 +465,7 @@ def test_a_page_says_the_least_and_the_most_tokens(source: Source) -> None:
 
 
 def test_formulas_and_units_are_shown_once() -> None:
-    assert short(r"growth as α\alpha increases, at α=16\alpha=16.") == "growth as α increases, at α=16."
+    assert quotation(r"growth as α\alpha increases, at α=16\alpha=16.") == "growth as α increases, at α=16."
     assert with_unit("2-3 tokens", "nats") == "2-3 tokens" and with_unit("2.12", "nats") == "2.12 nats"
 
 
