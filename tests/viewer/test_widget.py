@@ -84,4 +84,5 @@ def test_where_no_kernel_answers_the_page_is_shown(tmp_path: Path, monkeypatch: 
 
 def test_two_models() -> None:
     view = View(("stories/lfa", "stories/std-t"), "A dog")
-    assert [one["id"] for one in view.data["models"]] == ["lfa", "std-t"] and view.data["state"] == {"text": "A dog"}
+    assert [one["id"] for one in view.data["models"]] == ["lfa", "std-t"]
+    assert view.data["state"] == {"text": "A dog", "second": "std-t"}
