@@ -354,13 +354,13 @@ def test_a_table_is_arranged_as_it_is_printed() -> None:
     layout = {"rows": {"Dense": "dense", "Kronecker": "kron"}, "blank": ["Dense, cost"],
               "columns": {"loss": "loss-ROW", "cost": "cost-ROW"}, "other": {"Kronecker, cost": "tax"}}  # fmt: skip
     line = {"measured": "", "value": np.nan, "ci_low": np.nan, "ci_high": np.nan}
-    line |= {"n": 0, "kind": "number", "finding": ""}
+    line |= {"n": 0, "kind": "number", "finding": "", "unit": "nats/token"}
     claims = pd.DataFrame([
         {**line, "id": "loss-dense", "printed": "2.42", "verdict": "not measured yet"},
         {**line, "id": "loss-kron", "printed": "2.48", "verdict": "different value", "measured": "3.1", "value": 3.1,
          "n": 3, "ci_low": 3.0, "ci_high": 3.2},
         {**line, "id": "tax", "printed": "2.5%", "verdict": "model too weak to test", "measured": "0.012",
-         "value": 0.012},
+         "unit": "share", "value": 0.012},
         {**line, "id": "order", "printed": "2.48 against 2.42", "verdict": "reproduced"},
     ])  # fmt: skip
     assert arranged(claims, layout).to_numpy().tolist() == [
