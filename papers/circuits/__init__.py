@@ -3,6 +3,7 @@
     python -m papers.circuits --out results/circuits                            which tasks each bundled model does
     python -m papers.circuits stories/lfa --tasks stories name-copying --out results/circuits
     python -m papers.circuits runs/smollm2 --tasks ioi induction --out results/circuits
+    python -m papers.circuits runs/long/lfa-s0 runs/long/lfa-s1 --tasks stories --out results/circuits
 
     ability     metric of the clean run, and its effect (clean − corrupted), with 95 % intervals. A model does a task if
                 both intervals lie above 0
@@ -10,6 +11,7 @@
                 circuits. Half of the pairs choose the edges, the other half judge them
     streams     the share of the summed sizes of all scores, by the stream of the sender and by what reads
     overlap     Jaccard index of the best edges of two tasks, compared with chance and with two draws of one task
+    seeds       the same of one task in two runs of one architecture, compared with two draws in one run
 
 The cost of a run is printed first. Its rows are written when all its tasks are measured. Until then each finished task
 is kept in OUT/.parts, and the same command goes on from there. Rows of other runs stay.

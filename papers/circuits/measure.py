@@ -42,8 +42,9 @@ ENDS = ("", "_low", "_high")
 
 
 def measure(options: Options) -> None:
-    """Measure what is missing, run by run."""
+    """Measure what is missing, run by run, then compare each two runs of one architecture."""
     check_folder(options.out)
+    kept: list[tuple[str, Any, list[Result]]] = []
     for run in options.runs or bundled():
         model = load_for_instruments(run)
         able = _abilities(options, run, model)
@@ -54,6 +55,11 @@ def measure(options: Options) -> None:
         _write(options.out, "circuits", labels, [circuit_row(one) for one in found])
         _write(options.out, "streams", labels, [row for one in found for row in stream_rows(one)])
         _write(options.out, "overlap", labels, [row for two in combinations(found, 2) for row in overlap_rows(*two)])
+        kept.append((run, model.config, found))
+    for (run, config, found), (other, second, others) in combinations(kept, 2):
+        if config == second:
+            labels = {"run": run, "other_run": other, "method": options.method}
+            _write(options.out, "seeds", labels, [row for a in found for b in others for row in seed_rows(a, b)])
 
 
 def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
@@ -154,7 +160,7 @@ def seconds_of(how: Circuits, model: Any) -> float:
 def circuit_row(result: Result) -> Row:
     """Effect, edges that carry .9 of it, CPR and CMD, random circuits in `_random`."""
     about, table = result.about, result.table("summary")
-    row: Row = {"task": about["options"]["task"], "edges": about["edges"]}
+    row: Row = {"task": _task(result), "edges": about["edges"]}
     why: dict[str, str] = {}
     for i, name in enumerate(("m", "effect", "cpr", "cmd", "needed")):
         for of, column in [("", "value"), ("_random", "random")][: 1 if name in ("m", "effect") else 2]:
@@ -169,7 +175,7 @@ def circuit_row(result: Result) -> Row:
 
 def stream_rows(result: Result) -> list[Row]:
     """Shares of the summed sizes of scores, by the stream of the sender and by what reads."""
-    cells, scores, task = result.blocks["scores"].cells, np.abs(_drawn(result, 0)), result.about["options"]["task"]
+    cells, scores, task = result.blocks["scores"].cells, np.abs(_drawn(result, 0)), _task(result)
     rows = []
     for by in ("stream", "part"):
         for group in cells[by].unique():
@@ -181,6 +187,20 @@ def stream_rows(result: Result) -> list[Row]:
 
 def overlap_rows(a: Result, b: Result) -> list[Row]:
     """Jaccard index of the best edges of two tasks, and of two draws of one task, over bootstraps of the pairs."""
+    return [{"task": _task(a), "other": _task(b), **row} for row in _overlaps(a, b, "same_task")]
+
+
+def seed_rows(a: Result, b: Result) -> list[Row]:
+    """The same of one task in two runs, and of two draws of it in one run; no row where the tasks differ."""
+    return [{"task": _task(a), **row} for row in _overlaps(a, b, "same_run")] if _task(a) == _task(b) else []
+
+
+def _task(result: Result) -> str:
+    return str(result.about["options"]["task"])
+
+
+def _overlaps(a: Result, b: Result, same: str) -> list[Row]:
+    """For each share of edges, the index between two results, and in column `same` that of two draws of one of them."""
     rows, drawn = [], [_drawn(a, 0), _drawn(b, 1)]
     for share in SHARES:
         n = worth.size_of(share, drawn[0].shape[1])
@@ -188,8 +208,7 @@ def overlap_rows(a: Result, b: Result) -> list[Row]:
         between = _jaccard(x, y).reshape(-1, 2).mean(1)
         within = (_jaccard(x[::2], x[1::2]) + _jaccard(y[::2], y[1::2])) / 2
         rows.append({
-            "task": a.about["options"]["task"], "other": b.about["options"]["task"], "share": share, "edges": n,
-            **_described("jaccard", between), **_described("same_task", within),
+            "share": share, "edges": n, **_described("jaccard", between), **_described(same, within),
             **_described("separate", within - between), "chance": worth.chance(n, drawn[0].shape[1]),
         })  # fmt: skip
     return rows

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.result import Result
 from streamscope.interventions.circuits import Circuits
 from streamscope.models import load
-from streamscope.papers.circuits import main
+from streamscope.papers.circuits import Options, main
 from streamscope.papers.circuits import measure as body
 
 
@@ -75,6 +76,19 @@ def test_overlap_by_hand() -> None:
         (row,) = (one for one in body.overlap_rows(planted("a", range(10)), planted("bb", best)) if one["share"] == 0.1)
         assert (row["edges"], row["same_task"], row["jaccard"]) == (10, 1.0, pytest.approx(jaccard))
         assert row["separate_low"] == pytest.approx(1 - jaccard) and row["chance"] == pytest.approx(1 / 19)
+
+
+def test_runs_of_one_architecture_are_compared_task_by_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = {"x0": range(10), "x1": range(5, 15), "y0": range(10)}
+    monkeypatch.setattr(body, "load_for_instruments", lambda run: SimpleNamespace(config=run[0]))
+    monkeypatch.setattr(body, "_abilities", lambda *_: ["a", "bb"])
+    monkeypatch.setattr(body, "_results", lambda _, run, *__: [planted(task, best[run]) for task in ("a", "bb")])
+    for name in ("circuit_row", "stream_rows"):
+        monkeypatch.setattr(body, name, lambda *_: {})
+    body.measure(Options(runs=("x0", "x1", "y0"), out=tmp_path))
+    rows = pd.read_parquet(tmp_path / "seeds.parquet").query("share == .1")
+    assert rows[["run", "other_run", "task"]].to_numpy().tolist() == [["x0", "x1", "a"], ["x0", "x1", "bb"]]
+    assert rows["jaccard"].to_list() == pytest.approx([1 / 3] * 2) and rows["same_run"].to_list() == [1.0] * 2
 
 
 def test_a_task_whose_prompts_do_not_fit_has_its_reason(tmp_path: Path) -> None:
