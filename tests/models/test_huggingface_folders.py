@@ -466,6 +466,8 @@ def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> Non
         ("gpt2", {"n_inner": 10**15}, "d_mlp must be at most 16,777,216"),
         ("gpt2", {"n_positions": 10**6}, r"\[40, 48\] cannot become pos_embed.weight \[1000000, 48\]"),
         ("llama", {"vocab_size": 10**6}, r"\[260, 48\] cannot become embed.weight \[1000000, 48\]"),
+        ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight \[96, 48\] cannot become blocks.0.attn.q.weight"),
+        ("phi3", {"num_key_value_heads": 1}, r"qkv_proj.weight \[96, 48\] cannot become blocks.0.attn.q.weight"),
         ("llama", {"num_key_value_heads": 4, "head_dim": 10**18}, "d_head must be at most 16,777,216"),
         (
             "llama",

@@ -58,10 +58,9 @@ def by_head(part: int, heads: int) -> Conversion:
     )
 
 
-def stacked_rows(place: int) -> Conversion:
-    """Maps that are stored one below the other, [rows of all, d_in]: the first at place 0, the last two at −2 and −1
-    (Phi-3)."""
-    return Conversion(lambda x, shape: x[0].narrow(0, place * shape[0] % len(x[0]), shape[0]))
+def stacked_rows(part: int, sizes: Sequence[int]) -> Conversion:
+    """Maps that are stored one below the other, `sizes` rows of [rows of all, d_in] (Phi-3)."""
+    return Conversion(lambda x, shape: x[0].split(list(sizes))[part], torch.cat)
 
 
 ACTIVATIONS = {
@@ -330,12 +329,6 @@ INNER: dict[str, str] = {
 }  # fmt: skip
 LLAMA = modules("layers", OUTER, INNER)
 """The weights of Llama and its relatives, with the same layout as ours."""
-PHI3 = modules("layers", OUTER, {
-    **INNER,
-    **{f"attn.{name}": ("self_attn.qkv_proj", stacked_rows(at)) for name, at in (("q", 0), ("k", -2), ("v", -1))},
-    **{f"mlp.{name}": ("mlp.gate_up_proj", stacked_rows(at)) for name, at in (("gate", 0), ("up", -1))},
-})  # fmt: skip
-"""q, k and v in one tensor, and gate and up in another."""
 AFTER: dict[str, str] = {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"}
 """The norms of what the branches write."""
 OLMO2 = modules("layers", OUTER, INNER | AFTER)
@@ -345,6 +338,14 @@ GEMMA = modules("layers", {**OUTER, "ln_final": ("norm", OFFSET)}, {
     **INNER, **{ours: (their, OFFSET) for ours, their in GEMMA_NORMS.items()},
 })  # fmt: skip
 """γ − 1 of every norm."""
+
+
+def phi3_table(config: ModelConfig) -> Table:
+    """Phi-3's weights: those of Llama, with q, k and v in one tensor, and gate and up in another."""
+    q, kv, m = config.n_heads * config.d_head, config.kv_heads * config.d_head, config.d_mlp
+    qkv = {f"attn.{n}": ("self_attn.qkv_proj", stacked_rows(i, (q, kv, kv))) for i, n in enumerate("qkv")}
+    pair = {f"mlp.{n}": ("mlp.gate_up_proj", stacked_rows(i, (m, m))) for i, n in enumerate(("gate", "up"))}
+    return modules("layers", OUTER, {**INNER, **qkv, **pair})
 
 
 def olmo2(theirs: Theirs) -> ModelConfig:
@@ -447,7 +448,7 @@ FAMILIES = {
     "mistral": Family(mistral, LLAMA, "model.", "MistralForCausalLM"),
     "smollm3": Family(smollm3, LLAMA, "model.", "SmolLM3ForCausalLM"),
     "olmo2": Family(olmo2, OLMO2, "model.", "Olmo2ForCausalLM"),
-    "phi3": Family(phi3, PHI3, "model.", "Phi3ForCausalLM"),
+    "phi3": Family(phi3, phi3_table, "model.", "Phi3ForCausalLM"),
     "gemma2": Family(gemma2, GEMMA, "model.", "Gemma2ForCausalLM"),
     "gemma3_text": Family(gemma3, GEMMA, "model.", "Gemma3ForCausalLM"),
     "streamscope": Family(exported, exported_table, "model.", "StreamscopeForCausalLM"),
