@@ -294,11 +294,11 @@ def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     import json
     import tomllib
 
-    text = read_bytes(path, remedy).decode("utf-8-sig", errors="replace")
+    data = read_bytes(path, remedy)
     try:
-        value = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
+        value = tomllib.loads(data.decode("utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML ({error}); {remedy}") from None
     return parse(json.dumps(value, default=str), kind, path, remedy)  # a date is its text
 
 

@@ -160,14 +160,19 @@ def test_a_wrong_grid_is_one_line(grid: dict, line: str) -> None:
 
 def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
     for name, text, line in (
-        ("a.toml", "presets = [", "a.toml is damaged .*; give a grid as .toml"),
+        ("a.toml", b"presets = [", r"a.toml is not valid TOML \(.*\); give a grid as .toml"),
+        (
+            "latin1.toml",
+            'presets = ["lfa"]\ntrain = {data = "Märchen"}'.encode("latin-1"),
+            "latin1.toml is not valid TOML",
+        ),
         (
             "b.toml",
-            'presets = ["lfa"]\nseeds = [2020-01-01]',
+            b'presets = ["lfa"]\nseeds = [2020-01-01]',
             "seeds of a grid are whole numbers from 0, got '2020-01-01'",
         ),
     ):
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text)
         with pytest.raises(InputError, match=line):
             cells_of(read_grid(tmp_path / name))
     with pytest.raises(InputError, match=r"nowhere.toml is missing: give a grid as .toml"):
