@@ -360,8 +360,8 @@ def dtype_name(dtype: str | torch.dtype) -> str:
 def _check_parts(
     folder: Path, manifest: Mapping[str, Any], metadata: Mapping[str, str], tokenizer: Tokenizer | None
 ) -> None:
-    """Raise `InputError` for another configuration, final weights or tokenizer than the manifest, or the metadata of
-    the weights, names; older runs name none.
+    """Raise `InputError` if configuration, final weights or tokenizer are not those that the metadata of the weights
+    or the manifest names; older runs name none.
 
     The same ids in a rewritten tokenizer.json are the same tokenizer; so is an unchanged file that a new version of the
     library would write differently.
@@ -379,9 +379,9 @@ def _check_parts(
             f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
             f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
         )
-    words = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
-    if tokenizer and words not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
+    digest = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    if tokenizer and digest not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
         raise InputError(
             f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
-            f"of {words[:12]}…), so its ids mean other tokens: restore it"
+            f"of {digest[:12]}…), so its ids mean other tokens: restore it"
         )

@@ -47,8 +47,9 @@ class NormedCache(ActivationCache):
 
     A part x of a stack adds γ ⊙ (x − mean) / s · u to a token's logit, where u is the token's column of W_U
     (`logit_attrs`). Parts that add up to the last residual state add up to the logit without `model.logit_bias`:
-    `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`. Methods whose result is a sum
-    raise `InputError` where it is none: with n streams, or with a norm between heads or neurons and the stream.
+    `cache.logit_attrs(cache.decompose_resid(), token).sum(0) + model.logit_bias[token]`. Methods that
+    decompose the stream raise `InputError` for parts that do not add up to it: with n streams, or with a norm between
+    heads or neurons and the stream.
     """
 
     decompose_resid = _checked("decompose_resid", "parts")

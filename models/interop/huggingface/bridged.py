@@ -101,7 +101,7 @@ class Bridged(CleanCopies, TransformerBridge):
     """Hook of the input of the head."""
 
     def check_sums(self, name: str) -> None:
-        """Raise `InputError` if a sum of this family is none: a key of `SUMS`; the "remainder" of one always is."""
+        """Raise `InputError` if values of this family do not add up: a key of `SUMS`. A "remainder" always does."""
         if name in self.wrong_sums:
             raise InputError(f"{self.family}: {SUMS[name]}")
 
