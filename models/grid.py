@@ -311,7 +311,7 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
     if path is not None:
         return begin([with_options(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
     if not (before := _read_cells(out)):
-        raise InputError(f"{out} holds no grid yet: give GRID.toml or GRID.py")
+        raise InputError(f"{out} holds no grid yet: give GRID.toml")
     return [Cell(name, tuple(argv)) for name, argv in before.items()]
 
 

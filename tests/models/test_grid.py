@@ -177,7 +177,7 @@ def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
             cells_of(read_grid(tmp_path / name))
     with pytest.raises(InputError, match=r"nowhere.toml is missing: give a grid as .toml"):
         main([str(tmp_path / "nowhere.toml"), "--out", str(tmp_path / "out")])
-    with pytest.raises(InputError, match="holds no grid yet"):
+    with pytest.raises(InputError, match="holds no grid yet: give GRID.toml$"):
         main(["--status", "--out", str(tmp_path / "out")])
 
 
