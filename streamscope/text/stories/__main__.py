@@ -26,7 +26,7 @@ class Options:
     """3, or 4 with three times the words, reserved words and repeating text."""
     stage: Annotated[Share, Only("version", 4)] = 1.0
     """Stage of the curriculum, from 0 (many short repeats of few words) to 1 (few long repeats of all words)."""
-    held_out: Literal["", "combinations", "words"] = ""
+    held_out: Literal["combinations", "words"] | None = None
     """Stories for evaluation: reserved combinations of words, or (in version 4) reserved words."""
     stats: bool = False
     """Print the statistics of the stories instead."""
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.text import stories, stories4
 
     if options.version == 4:
-        tales: Any = stories4.labelled(options.seed, options.n, options.stage, options.held_out)
+        tales: Any = stories4.labelled(options.seed, options.n, options.stage, options.held_out or "")
     elif options.held_out == "words":
         raise InputError("--held-out words needs --version 4: version 3 reserves combinations only")
     else:
