@@ -32,7 +32,7 @@ LOG_EVERY = 8.0
 """Most seconds between two signs of life on stderr."""
 _BARS: list[Any] = []
 """The bars that are shown now, the innermost last."""
-_SAID = [0.0]
+_LAST_SIGN = [0.0]
 """When the last sign was printed (`time.monotonic`)."""
 
 
@@ -40,11 +40,11 @@ _SAID = [0.0]
 def every(show: Callable[[], None]) -> Iterator[None]:
     """Call `show` from another thread whenever the last sign was `LOG_EVERY` seconds ago, until the block ends."""
     ended = Event()
-    _SAID[0] = _SAID[0] or time.monotonic()
+    _LAST_SIGN[0] = _LAST_SIGN[0] or time.monotonic()
 
     def repeat() -> None:
         while not ended.wait(LOG_EVERY / 8):
-            if time.monotonic() - _SAID[0] >= LOG_EVERY:
+            if time.monotonic() - _LAST_SIGN[0] >= LOG_EVERY:
                 show()
 
     (thread := Thread(target=repeat, daemon=True)).start()
@@ -58,11 +58,11 @@ def every(show: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def signs_of_life(label: str) -> Iterator[None]:
     """Print a line every `LOG_EVERY` seconds of work that has no bar."""
-    began = _SAID[0] = time.monotonic()
+    began = _LAST_SIGN[0] = time.monotonic()
 
     def show() -> None:
         if not _BARS:
-            _SAID[0] = time.monotonic()
+            _LAST_SIGN[0] = time.monotonic()
             print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
 
     with every(show):
@@ -106,7 +106,7 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
         def line() -> None:
             counted()
             if not shown.console.is_terminal and _BARS[-1] is shown:
-                _SAID[0] = time.monotonic()
+                _LAST_SIGN[0] = time.monotonic()
                 shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
 
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
@@ -118,7 +118,7 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
             finally:
                 counted()
                 _BARS.remove(shown)
-                _SAID[0] = time.monotonic()
+                _LAST_SIGN[0] = time.monotonic()
 
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
     bar.interrupted = [] if keep else None  # type: ignore[attr-defined]
