@@ -412,8 +412,8 @@ def _parts(out: Path) -> Path:
 def _result(job: Job, kept: Path | None, label: str, alone: bool) -> "Result":
     """What a job measures, or, in the folder `kept`, what a worker or an earlier call that was killed did.
 
-    Only a job that is `alone` keeps what it measured before an interruption: after that of one of several jobs the
-    command would go on with the next.
+    Only a job that is `alone` keeps what it measured before an interruption: with several, the command would go on with
+    the next one.
     """
     from streamscope.instruments.result import Result
 

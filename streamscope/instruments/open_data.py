@@ -120,11 +120,11 @@ class OpenDocuments(Splittable):
     def sums(
         self, device: Any, of: Callable[[Any, Any], Mapping[str, Any]], progress: Callable[[Iterable], Iterable] = iter
     ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
-        """What `of(tokens, targets)` sums over the targets of each row of a batch, and the `units`: of documents that
-        have a target, in their order.
+        """Sums over the targets of each document that has one, and the `units` of these documents, in their order.
 
-        `of` gives tensors [..., B] by name; the sums [..., documents] have these names, and `targets` is the number of
-        targets. Raises `InputError` if no document has one.
+        `of(tokens, targets)` gives the sums of each row of a batch: tensors [..., B] by name. The result [...,
+        documents] has the same names, and the number of targets as `targets`. Raises `InputError` if no document has
+        a target.
         """
         parts: dict[str, list[np.ndarray]] = {}
         for index, tokens, targets in progress(list(self.batches())):

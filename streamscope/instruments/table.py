@@ -593,8 +593,8 @@ def plain_number(x: Any) -> Any:
 
 
 def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[str, Any]:
-    """Entries of the metadata of a table written here, those that it has; `InputError` for a file that is no parquet or
-    is damaged."""
+    """The entries `names` of the metadata of a table, as far as it has them. Raises `InputError` for a file that is no
+    parquet or is damaged."""
     try:
         meta = read_meta(path)
     except FileNotFoundError:

@@ -408,7 +408,7 @@ def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Kind = "pooled") -
 
 
 def d_columns(total: np.ndarray, size: np.ndarray | None = None) -> list[np.ndarray]:
-    """Of two conditions [2, …, cases] what `d_of_totals` sums over cases: 1, x1, x0, x1², x0², each […, cases].
+    """What `d_of_totals` sums over the cases of two conditions [2, …, cases]: 1, x1, x0, x1², x0², each […, cases].
 
     The origin is the row's grand mean, so that squares do not swallow small differences. `size`, all 1, is not read:
     these are the columns of `observations.bootstrap`.
