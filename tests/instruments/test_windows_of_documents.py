@@ -2,6 +2,8 @@
 
 import math
 import random
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from streamscope.interventions.token_effects import TokenEffects
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
+from streamscope.models.readout import IGNORE
 from streamscope.probes.specialization.measure import blocks_of_neighbours
 from streamscope.text.strides import WindowedShards, overlapping_windows
 from tests.interventions import copiers
@@ -89,6 +92,35 @@ def test_strided_losses_are_those_of_a_pass_per_token(model: Any, text: Path, st
         assert found.baseline[mine].sum() == pytest.approx(sum(plainly(model, ids, stride)), rel=1e-5)
         with edit(model, edits):
             assert found.edited[0, mine].sum() == pytest.approx(sum(plainly(model, ids, stride)), rel=1e-5)
+
+
+def sums(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of each row: the ids of its targets, and its first token."""
+    return {"ids": torch.stack([(targets * (targets != IGNORE)).sum(1), tokens[:, 0]])}
+
+
+@pytest.mark.parametrize("stride", [0, 20])
+def test_sums_are_in_the_order_of_documents_whatever_their_batches(model: Any, text: Path, stride: int) -> None:
+    opened = open_data(Documents(str(text), stride=stride, batch_size=2), model)
+    total, units = opened.sums("cpu", sums)
+    unscored = opened.shards.unscored.tolist()
+    rows = [row[context + 1 :] for row, context in zip(opened.rows(), unscored, strict=True)]
+    assert total["ids"][0].tolist() == list(map(sum, rows)) and total["targets"].tolist() == list(map(len, rows))
+    assert total["ids"][1].tolist() == [row[0] for row in opened.rows()]
+    assert units.equals(opened.units())
+
+
+def test_sums_leave_out_documents_without_a_target(model: Any, text: Path) -> None:
+    opened = open_data(Documents(str(text), stride=0, batch_size=2), model)
+    shards, (long, short) = copy(opened.shards), (opened.shards.document(i) for i in (0, 1))
+    shards._hold(np.concatenate([short, long[:1], long]), np.cumsum([0, len(short), 1, len(long)]))
+    total, units = replace(opened, shards=shards).sums("cpu", sums)
+    whole = opened.sums("cpu", sums)[0]
+    assert total["ids"].tolist() == whole["ids"][:, [1, 0]].tolist()
+    assert [name.partition(":")[0] for name in units["unit"]] == ["0", "2"]
+    shards._hold(long[:1], np.array([0, 1]))
+    with pytest.raises(InputError, match="^no document has a token to predict$"):
+        replace(opened, shards=shards).sums("cpu", sums)
 
 
 def test_a_cue_just_outside_of_a_window_counts_with_a_stride(tmp_path: Path) -> None:
