@@ -51,8 +51,7 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
 
 def show(rows: pd.DataFrame) -> None:
     """The claims, a line each, then how many have which verdict."""
-    printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
-    columns = rows[["id", "place", "verdict"]].assign(printed=printed, measured=measured(rows))
+    columns = rows[["id", "place", "verdict", "printed"]].assign(measured=measured(rows), unit=rows["unit"])
     Table.plain(columns, "claims").print()
     Table.plain(counts(rows), "verdicts").print()
 
@@ -87,11 +86,11 @@ def _table(mine: pd.DataFrame) -> list[str]:
     """The table of a paper, the commands that its rows number, and what the measured models saw."""
     commands = {text: i for i, text in enumerate(dict.fromkeys(filter(None, mine["command"])), 1)}
     cells = [
-        [Raw(code(r.id)), r.place, r.quote, r.configuration, f"{r.printed} {_unit(r)}".strip(), m, _verdict(r),
+        [Raw(code(r.id)), r.place, r.quote, r.configuration, r.printed, m, r.unit, _verdict(r),
          commands.get(r.command, "")]
         for r, m in zip(mine.itertuples(), measured(mine), strict=True)
     ]  # fmt: skip
-    columns = ("id", "place", "claim", "of", "printed", "measured (95 %)", "verdict", "by")
+    columns = ("id", "place", "claim", "of", "printed", "measured (95 %)", "unit", "verdict", "by")
     made = mine.loc[mine["measured"].ne(""), ["table", "scale", "tokens", "commit"]].drop_duplicates()
     doses = [f"scale {cell(r.scale)}, {cell(r.tokens)} tokens seen, " if r.scale else "" for r in made.itertuples()]
     results = [
@@ -100,10 +99,6 @@ def _table(mine: pd.DataFrame) -> list[str]:
     ]
     by = "\n".join(f"{i}. {code(text)}" for text, i in commands.items())
     return [table(columns, cells), *([f"By:\n\n{by}"] if by else []), *(["\n".join(results)] if results else [])]
-
-
-def _unit(r: Any) -> str:
-    return "" if r.printed == "" or r.unit == "share" else str(r.unit)
 
 
 def _verdict(r: Any) -> str:

@@ -207,12 +207,11 @@ def claims_of(paper: str) -> pd.DataFrame:
 
 
 def table_of(claims: pd.DataFrame) -> pd.DataFrame:
-    """Claims in lines: what is printed for what, what came out here with its interval and n, and the verdict."""
+    """Claims in lines: what is printed for what, what came out here with its interval, n and unit, and the verdict."""
     rows = claims.reset_index(drop=True)
-    printed = (rows["printed"] + " " + rows["unit"].where(rows["printed"] != "", "")).str.strip()
     return pd.DataFrame({
-        "configuration": rows["configuration"], "printed": printed, "measured": measured(rows),
-        "verdict": rows["verdict"], "claim": rows["id"],
+        "configuration": rows["configuration"], "printed": rows["printed"], "measured": measured(rows),
+        "unit": rows["unit"], "verdict": rows["verdict"], "claim": rows["id"],
     })  # fmt: skip
 
 

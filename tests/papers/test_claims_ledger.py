@@ -838,7 +838,7 @@ def test_the_command_filters_counts_and_writes(tmp_path: Path, capsys: pytest.Ca
     assert pd.read_parquet(tmp_path / "out.parquet")["value"].tolist() == [1.5]
     assert read_about(tmp_path / "out.parquet")["units"]["n"].startswith("training seeds")
     markdown = (tmp_path / "out.md").read_text(encoding="utf-8")
-    assert "| A has more than B. | a against b | 2 against 1 heads | 1.5 (1 … 2), n 3 | reproduced | 1 |" in markdown
+    assert "| A has more than B. | a against b | 2 against 1 | 1.5 (1 … 2), n 3 | heads | reproduced | 1 |" in markdown
     assert "1. `python -m papers.lfa runs/a`" in markdown and "scale tiny, 160 tokens seen" in markdown
     assert "A has more than B." in (tmp_path / "out.html").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="no claim is all of that"):

@@ -324,13 +324,15 @@ def test_tables_are_those_of_the_ledger(capsys: pytest.CaptureFixture) -> None:
     claims = claims_of("lfa")
     table = table_of(claims[claims["table"] == "2"])
     row = table[table["claim"] == "lfa-t2-parameters-lfa"].iloc[0]
-    assert row["printed"] == "18.5M parameters" and row["verdict"] == "paper inconsistent"
+    assert (row["printed"], row["unit"], row["verdict"]) == ("18.5M", "parameters", "paper inconsistent")
     assert len(table) == (claims["place"].str.contains("Table 2")).sum() > 5
     lfa.main(["--table", "2"])
     assert "18.5M" in capsys.readouterr().out
     assert [*dict.fromkeys(claims_of("krom")["table"])] == ["sweep", "architectures", "replicates"]
     both = claims_of("krom").query("id == 'krom-order-all-seeds'")
     assert list(both["table"]) == ["architectures", "replicates"], "in both tables"
+    seeds = table_of(both).iloc[0]
+    assert (seeds["printed"], seeds["unit"]) == ("3 of 3 seeds", "nats/token"), "seeds printed, losses measured"
 
 
 LAYOUTS = [(paper, number) for paper, tables in layouts().items() for number in tables]
@@ -430,7 +432,7 @@ def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> No
     loss = csv[csv["claim"] == "hdpl-t1-loss-llama"].iloc[0]
     points = pd.read_parquet(RESULTS / "hdpl_eighth/curve-points.parquet")
     here = points.query("preset == 'llama' and point == 'last'")["loss"].item()
-    assert loss["printed"] == "4.3206 nats/token" and loss["measured"].startswith(f"{here:.4g}")
+    assert (loss["printed"], loss["unit"]) == ("4.3206", "nats/token") and loss["measured"].startswith(f"{here:.4g}")
     text = (tmp_path / "hdpl-table-1.md").read_text()
     assert all(claim in text for claim in set(csv["claim"]) - set(cells(layouts()["hdpl"]["1"]).values()))
     assert f"{here:.4g}" in text and all(value.split()[0] in text for value in csv["printed"] if value)
