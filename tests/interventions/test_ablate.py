@@ -48,6 +48,20 @@ def opened(model: Any, shards: Any, most: int | None = None) -> OpenDocuments:
     return OpenDocuments(Documents(max_documents=most), shards, model.config.n_ctx, model.tokenizer)
 
 
+def interrupt_pass(monkeypatch: pytest.MonkeyPatch, n: int) -> list:
+    """Ctrl-C comes in the n-th pass of a sweep. Returns the list of passes; after it is cleared, it comes again."""
+    passes: list = []
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        passes.append(given)
+        if len(passes) == n:
+            raise KeyboardInterrupt
+        return measure_rows(*given, **options)
+
+    monkeypatch.setattr(observe, "measure_rows", interrupted)
+    return passes
+
+
 def naive_loss(model, shards, edits) -> list[tuple[float, int]]:
     """(summed loss, targets) of each document, one forward pass per document, plain cross-entropy."""
     out: list[tuple[float, int]] = [(0.0, 0)] * shards.n_documents
@@ -330,16 +344,8 @@ def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkey
 
 def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, capsys, monkeypatch) -> None:
     """Interrupted in its third batch, it writes what two batches alone would give, says so and ends as interrupted."""
-    passes = []
-
-    def interrupted(*given, **options):
-        passes.append(given)
-        if len(passes) == 3:
-            raise KeyboardInterrupt
-        return measure_rows(*given, **options)
-
+    passes = interrupt_pass(monkeypatch, 3)
     argv = ["lfa", "--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--out"]
-    monkeypatch.setattr(observe, "measure_rows", interrupted)
     with pytest.raises(KeyboardInterrupt):
         main([*argv, str(tmp_path / "part.parquet"), "--max-documents", "8"])
     assert "interrupted: 4 of 8 documents measured; the tables are of these" in capsys.readouterr().err
@@ -354,15 +360,7 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
 
 def test_an_interruption_ends_a_command_of_several_runs(tmp_path, capsys, monkeypatch) -> None:
     """Ctrl-C in the first of two runs does not go on with the second, and writes a figure of one run alone."""
-    passes = []
-
-    def interrupted(*given, **options):
-        passes.append(given)
-        if len(passes) == 3:
-            raise KeyboardInterrupt
-        return measure_rows(*given, **options)
-
-    monkeypatch.setattr(observe, "measure_rows", interrupted)
+    passes = interrupt_pass(monkeypatch, 3)
     argv = ["--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--max-documents", "8"]
     with pytest.raises(KeyboardInterrupt):
         main(["lfa", "std-t", *argv])

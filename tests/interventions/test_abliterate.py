@@ -12,7 +12,6 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
-from streamscope.interventions import observe
 from streamscope.interventions.abliterate import Abliterate, main
 from streamscope.interventions.abliterate.measure import abliterate_weights, largest_output, project_out
 from streamscope.interventions.observe import document_losses
@@ -20,10 +19,10 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.readout import divergences
 from streamscope.models.runs import main as runs
-from streamscope.models.sweep import measure_rows
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.directions import main as directions
+from tests.interventions.test_ablate import interrupt_pass
 from tests.tiny import arguments
 
 
@@ -195,14 +194,7 @@ def test_command(
     read = ["--side", "read", "--dense", "--to", str(tmp_path / "x"), "--max-documents", "4"]
     main([str(run), "--direction", file, *read])
     assert "--side write" in capsys.readouterr().out
-
-    def stop(*given: Any, **options: Any) -> Any:
-        if stopped.append(0) or len(stopped) == 2:
-            raise KeyboardInterrupt
-        return measure_rows(*given, **options)
-
-    stopped: list[int] = []
-    monkeypatch.setattr(observe, "measure_rows", stop)
+    interrupt_pass(monkeypatch, 2)
     cut = ["--dense", "--to", str(tmp_path / "cut"), "--max-documents", "6", "--batch-size", "3"]
     with pytest.raises(KeyboardInterrupt):
         main([str(run), "--direction", file, *cut])
