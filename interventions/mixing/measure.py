@@ -205,8 +205,7 @@ def _of_draws(cell: Cell, at: Sequence[int], block: Observations) -> tuple[int, 
     """(number of permutations, sd of delta between them, reason if there is none)."""
     if cell.change != "permute" or len(at) < 2 or cell.why:
         return 0, np.nan, cell.why or "no permutations are drawn"
-    change = (block.total[list(at)] - block.total[0]).sum(1) / block.sizes[0].sum()
-    return len(at), float(np.std(change, ddof=1)), ""
+    return len(at), float(np.std(block.values[list(at)], ddof=1)), ""
 
 
 CHANGE = (

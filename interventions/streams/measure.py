@@ -235,9 +235,9 @@ def tables(how: Streams, seen: InstrumentData, estimates: Mapping[str, Estimates
     names = list(cells[0].labels)
     frame, missing = joined([estimates["loss"], estimates["percent"]], names, COLUMNS)
     block = seen.blocks["loss"]
-    change = (block.total - block.total[0]).sum(1) / block.sizes[0].sum()
+    loss = block.values
     frame["draws"] = [len(at) if cell.method in DRAWN else 0 for cell, at in zip(cells, index, strict=True)]
-    frame["draw_sd"] = [float(np.std(change[list(at)], ddof=1)) if len(at) > 1 else np.nan for at in index]
+    frame["draw_sd"] = [float(np.std(loss[list(at)], ddof=1)) if len(at) > 1 else np.nan for at in index]
     frame["paper_percent"] = [PAPER.get((cell.stream, cell.method), np.nan) for cell in cells]
     for i, (cell, at) in enumerate(zip(cells, index, strict=True)):
         if (i, "delta") in missing:

@@ -30,6 +30,7 @@ from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections
 from streamscope.papers.krom.contraction_measure import set_bias
+from tests.interventions.test_ablate import interrupt_pass
 from tests.tiny import some, untrained
 
 DATA = Documents(data="stories:1:6", batch_size=4, stride=0)
@@ -202,6 +203,17 @@ def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
         and (drawn["draw_sd"] > 0).all()
         and len(drawn) == (drawn["draws"] == 2).sum()
     )
+
+
+def test_an_interrupted_command_has_the_spread_of_permutations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_pass(monkeypatch, 3)
+    argv = ["stories/kromcanon", "--change", "permute", "--where", "everywhere", "--draws", "2", "--batch-size", "2"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, "--max-documents", "8", "--out", str(tmp_path / "part.parquet")])
+    monkeypatch.undo()
+    main([*argv, "--max-documents", "4", "--out", str(tmp_path / "four.parquet")])
+    part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
+    assert part == pytest.approx(four, rel=1e-4) and part > 0
 
 
 # ---- what cannot act ---------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from streamscope.models.config import FrozenToken
 from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
+from tests.interventions.test_ablate import interrupt_pass
 from tests.tiny import MOST_PARTS, randomise, some, untrained
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -230,6 +231,18 @@ def test_the_table(tiny_run: Path) -> None:
     empty = table.loc["x_e → 0", "L0"]
     assert np.isnan(empty["delta"]) and "by construction" in empty["undefined"]
     assert table.loc[("x_t → 0", "everywhere"), "paper_percent"] == 36
+
+
+def test_an_interrupted_command_has_the_spread_of_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents that were not measured are left out of the standard deviation over draws, too."""
+    interrupt_pass(monkeypatch, 3)
+    argv = ["lfa", "--streams", "token", "--method", "random", "--where", "everywhere", "--draws", "2"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, "--max-documents", "8", "--batch-size", "2", "--out", str(tmp_path / "part.parquet")])
+    monkeypatch.undo()
+    main([*argv, "--max-documents", "4", "--batch-size", "2", "--out", str(tmp_path / "four.parquet")])
+    part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
+    assert part == pytest.approx(four, rel=1e-4) and part > 0
 
 
 @pytest.mark.parametrize(
