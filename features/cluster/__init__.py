@@ -8,6 +8,7 @@
     python -m features.cluster --features a.parquet b.parquet                     tokens of two corpora, together
     python -m features.cluster --features other.parquet --fitted modes.parquet    labels for new tokens, nothing fitted
 
+Features are standardised, projected on their principal components, and clustered by HDBSCAN* or k-means (App. C.4).
 One row per cluster: size, distinct vectors, processing depth k*. Further tables: `summary`; `depth`, the share of
 tokens by k*; `labels`, a row per token with its cluster (−1 for noise), probability, k* and position on a UMAP map.
 --raw adds `agreement` with clusters of raw activations from the same pipeline, and `same_token`, how often one token
@@ -33,11 +34,6 @@ from streamscope.instruments.figures import Curve, Histogram, Intervals
 
 @instrument("cluster", FeatureTables())
 class Cluster(Instrument):
-    """Group the tokens that the model processes in the same way.
-
-    z-scored features → principal components → HDBSCAN* or k-means (PLS §4.1, App. C.4).
-    """
-
     method: Literal["hdbscan", "kmeans"] = "hdbscan"
     """hdbscan leaves tokens between clusters as noise (C.4); kmeans assigns every token (§4.1)."""
     components: Count | Literal["auto", "all"] = "auto"

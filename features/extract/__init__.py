@@ -8,8 +8,9 @@
 
 One row for every position with a next token in its document: document, position, token and its id, target (the next
 token), prediction (of the final layer), then the features. The file's metadata hold units, formulas and sources
-(`features.store.read_features`). Attention is effective attention: the head's gate, if any, is multiplied in. A layer's
-prediction is read through its norm and the head (the logit lens for layers without supervision). OUT-depth.parquet
+(`features.store.read_features`; PLS App. B, C). Attention is effective attention: the head's gate, if any, is
+multiplied in. A layer's prediction is read through its norm and the head (the logit lens for layers without
+supervision). k* is the layer where the prediction settles: min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k. OUT-depth.parquet
 holds the share of tokens that settle at each layer, with 95 % intervals over documents (PLS Table 1).
 
 Documents longer than the context are cut there and counted, so each row has its whole context. Memory does not grow
@@ -34,11 +35,6 @@ HEADS_OF = {"anchor": "H2-3", "entity": "H4-5"}
 
 @instrument("extract", Tokens())
 class Extract(Instrument):
-    """Extract how the model processes each token: each layer's prediction, when it settles, and which heads attend.
-
-    k* = min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k; the file holds the formulas of all features (PLS App. B, C).
-    """
-
     tier: Tier = "structural"
     """core: 5 summaries; structural: also each layer's prediction and each head's attention, 3L+1+4LH columns for L
     layers of H heads; +position: 4 more; topk: the k largest attention weights instead of the largest."""

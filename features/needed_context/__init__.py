@@ -14,9 +14,9 @@ a token towards the start of its text, in all groups alike. Tokens before positi
 is always longer than the window.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import Count, Names
+from streamscope.cli.bounds import AtLeastOne, Count, Names
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
@@ -26,12 +26,7 @@ from streamscope.instruments.figures import Curve
 
 @instrument("needed_context", Tokens(max_tokens=2000))
 class NeededContext(Instrument):
-    """Keep only the last tokens of the text and count which predictions stay the same, by processing depth.
-
-    kept_w = share of tokens with argmax p(· | first, last w tokens) = argmax p(· | whole context), by k* (PLS §4.2).
-    """
-
-    windows: tuple[Count, ...] = (1, 4, 16)
+    windows: Annotated[tuple[Count, ...], AtLeastOne()] = (1, 4, 16)
     """Number of tokens that are kept, including the query."""
     depths: Names = ()
     """Groups of k*, as 0, 1-2 or 6; they may overlap. Default: early, middle and late as in PLS Table 1."""
@@ -45,8 +40,6 @@ class NeededContext(Instrument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.windows:
-            raise InputError("give at least one of --windows")
         if max(self.windows) > self.least:
             raise InputError(f"--windows {max(self.windows)}: at most --least {self.least}, so that it removes text")
 

@@ -16,8 +16,7 @@ rows are not held out. Their number is printed and kept with the table (`repeate
 
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import Bounds, Count, Names, Seed
-from streamscope.cli.errors import InputError
+from streamscope.cli.bounds import AtLeastOne, Bounds, Count, Names, Seed
 from streamscope.features.tables import EffectTable, FeatureTables
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -26,14 +25,9 @@ from streamscope.instruments.figures import Intervals
 
 @instrument("predict_effects", FeatureTables(), EffectTable())
 class PredictEffects(Instrument):
-    """Predict from a token's features how an intervention changes its prediction, on held-out documents.
-
-    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ cross-validated over documents (PLS §5.4).
-    """
-
     edits: Names = ()
     """Names of the edits to explain; default: all."""
-    of: tuple[Literal["signed", "absolute"], ...] = ("signed", "absolute")
+    of: Annotated[tuple[Literal["signed", "absolute"], ...], AtLeastOne()] = ("signed", "absolute")
     """The effects Δ, their sizes |Δ|, or both."""
     model: Literal["ridge", "boosting"] = "ridge"
     """Ridge regression with a nested choice of the penalty, or boosted trees (slow: choose --edits)."""
@@ -53,11 +47,6 @@ class PredictEffects(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"edits": ("L5H0", "L5H1"), "of": ("absolute",), "shuffles": 1, "resamples": 100, "folds": 3}
     planted: ClassVar = "tests/features/test_predict_effects.py::test_a_known_share_of_variance_is_found"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.of:
-            raise InputError("give at least one --of")
 
 
 main = main_of(PredictEffects, __doc__)

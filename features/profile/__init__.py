@@ -8,9 +8,10 @@
 
 One row per cluster: size, depth, tokens, predictions, kinds of tokens, heads; on disk also mean head activations,
 probabilities by layer and core features. Further tables: `distances` of tokens to the centre of their cluster, compared
-with the other clusters; `kinds`, which kinds of tokens a cluster holds more or less often; `samples`, the tokens
-nearest to the centre and diverse ones by farthest point, in their texts; `tokens`, all of them. On the map (if clusters
-have coordinates) the pointer shows each token in its text. Texts come from the feature table.
+with the other clusters; `kinds`, which kinds of tokens a cluster holds more or less often (log-odds inside over
+outside, hypergeometric test, Holm's correction; PLS §4.3, App. C.5); `samples`, the tokens nearest to the centre and
+diverse ones by farthest point, in their texts; `tokens`, all of them. On the map (if clusters have coordinates) the
+pointer shows each token in its text. Texts come from the feature table.
 
 Your own labels are parquet with the columns document, position (as in the feature table) and label (text or a whole
 number; null and −1 mean none). Titles count tokens without a label and labels without a token.
@@ -28,11 +29,6 @@ from streamscope.instruments.figures import HeadMap, Intervals, Points
 
 @instrument("profile", FeatureTables())
 class Profile(Instrument):
-    """Describe each cluster of tokens: which tokens it holds, how deep they are processed, which heads attend.
-
-    Kinds of tokens: log-odds inside over outside, hypergeometric test, Holm correction (PLS §4.3, App. C.5).
-    """
-
     clusters: Path | None = None
     """Result of `features.cluster` on the same features; default: cluster them now by density."""
     labels: Path | None = None

@@ -141,7 +141,7 @@ def test_the_command_and_bad_input(run: Path, corpus: tuple[Path, Path], tmp_pat
         assert draw(figure, result) is not None
     for how, message in (
         ({"windows": (16,), "least": 8}, "at most --least 8"),
-        ({"windows": ()}, "at least one of --windows"),
+        ({"windows": ()}, "windows: give at least one"),
         ({"least": 512}, "less than the context"),
         ({"depths": ("2-1",), "least": LEAST, "windows": (1,)}, "give K or K-K"),
         ({"depths": ("early",), "least": LEAST, "windows": (1,)}, "give K or K-K"),
