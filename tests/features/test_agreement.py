@@ -33,6 +33,8 @@ def test_equal_clusterings() -> None:
     documents = np.repeat(np.arange(20), 30)
     assert adjusted_rand_interval(a, 7 - a, documents, resamples=100) == (1, 1)
     assert adjusted_mutual_information_interval(a, 7 - a, documents) == pytest.approx((1, 1))
+    one = np.zeros(600, int)
+    assert adjusted_rand_interval(one, one, documents, resamples=10) == (1, 1), "a single cluster"
 
 
 @pytest.mark.slow
