@@ -30,6 +30,8 @@ from typing import Any
 from streamscope.rooms import WITH_INSTRUMENTS
 
 MOVED: dict[str, tuple[str, ...]] = {
+    "features.profile.enrichment": ("features.profile.token_kinds",),
+    "features.profile.samples": ("features.profile.profiles",),
     "interventions.abliterate.weights": ("interventions.abliterate.measure",),
     "interventions.amplify.areas": ("interventions.amplify.measure",),
     "interventions.effects": ("interventions.controls",),
