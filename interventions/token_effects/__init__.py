@@ -27,7 +27,7 @@ from streamscope.instruments.figures import HeadMap, Intervals
 
 @instrument("token_effects", Tokens())
 class TokenEffects(Instrument):
-    heads: tuple[str, ...] | None = None
+    heads: Names = ()
     """Heads, one at a time: L5.H4, L4.*, all, random3:7 (three, seed 7), top3:pds (three of the largest PDS).
 
     Default: all, unless --groups are given."""

@@ -118,7 +118,7 @@ def _argmax(logits: Tensor, rows: slice) -> Tensor:
 
 def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: edits. Units: documents. Rows go to a file as they come; only their sums are kept."""
-    groups = HeadFinder(model, check_tokenizer(model)).heads_and_groups(how.heads or (), how.groups)
+    groups = HeadFinder(model, check_tokenizer(model)).heads_and_groups(how.heads, how.groups)
     opened = data[Tokens]
     chosen = list(opened.documents())
     if not chosen:
@@ -162,10 +162,10 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
 def with_resolved_heads(how: TokenEffects, data: Opened) -> TokenEffects:
     """These options with ranked and found heads given by name."""
     finder = HeadFinder(data.model, check_tokenizer(data.model))
-    single = finder.single(how.heads or (), how.groups)
-    several = finder.heads_and_groups(how.heads or (), how.groups)[len(single) :]
+    single = finder.single(how.heads, how.groups)
+    several = finder.heads_and_groups(how.heads, how.groups)[len(single) :]
     heads = tuple(group.spec.partition("=")[2] for group in single)
-    return replace(how, heads=heads or None, groups=tuple(group.spec for group in several))
+    return replace(how, heads=heads, groups=tuple(group.spec for group in several))
 
 
 def cell_of(group: Group) -> dict[str, Any]:
