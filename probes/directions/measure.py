@@ -159,12 +159,6 @@ def project_held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> HeldOutProj
     return HeldOutProjections(along[0], along[1], test_a, test_b)
 
 
-def held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> list[Separation | None]:
-    """Per layer, the separation of `project_held_out`; None in layers without a direction."""
-    found = project_held_out(a, b, seed)
-    return [None if np.isnan(x[0]) else separation(x, y) for x, y in zip(found.a.T, found.b.T, strict=True)]
-
-
 def shuffled_differences(a: np.ndarray, b: np.ndarray, draws: int, seed: int = 0) -> np.ndarray:
     """Differences of means [draws, ..., D] with prompts assigned to the two sets at random, sizes kept."""
     both, generator = np.concatenate([a, b]), np.random.default_rng(seed)
