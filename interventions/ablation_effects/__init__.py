@@ -6,12 +6,13 @@
     python -m interventions.ablation_effects runs/pls --groups L5.H4+L5.H5 early=L0.* --tasks winograd mine.jsonl
 
 Δ = P(answer) with the group's outputs z set to 0, minus P(answer) unedited, case by case; negative: the heads
-contributed. The same is measured for the log-odds of answer against foil (`instruments.prompts.tasks` defines the
-scores). Check the unedited value next to every effect: a task that the model cannot do has nothing to lose. Intervals,
-p and Holm's correction over tasks × groups use the independent cases of a task as units. `control` is the mean effect
-of random other groups of as many heads, and p_rank the group's rank among them. --control adds the case-by-case
-differences to a second model of the same shape, and the ratios of spreads and means; `found` groups are searched for in
-each model. Diagonality: `interventions.ablation_effects.diagonality`.
+contributed (§5.1). The same is measured for the log-odds of answer against foil (`instruments.prompts.tasks` defines
+the scores). Check the unedited value next to every effect: a task that the model cannot do has nothing to lose.
+Intervals, p and Holm's correction over tasks × groups use the independent cases of a task as units. `control` is the
+mean effect of random other groups of as many heads, and p_rank the group's rank among them. --control adds the
+case-by-case differences to a second model of the same shape, and the ratios of spreads and means; `found` groups are
+searched for in each model. Diagonality, whether tasks rely on their own heads (§5.3):
+`interventions.ablation_effects.diagonality`.
 """
 
 from typing import Annotated, ClassVar, Literal

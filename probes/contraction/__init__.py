@@ -14,9 +14,9 @@ module, over the positions of documents that have a target, with X̄ the mean of
     acts        whether the module's mixing can change an output; not for the first module, whose streams are equal, nor
                 for the last one if only the sum is read (the mixing of these two is changed by decay alone)
 
-The blog computes Π |1 − 2s| and reads one minus it as the contraction of all differences ("diminishing returns"). But
-most differences are written by later modules, after which few mix. Changes of the writes themselves are not in
-`contracted`: for those run the model with `--edit` of `hook_res`. Units of intervals are documents.
+The blog (KROM) computes Π |1 − 2s| and reads one minus it as the contraction of all differences ("diminishing
+returns"). But most differences are written by later modules, after which few mix. Changes of the writes themselves are
+not in `contracted`: for those run the model with `--edit` of `hook_res`. Units of intervals are documents.
 """
 
 from typing import Any, ClassVar

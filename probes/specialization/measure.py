@@ -24,7 +24,7 @@ from streamscope.probes.specialization import Specialization
 CHUNK_NUMBERS = 2**24
 """Attention weights held at once when streaming (64 MiB in float32, twice that while capturing)."""
 ALONE = "a single head has no other to differ from"
-ALL_SINKS = "fewer than two heads are no BOS sinks"
+ALL_SINKS = "fewer than two heads are not BOS sinks"
 WITHOUT_SINKS = "without sinks"
 """The scope of all heads but the BOS sinks. A model without sinks has it too, so that models can be compared."""
 KEYS = ("scope", "layer", "index")

@@ -106,7 +106,7 @@ def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
     assert values(with_sinks, "HSS")["all"] != pytest.approx(others["all"], rel=0.05)
     assert others["without sinks"] == others["all"], "no head is a sink"
     alone = summed(shown(torch.eye(T), sink)).set_index(["measure", "scope"]).loc[("HSS", "without sinks")]
-    assert np.isnan(alone["value"]) and "fewer than two heads are no BOS sinks" in alone["undefined"]
+    assert np.isnan(alone["value"]) and "fewer than two heads are not BOS sinks" in alone["undefined"]
     assert sinks_sentence(["L0H1", "L0H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
     assert sinks_sentence([], 4) == ""
 
