@@ -153,7 +153,7 @@ def check(how: Abliterate, model: Any) -> None:
 
 
 def changed_model(how: Abliterate, model: StreamTransformer, d: torch.Tensor) -> StreamTransformer:
-    """`weights.abliterate_weights` with these options; the model is only measured and written, so it shares weights."""
+    """`abliterate_weights` with these options; the model is only measured and written, so it shares weights."""
     d = d.to(model.cfg.device)
     return abliterate_weights(model, d, side=how.side, embedding=how.embedding, dense=how.dense, share=True)
 
