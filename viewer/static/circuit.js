@@ -179,7 +179,7 @@ export class Circuit {
       drawn.has(name) ? [element("span", { class: `key hue-${hue}` }, element("span", { class: "swatch" }), byStream ? name : PARTS[name])] : [],
     );
     const best = this.shown().slice(0, 3).map(([sender, reader, , , score]) => `${sender} → ${reader} ${signed(score)}`);
-    return [...colours, ` Strongest: ${best.join(", ")}.`];
+    return best.length ? [...colours, ` Strongest: ${best.join(", ")}.`] : [];
   }
 }
 
