@@ -14,7 +14,7 @@ profile      the operators in which a step of each preset spends its time, by to
 
 A step is forward, backward, clipping and the optimisers of `models.train`. Both sides of a ratio have the same shape,
 dtype (bf16 autocast, or --dtype fp32) and compile setting, and take turns in one process. A figure is the median of
-the rounds, with the smallest and largest. --clock process counts processor seconds; use it with one thread on a busy
+the rounds, with the smallest and largest. --clock cpu counts processor seconds; use it with one thread on a busy
 machine.
 """
 
@@ -57,7 +57,7 @@ class Options:
     """bf16: autocast; fp32: no autocast."""
     compile: bool = False
     """Compile the blocks of both sides with torch.compile."""
-    clock: Literal["wall", "process"] = "wall"
+    clock: Literal["wall", "cpu"] = "wall"
     """Wall time or processor seconds."""
 
     def __post_init__(self) -> None:
