@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.disk import check_folder
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import commit, provenance
 from streamscope.instruments.command import progress_bar, signs_of_life
 from streamscope.instruments.contract import checkpoint_of
@@ -42,7 +42,13 @@ ENDS = ("", "_low", "_high")
 
 
 def measure(options: Options) -> None:
-    """Measure what is missing, run by run, then compare each two runs of one architecture."""
+    """Measure what is missing, run by run, then compare each two runs of one architecture.
+
+    Raises `InputError` for a task that is not among `TASKS`.
+    """
+    for task in options.tasks:
+        if task not in TASKS:
+            raise unknown("task", task, list(TASKS))
     check_folder(options.out)
     kept: list[tuple[str, Any, list[Result]]] = []
     for run in options.runs or bundled():

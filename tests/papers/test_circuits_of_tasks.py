@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.result import Result
 from streamscope.interventions.circuits import Circuits
@@ -49,6 +50,12 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
     assert "about" not in capsys.readouterr().err
     for name, table in tables.items():
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
+
+
+def test_an_unknown_task_is_named_before_a_model_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown task 'name-copyin': did you mean name-copying"):
+        main(["stories/lfa", "--tasks", "stories", "name-copyin", "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_of_other_runs_stay(tmp_path: Path) -> None:
