@@ -288,7 +288,15 @@ def test_two_words_of_your_own_are_compared(page: Page) -> None:
     page.page.reload()
     page.page.wait_for_selector(".verdict:has-text('hug is')")
     assert page.state()["compare"] == ["hug", "kiss"], "the link holds both words"
+    page.page.get_by_label("Text", exact=True).fill("dog " * 200)
+    page.page.wait_for_selector(".notice:has-text('The last text that fitted is shown')")
     second = page.page.get_by_label("Second candidate")
+    for word in ("bone", "kiss"):
+        second.fill(word)
+        second.press("Enter")
+        page.page.wait_for_selector(f".verdict:has-text('{word}, log-odds')")  # of the text that is shown
+    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She gave the dog a")
+    page.page.wait_for_selector(".notice", state="hidden")
     second.fill("hug")
     second.press("Enter")
     page.page.wait_for_selector(".verdict:has-text('begin with the same token')")

@@ -325,19 +325,20 @@ export class View {
     const edited = Object.keys(fitted.edits).length > 0;
     const base = fresh ? await run({}) : column.base;
     const result = edited ? await run(fitted.edits) : base;
-    const question = JSON.stringify([text, this.state.compare]);
-    const answers = refused || column.question === question ? column.answers : await this.answersOf(engine, text);
+    const shown = refused ? column.text : text;
+    const question = JSON.stringify([shown, this.state.compare]);
+    const answers = column.question === question ? column.answers : await this.answersOf(engine, shown);
     // no await from here on, so that all that is drawn is of one answer
     if (fresh) {
       column.basis = basis;
       column.base = base;
       column.tokens = tokens;
-      column.text = refused ? column.text : text;
+      column.text = shown;
       column.texts = describeTokens(tokens, model.tokenizer);
       column.baseLosses = tokenLosses(base.logits, tokens, model.vocab);
     }
     column.answers = answers;
-    column.question = refused ? column.question : question;
+    column.question = question;
     if (this.state.head === null) this.state = { ...this.state, head: strongestHead(column) };
     column.result = result;
     column.asked = edits;
