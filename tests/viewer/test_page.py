@@ -450,6 +450,21 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
     assert page.state()["head"] == "L5.H4" and page.state()["token"] is None
     assert page.do("streamscope.columns[0].edits") == {}
     assert "L99.H0 scale: stories/lfa has no such head (and 2 more)" in page.text(".changes")
+    strange = {"toString": 1, "valueOf": 1}  # what no template can write
+    for edits in (
+        {"heads": {HEAD: None}}, {"heads": 3}, {"heads": {HEAD: {"scale": strange}}}, {"streams": {"token": strange}},
+        {"mixing": "L1"}, {"canon": [strange]}, {"heads": None},
+    ):  # fmt: skip
+        page.open(text=TEXT, edits=edits)
+        assert page.text(".notice") == "Not understood in the address: edits.", edits
+        assert page.state()["edits"] == {}
+    for words in ('["a", ""]', '["a"]', '["a", 1]', '"ab"', "{", '{"0": "a", "1": "b", "length": 2}'):
+        page.open(text=TEXT, compare=words)
+        assert page.text(".notice") == "Not understood in the address: compare.", words
+    markup = '"><img src=x onerror="streamscope=1">'
+    page.open(text=TEXT, compare=json.dumps(["monkey", markup]))
+    assert f"of {markup}, log-odds" in page.text(".verdict")
+    assert page.page.locator("main img").count() == 0
 
 
 @pytest.mark.slow

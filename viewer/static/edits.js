@@ -14,6 +14,16 @@ const REACH = { unembedding: "stream_unembed", everywhere: "stream_all" };
 export const PLACES = { mixing: "identity", h_res: "identity", canon: "off" };
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isPlain = (value) => typeof value !== "object";
+
+/** Whether a value has the form of edits; what is in it need not fit any model. */
+export function isEdits(value) {
+  if (!isObject(value)) return false;
+  const { heads = {}, streams = {} } = value;
+  const wholes = Object.keys(PLACES).map((part) => value[part] ?? []);
+  if (![heads, streams].every(isObject) || !Object.values(heads).every(isObject) || !wholes.every(Array.isArray)) return false;
+  return [...Object.values(heads), streams, ...wholes].every((one) => Object.values(one).every(isPlain));
+}
 const VALID = {
   scale: Number.isFinite,
   alpha: (value) => Number.isFinite(value) && value > 0,

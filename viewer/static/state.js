@@ -1,6 +1,6 @@
 /** What the page shows, as one flat object, and its form in the address: #model=lfa&text=…&head=L5.H4&edits={…}. */
 
-import { parseHead } from "./edits.js";
+import { isEdits, parseHead } from "./edits.js";
 
 /**
  * @typedef {Object} State
@@ -66,8 +66,7 @@ function read(name, text, ids) {
   if (name !== "edits" && name !== "compare") return undefined;
   try {
     const value = JSON.parse(text);
-    if (name === "compare") return isPair(value) ? value : undefined;
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : undefined;
+    return (name === "compare" ? isPair : isEdits)(value) ? value : undefined;
   } catch {
     return undefined;
   }
