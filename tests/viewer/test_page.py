@@ -622,7 +622,23 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
     svg = (tmp_path / "lfa-stage.svg").read_text()
     assert ">robot<" in svg and svg.count("<path") >= 3 and "class=" not in svg
     assert ">L0<" in (tmp_path / "lfa-lens.svg").read_text() and ">start<" in (tmp_path / "lfa-lens.svg").read_text()
-    assert "robot" in (tmp_path / "lfa-next.svg").read_text()
+    svg = (tmp_path / "lfa-next.svg").read_text()
+    assert "robot" in svg and ">Compare<" not in svg, "no label of a field that is left out"
+
+
+def test_a_saved_picture_of_heads_has_all_layers(page: Page) -> None:
+    page.open(text=TEXT)
+    style = "document.querySelector('.grid').style"
+    page.do(f"{style}.setProperty('--heads', '1')")  # two columns, higher than the card shows
+    with page.page.expect_download() as waiting:
+        page.page.locator(".card.heads").hover()
+        page.page.locator(".card.heads").get_by_role("button", name="SVG").click()
+    svg = Path(waiting.value.path()).read_text()
+    height = float(re.findall(r'height="([0-9.]+)"', svg)[0])
+    images = [float(y) for y in re.findall(r'<image [^>]*?y="([0-9.]+)"', svg)]
+    texts = re.findall(r'<text [^>]*?y="([0-9.]+)"[^>]*>([^<]*)', svg)
+    legend = next(float(y) for y, text in texts if "Point at a token" in text)
+    assert len(images) == 36 and max(images) < legend < height
 
 
 def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -> None:
