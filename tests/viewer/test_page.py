@@ -948,6 +948,7 @@ def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[s
     ready = ".viewer[data-state=ready]"
     page.page.wait_for_selector(ready)
     assert page.text(".chip") == "L2.H1 off" and "instead of “robot”" in page.text(".changes .lead")
+    assert page.page.get_by_role("button", name="Copy link").count() == 0, "a notebook's address holds no state"
     page.page.get_by_role("button", name="Reset all").click()
     page.page.wait_for_selector(".changes:has-text('Nothing is changed')")
     page.page.wait_for_selector(ready)

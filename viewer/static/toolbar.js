@@ -19,7 +19,7 @@ export class Toolbar {
     const actions = element(
       "div",
       { class: "actions" },
-      button("Copy link", "The address that holds all you see", () => view.copyLink()),
+      ...(view.host.address ? [button("Copy link", "The address that holds all you see", () => view.copyLink())] : []),
       button("Copy as Python", "The lines that compute these numbers", () => view.copyPython()),
       this.saveEdits,
     );
