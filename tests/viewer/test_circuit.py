@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
@@ -140,6 +142,34 @@ def test_colours_are_of_the_part_or_of_the_stream_and_a_head_lights_its_edges(
     assert 0 < sum(faded) < n
     shown.thumb("L1.H2").click(force=True)  # an edge may lie over it
     assert shown.state()["head"] == "L1.H2"
+
+
+def test_a_saved_circuit_has_its_edges_at_its_squares(shown: Page, given: tuple[pd.DataFrame, list[Shown]]) -> None:
+    shown.open(text=TEXT, grid="circuit", share=0.02)
+    curves = "[...document.querySelectorAll('.edge')].map((path) => path.getAttribute('d'))"
+    before, rows = shown.do(curves), given[1][0].circuit["rows"][: size_of(0.02, len(given[0]))][::-1]
+    with shown.page.expect_download() as waiting:
+        shown.page.locator(".card.heads").hover(position={"x": 20, "y": 20})
+        shown.page.locator(".card.heads").get_by_role("button", name="SVG").click()
+    name = "{http://www.w3.org/2000/svg}"
+    picture = ElementTree.parse(waiting.value.path()).getroot()
+    boxes = [[float(one.get(at)) for at in ("x", "y", "width", "height")] for one in picture.iter(f"{name}image")]
+    (lines,) = picture.findall(f"{name}svg")
+    left, up = float(lines.get("x")), float(lines.get("y"))
+    seen = 0
+    for (sender, reader, *_), path in zip(rows, lines.findall(f"{name}path"), strict=False):
+        numbers = [float(x) for x in re.findall(r"-?[0-9.]+", path.get("d"))]
+        (x, y), (end, _) = numbers[:2], numbers[-2:]
+        if head := re.fullmatch(r"a(\d).h(\d)", sender):
+            x0, y0, width, height = boxes[6 * int(head[1]) + int(head[2])]
+            assert (left + x, up + y) == pytest.approx((x0 + width / 2, y0 + height), abs=2), sender
+            seen += 1
+        if re.fullmatch(r"m\d", reader):
+            assert left + end > boxes[-1][0] + boxes[-1][2], "FFNs stand right of all heads"
+            seen += 1
+    assert len(boxes) == 36 and seen > 10 and shown.do(curves) == before
+    texts = {text.text for text in picture.findall(f"{name}text")}
+    assert "Edges" not in texts and {"input", "FFN", "m0", "logits"} <= texts
 
 
 def test_a_model_without_a_circuit_says_so(shown: Page) -> None:

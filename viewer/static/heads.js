@@ -53,7 +53,7 @@ export class Heads {
     if (model.circuit) grid.append(part("logits", "logits", true));
     this.circuit = model.circuit ? new Circuit(view, column, grid) : null;
     if (this.circuit) {
-      this.resize = new ResizeObserver(() => this.circuitShown() && this.circuit.drawEdges());
+      this.resize = new ResizeObserver(() => this.placeEdges());
       this.resize.observe(grid);
     }
     this.legend = element("p", { class: "legend" });
@@ -116,6 +116,11 @@ export class Heads {
 
   circuitShown() {
     return this.view.state.grid === "circuit" && this.circuit !== null;
+  }
+
+  /** Puts the edges of a circuit where the squares are now. */
+  placeEdges() {
+    if (this.circuitShown()) this.circuit.drawEdges();
   }
 
   /** The edges of the circuit, with what their colours mean below. */

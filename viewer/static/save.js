@@ -10,13 +10,18 @@ const CAPTION = 13; // px
 const LETTER = 0.58; // width of a letter, as a share of its size
 const isColour = (value) => value && value !== "none" && !/^rgba\(.*,\s*0\)$|^transparent$/.test(value);
 
-/** An SVG document of the element, with what it would scroll to, and below it a caption. Buttons and menus are left out. */
-export function drawSvg(node, title, caption) {
+/**
+ * An SVG document of the element, with what it would scroll to, and below it a caption. Buttons and menus are left out.
+ * `place` is called after every change of the element's size.
+ */
+export function drawSvg(node, title, caption, place) {
   node.classList.add("whole");
   try {
+    place();
     return drawWhole(node, title, caption);
   } finally {
     node.classList.remove("whole");
+    place();
   }
 }
 
@@ -53,7 +58,7 @@ function drawElement(child, svg, frame) {
   }
   if (child instanceof HTMLCanvasElement) {
     if (child.width && box.width)
-      svg.append(svgElement("image", { ...printed(at), href: child.toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" }));
+      svg.append(svgElement("image", { ...printed(at), href: child.toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated", opacity: style.opacity }));
     return;
   }
   if (box.width && box.height) drawBox(style, at, svg);
