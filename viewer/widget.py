@@ -70,8 +70,9 @@ class View(anywidget.AnyWidget):
         if not page or found is None:
             return found
         kinds, about = found
-        state = {"text": self.text} | ({"edits": json.dumps(self.edits)} if self.edits else {})
-        source = f"{quote(page)}#{urlencode(state, quote_via=quote)}"
+        state = {"text": self.text, "edits": json.dumps(self.edits) if self.edits else ""}
+        words = urlencode({name: text for name, text in state.items() if text}, quote_via=quote)
+        source = f"{quote(page)}#{words}"
         frame = f'<iframe src="{source}" width="100%" height="900" style="border: 0"></iframe>'
         return {**kinds, "text/html": frame}, about
 

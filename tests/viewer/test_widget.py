@@ -80,6 +80,8 @@ def test_where_no_kernel_answers_the_page_is_shown(tmp_path: Path, monkeypatch: 
     view.edits = EDITS
     html = view._repr_mimebundle_()[0]["text/html"]
     assert 'src="../_static/live.html#text=A%20%3Cb%3E%20dog&edits=%7B%22heads%22' in html
+    html = View("stories/lfa")._repr_mimebundle_()[0]["text/html"]
+    assert 'src="../_static/live.html#"' in html, "the page's own first sentence"
 
 
 def test_two_models() -> None:
