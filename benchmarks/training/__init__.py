@@ -4,7 +4,7 @@
     python -m benchmarks.training --parts gpt supervision --widths 192 --vocabularies 4096 --compile
     python -m benchmarks.training --parts mfu --presets std-t kromcanon --device cuda
 
-hooks        forward and backward pass of presets against the same models without hook points
+hooks        eager forward and backward pass of presets against the same models without hook points
 gpt          a whole training step of `std-t` against a plain GPT (`benchmarks/plain_gpt.py`) of the same shape
 presets      LFA's and DST's presets against `std-t` of the same shape
 supervision  `pls` against `c2`: the ratio of times over the ratio of FLOPs
@@ -56,7 +56,7 @@ class Options:
     dtype: Literal["bf16", "fp32"] = "bf16"
     """bf16: autocast; fp32: no autocast."""
     compile: bool = False
-    """Compile the blocks of both sides with torch.compile."""
+    """Compile the blocks of both sides with torch.compile, except in the part `hooks`."""
     clock: Literal["wall", "cpu"] = "wall"
     """Wall time or processor seconds."""
 

@@ -29,7 +29,7 @@ def hook_ratios(o: Options) -> Iterator[str]:
         c = shape(name, o, o.widths[0], o.vocabularies[0], **{"dropout": 0.0, "attention.dropout": 0.0})
         model = build(c).to(o.device).train()
         bare = hooks_disabled()(forward_backward(without_hooks(model), o))
-        yield ratio("the same without hooks", bare, f"{name}, width {c.d_model}", forward_backward(model, o), o)
+        yield ratio("the same without hooks", bare, f"{name}, width {c.d_model}, eager", forward_backward(model, o), o)
 
 
 def gpt_ratios(o: Options) -> Iterator[str]:

@@ -20,7 +20,7 @@ def test_prints_a_line_per_comparison(capsys: pytest.CaptureFixture) -> None:
     assert [kinds.count(k) for k in PARTS] == [2, 1, 1, 1, 1, 7, 6]
     profiles = {line.split()[1].strip(","): line for line in lines if line.startswith("profile:")}
     assert list(profiles) == ["std-t", "lfa", "c2", "pls", "hdpl", "llama"] and all("%" in p for p in profiles.values())
-    assert "x the same without hooks" in lines[1] and "x plain GPT" in lines[3]
+    assert ", eager: " in lines[1] and "x the same without hooks" in lines[1] and "x plain GPT" in lines[3]
     assert "lfa, width 48" in lines[4] and "FLOPs predict" in lines[5]
 
 
