@@ -487,7 +487,7 @@ def test_areas_by_hand() -> None:
     assert float(worth.cmd(m, size)) == pytest.approx((1 - 0.001) - areas)
     assert worth.whole_at(k) == pytest.approx(0.5 * 2 ** ((0.9 - 0.5) / 0.5)) and np.isnan(worth.whole_at(k / 2))
     assert worth.whole_at(k**0) == worth.SHARES[0]
-    twice = np.concatenate([m, np.full((len(k), 1), 1.0)])  # a second sequence keeps nothing, except that f never is .9
+    twice = np.concatenate([m, np.full((len(k), 1), 1.0)])  # a second sequence keeps nothing
     assert float(worth.cpr(twice, np.ones_like(twice))) == pytest.approx(areas / 2)
     assert worth.jaccard(np.array([True, True, False]), np.array([False, True, True])) == pytest.approx(1 / 3)
     assert worth.top(np.array([-3.0, 1.0, 2.0]), 2, "size").tolist() == [True, False, True]
