@@ -30,8 +30,8 @@ from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
 AT_ONCE = 2**25
-"""Most numbers of one residual stream over all layers in a micro-batch: 1,941 tokens of SmolLM2-135M, whose adapters
-then train in 3 GB and whose weights in 5. All bundled models are far below."""
+"""Most values of the residual stream (tokens · layers · width) in a micro-batch, which are 1,941 tokens of
+SmolLM2-135M. Its adapters then train in 3 GB, all its weights in 5 GB. Bundled models stay far below."""
 
 
 def start(options: Any, out: Path) -> None:
@@ -96,7 +96,7 @@ def resume(out: Path) -> None:
 
 
 def with_micro_batches(training: Training, row: int) -> Training:
-    """More micro-batches where a batch of rows of `row` numbers (tokens · layers · width) exceeds `AT_ONCE`.
+    """Split a batch into micro-batches if its rows, each of `row` values (tokens · layers · width), exceed `AT_ONCE`.
 
     The gradient is the same up to rounding, and so is the number of steps.
     """
