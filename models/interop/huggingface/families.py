@@ -60,7 +60,7 @@ def by_head(part: int, heads: int) -> Conversion:
 
 def stacked_rows(part: int, sizes: Sequence[int]) -> Conversion:
     """Maps that are stored one below the other, `sizes` rows of [rows of all, d_in] (Phi-3)."""
-    return Conversion(lambda x, shape: x[0].split(list(sizes))[part], torch.cat)
+    return Conversion(lambda x, shape: x[0].split(list(sizes))[part], lambda ours: torch.cat(list(ours)))
 
 
 ACTIVATIONS = {
