@@ -14,8 +14,8 @@ MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
 def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
-    A name that two rooms have is listed with its room, as `papers.circuits`. Where only one of them is no paper and no
-    benchmark, that one keeps the short name.
+    A name that two rooms have is listed with its room, as `papers.circuits`, and so is one that another room is called,
+    as `benchmarks.viewer`. Where only one of two is no paper and no benchmark, that one keeps the short name.
     """
     found: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -33,6 +33,7 @@ def commands() -> dict[str, str]:
     for name, modules in found.items():
         own = [m for m in modules if m.split(".")[1] not in ("papers", "benchmarks")]
         single = modules[0] if len(modules) == 1 else own[0] if len(own) == 1 else None
+        single = f"streamscope.{name}" if name in ROOMS else single
         named |= {name if m == single else m.removeprefix("streamscope."): m for m in modules}
     return dict(sorted(named.items()))
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from streamscope.__main__ import main
 from streamscope.cli.commands import commands
+from streamscope.cli.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -70,6 +72,16 @@ def test_an_instrument_keeps_its_short_name_where_a_paper_or_a_benchmark_has_it_
     names = commands()
     assert names["circuits"] == "streamscope.interventions.circuits" and "interventions.circuits" not in names
     assert {"papers.circuits", "benchmarks.circuits"} <= set(names) and names["lfa"] == "streamscope.papers.lfa"
+
+
+def test_the_name_of_a_room_is_no_command_of_another_room(capsys: pytest.CaptureFixture[str]) -> None:
+    """`streamscope viewer --out x` ran benchmarks.viewer."""
+    names = commands()
+    assert names["benchmarks.viewer"] == "streamscope.benchmarks.viewer" and names["papers"] == "streamscope.papers"
+    for room in ("viewer", "features"):
+        assert room not in names
+        with pytest.raises(InputError, match=f"^unknown command of {room} '--out': known: "):
+            main([room, "--out", "x"])
 
 
 def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:
