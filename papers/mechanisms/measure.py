@@ -22,7 +22,7 @@ from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.observe import duration
+from streamscope.interventions.observe import duration, peak_gigabytes
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.checkpoint import load_for_instruments
 from streamscope.papers.mechanisms import Options
@@ -82,7 +82,8 @@ def measure(options: Options) -> None:
         return
     model = load_for_instruments(options.run)
     seconds = seconds_per_token(model) * sum(PARTS[name].tokens for name in left)
-    print(f"about {duration(seconds)} for {', '.join(left)}, and 2 GB of memory", file=sys.stderr, flush=True)
+    memory = f"{peak_gigabytes():.1f} GB of memory so far"
+    print(f"about {duration(seconds)} for {', '.join(left)}; {memory}", file=sys.stderr, flush=True)
     for name in left:
         began = time.process_time()
         with signs_of_life(name):
