@@ -467,6 +467,18 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
     assert page.page.locator("main img").count() == 0
 
 
+def test_an_address_with_a_text_that_no_model_reads_says_so_until_another_is_typed(page: Page) -> None:
+    for text, line in (
+        ("", "Type at least one word."),
+        ("dog " * 300, r"\d+ of 128 tokens: stories/lfa reads no longer text, so shorten it\."),
+    ):
+        page.open(text=text, grid="effect")
+        assert re.fullmatch(line, page.text(".notice")) and not page.page.locator(".stage").is_visible()
+    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.page.wait_for_selector(".legend:has-text('Strongest on the ln p of')")
+    assert not page.page.locator(".notice").is_visible()
+
+
 @pytest.mark.slow
 def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, Any]) -> None:
     page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")

@@ -142,7 +142,7 @@ export class Heads {
   /** Colours each square by its head's effect, with the strongest in a sentence below. */
   drawEffects() {
     const { view, column, effects } = this;
-    if (view.state.grid !== "effect") return;
+    if (view.state.grid !== "effect" || !column.result) return;
     const job = effects.current();
     const known = this.thumbs.map(({ name }, at) => ({ name, value: job.values[at] })).filter(({ value }) => Number.isFinite(value));
     known.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));

@@ -313,7 +313,7 @@ export class View {
     const { text, edits } = this.state;
     const ids = await engine.tokenize(text);
     const typed = Int32Array.from(model.tokenizer.bos_id === null ? ids : [model.tokenizer.bos_id, ...ids]);
-    const refused = refusal(typed, model);
+    const refused = refusal(typed, column);
     const tokens = refused ? column.tokens : typed; // edits act on the text that is shown
     if (!tokens.length) return refused;
     const step = this.nearestStep(model);
@@ -448,11 +448,12 @@ function withSpace(word) {
   return /^[\p{L}\p{N}]/u.test(word) ? ` ${word}` : word;
 }
 
-/** Why a model does not read these tokens, in one line, or null. */
-function refusal(tokens, model) {
+/** Why a column does not read these tokens, in one line, or null. */
+function refusal(tokens, { model, tokens: shown }) {
   if (tokens.length < 2) return "Type at least one word.";
   if (tokens.length <= model.n_ctx) return null;
-  return `${tokens.length} of ${model.n_ctx} tokens: ${model.name} reads no longer text, so shorten it. The last text that fitted is shown.`;
+  const last = shown.length ? " The last text that fitted is shown." : "";
+  return `${tokens.length} of ${model.n_ctx} tokens: ${model.name} reads no longer text, so shorten it.${last}`;
 }
 
 /** The head to begin with: the one that attends most from the last token to a case's answer, else to any word before. */
