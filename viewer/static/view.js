@@ -265,7 +265,7 @@ export class View {
   async save(panel, kind) {
     const name = `${panel.column.model.id}-${panel.node.classList[1]}.${kind.toLowerCase()}`;
     const title = [...panel.card.heading.childNodes].filter((part) => !part.hidden).map((part) => part.textContent).join(" ");
-    const svg = drawSvg(panel.node, `${title}: ${this.state.text}`, this.caption(panel.column), () => panel.placeEdges?.());
+    const svg = drawSvg(panel.node, `${title}: ${panel.column.text}`, this.caption(panel.column), () => panel.placeEdges?.());
     download(kind === "SVG" ? new Blob([svg], { type: "image/svg+xml" }) : await drawPng(svg), name);
   }
 
