@@ -269,9 +269,12 @@ class Estimates:
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
     """The wide tables of estimates with the same rows as one: what the `columns` of a table describe.
 
-    n and clusters are those of the first.
+    n and clusters are those of the first. Raises `InputError` for estimates of other rows, or in another order.
     """
     each = [part.wide(keys, describe=("sd", "low", "high")) for part in parts]
+    rows = [wide[list(keys)].astype(object) for wide, _ in each]
+    if not all(one.equals(rows[0]) for one in rows):
+        raise InputError(f"estimates of different rows ({', '.join(keys)}) cannot be joined")
     frame = pd.concat([wide for wide, _ in each], axis=1)
     named = {column.name for column in columns}
     missing = {at: why for _, some in each for at, why in some.items() if at[1] in named}

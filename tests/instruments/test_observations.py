@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from streamscope.instruments.observations import (
     estimate,
     estimate_all,
     head_cells,
+    joined,
     over_seeds,
     ranks,
 )
@@ -309,6 +311,22 @@ def test_wide_has_a_row_for_each_key() -> None:
     with pytest.raises(InputError, match="^head and scale do not tell the contrasts 'q' apart: add a key$"):
         twice = Contrast(quantity="q", weights={0: 1.0}, labels={"head": "A", "scale": 1})
         estimate(block(y), [twice, twice]).wide(["head", "scale"])
+
+
+def test_estimates_are_joined_row_by_row() -> None:
+    y = np.random.default_rng(8).normal(0, 1, (2, 12))
+    b, q, flat = (
+        estimate(some, each(name, some.cells))
+        for name, some in (("b", block(y, cell=[0, 1])), ("q", block(2 * y, cell=[0, 1])), ("flat", block(0 * y)))
+    )
+    columns = [SimpleNamespace(name=name) for name in ("cell", "b", "q", "flat_p", "n")]
+    frame, why = joined([b, q, flat], ["cell"], columns)
+    assert frame.columns.tolist() == ["cell", "b", "n", "q", "flat_p"] and set(why) == {(0, "flat_p"), (1, "flat_p")}
+    assert frame["q"].tolist() == pytest.approx((2 * frame["b"]).tolist())
+    turned = block(y[::-1], cell=[1, 0])
+    for other in (estimate(turned, each("q", turned.cells)), estimate(block(y[:1]), each("q", block(y[:1]).cells))):
+        with pytest.raises(InputError, match=r"^estimates of different rows \(cell\) cannot be joined$"):
+            joined([b, other], ["cell"], columns)
 
 
 def test_two_independent_cases_have_an_interval_and_one_has_none() -> None:
