@@ -651,6 +651,8 @@ def test_a_saved_picture_of_heads_has_all_layers(page: Page) -> None:
     texts = re.findall(r'<text [^>]*?y="([0-9.]+)"[^>]*>([^<]*)', svg)
     legend = next(float(y) for y, text in texts if "Point at a token" in text)
     assert len(images) == 36 and max(images) < legend < height
+    accent = page.do("getComputedStyle(document.querySelector('.thumb.chosen')).outlineColor")
+    assert svg.count(f'stroke="{accent}"') == 1, "the chosen head has a frame"
 
 
 def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -> None:
