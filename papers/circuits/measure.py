@@ -135,8 +135,8 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
             left[task] = how
     if left:
         seconds = duration(sum(seconds_of(how, model) for how in left.values()))
-        cost = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
-        print(f"{run}: {cost}", file=sys.stderr, flush=True)
+        line = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
+        print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, how in left.items():
         began = time.process_time()
         result = how.measure(model, progress=progress_bar(f"{run}, {task}"))
