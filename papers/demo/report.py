@@ -22,7 +22,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import halves
 from streamscope.instruments.stats.means import hits
 from streamscope.models.checkpoint import load, run_folder
-from streamscope.models.runs import evaluations
+from streamscope.models.training.run import read_metrics
 from streamscope.papers.demo import Options
 from streamscope.papers.pages.web_page import Section, write_page
 from streamscope.papers.scales.singles import main_of
@@ -123,10 +123,10 @@ def open_models(names: tuple[str, ...], device: str) -> dict[str, Any]:
 
 def introduction(name: str, model: Any) -> str:
     """How large a model is, where its training ended, and a text of it."""
-    log = evaluations(run_folder(name)) if (run_folder(name) / "metrics.jsonl").is_file() else []
-    loss = (
-        f" Its validation loss is {log[-1]['loss']:.3f} nats per token after {log[-1]['step']:,} steps." if log else ""
-    )
+    folder, loss = run_folder(name), ""
+    rows = read_metrics(folder, strict=False) if (folder / "metrics.jsonl").is_file() else []
+    if log := [row for row in rows if row["kind"] == "eval"]:
+        loss = f" Its validation loss is {log[-1]['loss']:.3f} nats per token after {log[-1]['step']:,} steps."
     room = model.config.n_ctx - len(model.tokenizer.encode(PROMPT))
     ids = model.generate(PROMPT, max_new_tokens=min(WORDS, room), temperature=0.8, seed=0)[0]
     return f"{about(model)}{loss} It writes: “{' '.join(model.to_string(ids).split())} …”"

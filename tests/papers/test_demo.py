@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -67,6 +68,17 @@ def test_two_runs_make_a_page_and_results(runs: list[Path], tmp_path: Path, caps
             assert not one.shown or f">{one.title}</th>" in html, one.name
     step = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()][-1]
     assert f"Its validation loss is {step['loss']:.3f} nats per token after 3 steps. It writes: “Once" in html
+
+
+def test_a_run_that_was_killed_while_it_wrote_its_log_is_introduced(runs: list[Path], tmp_path: Path) -> None:
+    from streamscope.models import load
+    from streamscope.papers.demo.report import introduction
+
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    whole = introduction(str(run), load(run))
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 4, "ki')
+    assert introduction(str(run), load(run)) == whole and "nats per token after 3 steps. It writes" in whole
 
 
 def test_bad_input_is_refused_in_one_line(runs: list[Path], tmp_path: Path) -> None:
