@@ -277,6 +277,24 @@ def random_needs_most() -> bool:
     return every(found["needed_random_low"].fillna(found["needed_random"]) > 0.8 * found["edges"])
 
 
+def by_seed(name: str, **where: str) -> pd.DataFrame:
+    """Rows of results/lfa_circuits with these values, of the best twentieth of the edges."""
+    found = table(f"lfa_circuits/{name}")
+    for column, value in {**where, **({"share": 0.05} if "share" in found else {})}.items():
+        found = found[found[column] == value]
+    return found
+
+
+def no_gap_by_late_fusion() -> bool:
+    """For every pair of tasks, the interval of each run with late fusion overlaps that of each run of Std-T."""
+    return all(
+        late["separate_low"] < plain["separate_high"] and plain["separate_low"] < late["separate_high"]
+        for _, rows in by_seed("overlap").groupby(["task", "other"])
+        for _, late in rows[~rows["run"].str.contains("std-t")].iterrows()
+        for _, plain in rows[rows["run"].str.contains("std-t")].iterrows()
+    )
+
+
 KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
 IN_WORDS: dict[str, Callable[[], bool]] = {
     "mixing stays frozen only if parameters are stored in bf16": lambda: verdict(
@@ -366,6 +384,14 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "Two tasks still share more than random edges": lambda: every(overlaps()["jaccard_low"] > overlaps()["chance"]),
     "We see no difference by late fusion": late_fusion_separates_no_more,
     "Random circuits need over four fifths of all edges": random_needs_most,
+    "So which edges are best depends on the seed more than on the prompts": lambda: every(
+        by_seed("seeds")["separate_low"] > 0),
+    "The fewest and the most are both needed by Std-T with RoPE": lambda: {
+        by_seed("circuits", task="name-copying").sort_values("needed")["run"].iloc[i] for i in (0, -1)
+    } == {f"runs/long/lfa-std-t-rope-s{seed}" for seed in (0, 1)},
+    "We see no effect of late fusion on the gap between the circuits of two tasks": no_gap_by_late_fusion,
+    "CFM does not do the task stories": lambda: not by_seed(
+        "ability", run="runs/long/lfa-cfm-s0", task="stories")["does"].item(),
 }  # fmt: skip
 """What a sentence of `pages.toml` says without a number -> whether its tables hold it."""
 
