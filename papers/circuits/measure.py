@@ -207,7 +207,8 @@ def _task(result: Result) -> str:
 
 
 def _overlaps(a: Result, b: Result, same: str) -> list[Row]:
-    """For each share of edges, the index between two results, and in column `same` that of two draws of one of them."""
+    """For each share of edges, the index between two results, and in column `same` the mean over both of that between
+    two bootstraps of one."""
     rows, drawn = [], [_drawn(a, 0), _drawn(b, 1)]
     for share in SHARES:
         n = worth.size_of(share, drawn[0].shape[1])
