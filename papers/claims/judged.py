@@ -180,7 +180,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     value = float(one[found.value])
     if value != value:
         why = reasons(str(one.get("undefined", ""))).get(found.value, "undefined")
-        return _word(f"undefined: {why}", where), f"undefined: {why}"
+        finding = f"undefined: {why.removeprefix('undefined ')}"
+        return _word(finding, where), finding
     if cannot := tables.cannot(found.file, one, row["instrument"]):
         return ("inconclusive" if cannot.endswith(NOT_GATED) else "model too weak to test"), cannot
     try:

@@ -142,10 +142,10 @@ class Trained(TypedDict):
 
 
 def trained_runs(folder: Path) -> list[Run]:
-    """The runs behind the tables of a folder; none where nothing says how they were trained."""
+    """The runs behind the tables of a folder, `filled`; none where nothing says how they were trained."""
     path = folder / TRAINED
     runs = read_json(path, Trained)["runs"] if path.is_file() else []
-    return [Run(Path(one["folder"]), one["preset"], one["seed"], one["manifest"], one["config"]) for one in runs]
+    return [Run(Path(r["folder"]), r["preset"], r["seed"], r["manifest"], filled(r["config"])) for r in runs]
 
 
 def opened(run: str, presets: Sequence[str]) -> Run:
@@ -269,7 +269,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
         usual = json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"]))))
         words = ""
         for part in parts:
-            own, theirs = (_part(model, part) for model in (filled(run.config)["model"], usual))
+            own, theirs = (_part(model, part) for model in (run.config["model"], usual))
             if own == theirs:
                 continue
             if own is None:

@@ -22,7 +22,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.runs import evaluations
 from streamscope.papers.comparison.printed import Bound
-from streamscope.papers.comparison.runs import Run, filled
+from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
 
@@ -44,7 +44,7 @@ RESOLVED = ("holds", "opposite", "negligible")
 
 def init_of(run: Run) -> str:
     """The rule of a run's weights, and that of its embedding where it is another: normal, fan_in_normal/normal."""
-    words, begun = [], from_dict(ModelConfig, filled(run.config)["model"]).init
+    words, begun = [], from_dict(ModelConfig, run.config["model"]).init
     for rule in (begun.weights, begun.embed):
         own = [f".{f.name}={getattr(rule, f.name)}" for f in fields(rule) if getattr(rule, f.name) != f.default]
         words.append(f"{rule.kind}{''.join(own)}")

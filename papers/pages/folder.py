@@ -24,8 +24,11 @@ def folder_page(
     figure: str = "",
     table: Mapping[str, Any] | None = None,
 ) -> Page:
-    """The page of a folder and of those below it. Without `made` the commands are those of its runs and tables."""
-    runs = [run for path in sorted(folder.rglob(TRAINED)) for run in trained_runs(path.parent)]
+    """The page of a folder, or of those below it where it has no runs itself.
+
+    Without `made` the commands are those of its runs and tables."""
+    parts = [folder] if (folder / TRAINED).is_file() else [path.parent for path in sorted(folder.rglob(TRAINED))]
+    runs = [run for part in parts for run in trained_runs(part)]
     name = figure or next((name for name in FIGURES if (folder / name).is_file()), "")
     return Page(
         title=title or folder.name,

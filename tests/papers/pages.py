@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.parse import command
+from streamscope.papers.comparison.runs import trained_runs
 
 NAN = float("nan")
 Values = dict[tuple[str, str], list[float]]
@@ -100,12 +101,12 @@ def once_more(main: Callable[[Sequence[str]], None], folder: Path, scratch: Path
 
 
 def assert_same_tables(one: Path, two: Path) -> None:
-    """Two folders hold the same tables, to the last digit, and the same runs."""
+    """Two folders hold the same tables, to the last digit, and the same runs (fields that came since have defaults)."""
     tables = sorted(path.name for path in one.glob("*.parquet"))
     assert tables and tables == sorted(path.name for path in two.glob("*.parquet"))
     for name in tables:
         pd.testing.assert_frame_equal(pd.read_parquet(one / name), pd.read_parquet(two / name), check_exact=True)
-    assert (one / "trained.json").read_bytes() == (two / "trained.json").read_bytes()
+    assert trained_runs(one) == trained_runs(two) != []
 
 
 def short_page(folder: Path) -> str:

@@ -557,6 +557,7 @@ def test_a_claim_has_the_number_the_dose_and_the_verdict_of_its_row(tmp_path: Pa
         ("undefined: 0 of 36 heads have PDS over 0.075, none to suppress", "model too weak to test"),
         ("undefined: no head hits the target in any pair", "model too weak to test"),
         ("undefined: one seed of a", "inconclusive"),
+        ("undefined: by construction: heads do not change the attention of their own layer", "model too weak to test"),
         ("undefined by construction: always 0", "not a test (true by construction)"),
         ("no claim: printed twice", "paper inconsistent"),
         ("withdrawn: the old equation", "not measured yet"),

@@ -321,7 +321,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "RoPE alone takes that advantage away": against_learned_positions,
     "The models that were judged do not copy nouns": nobody_copies,
     "All models that are trained longer copy nouns, except CFM with seed 1": lambda: [
-        path.parent.name for path in (RESULTS / "lfa_long").glob("*/competence.parquet")
+        path.parent.name for path in (RESULTS / "lfa_long" / "each").glob("*/competence.parquet")
         if any(pd.read_parquet(path)["cannot"] != "")] == ["lfa-cfm-s1"],
     "The lower loss is not": lambda: verdict("hdpl_eighth/order", "hdpl < llama") == "opposite",
     "the hybrid overfits less, as the paper says": lambda: verdict(

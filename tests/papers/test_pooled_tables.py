@@ -1,6 +1,7 @@
 """Rows of single runs, each measured when its training ended, are pooled as if they had been measured together."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.instruments.table import read_about, read_parquet, write_table
 from streamscope.papers.comparison.report import reopen
+from streamscope.papers.comparison.runs import trained_runs
+from streamscope.papers.lfa.runs import Arms
 
-LONG = Path(__file__).resolve().parents[2] / "results" / "lfa_long"
+LONG = Path(__file__).resolve().parents[2] / "results" / "lfa_long" / "each"
 
 
 def copied(folder: Path, run: str, **changes: Any) -> None:
@@ -51,3 +54,13 @@ def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
         reopen(tmp_path / "both", "papers.lfa")
     with pytest.raises(InputError, match="is no folder of a comparison"):
         reopen(tmp_path, "papers.lfa")
+
+
+def test_a_field_that_came_between_two_trainings_is_no_difference_of_them() -> None:
+    """d-cas and lfa of seed 0 were written by two versions: the later one has `norm_place` and `positions.skip`."""
+    told = [json.loads((LONG / run / "trained.json").read_text())["runs"][0] for run in ("lfa-d-cas-s0", "lfa-s0")]
+    assert ["norm_place" in one["config"]["model"] for one in told] == [False, True], "one of them lacks a field"
+    runs = [one for name in ("lfa-d-cas-s0", "lfa-s0") for one in trained_runs(LONG / name)]
+    assert Arms(runs).confounded("d-cas", "lfa") == ""
+    other = replace(runs[1], config={**runs[1].config, "model": {**runs[1].config["model"], "norm_place": "after"}})
+    assert Arms([runs[0], other]).confounded("d-cas", "lfa") == "d-cas has norm_place before, lfa norm_place after"
