@@ -489,11 +489,14 @@ def test_the_tables_are_those_of_the_runs(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_found_heads_are_looked_for_in_all_layers(out: Path, runs: dict[str, Path]) -> None:
+def test_found_heads_are_looked_for_in_all_layers(
+    out: Path, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads and roles are those of `probes.head_groups --layers all`, which for these models are not all in the last
     layer."""
     from streamscope.models.checkpoint import load
 
+    fewer_prompts(monkeypatch, 60)  # as `out`
     groups, roles = (pd.read_parquet(out / f"{name}.parquet") for name in ("heads", "roles"))
     for preset in ("pls", "c2"):
         model = load(runs[f"{preset}-0"])
