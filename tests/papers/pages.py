@@ -58,8 +58,15 @@ def unexplained(folder: Path, leave_out: Collection[str] = ()) -> dict[str, list
 
 
 def fewer_prompts(patch: pytest.MonkeyPatch, most: int) -> None:
-    """From every suite that is loaded, its first `most` prompts, whole pairs."""
-    import streamscope.instruments.prompts
+    """From every suite that is loaded, its first `most` prompts, whole pairs.
+
+    Replaced where modules have it by name, and these are imported first: one that is imported later, under the patch,
+    would keep it after the test.
+    """
+    import streamscope.instruments.open_data
+    import streamscope.instruments.prompts.tasks
+    import streamscope.interventions.selection
+    import streamscope.probes.phenomena.measure
 
     whole = streamscope.instruments.prompts.load_suite
 
@@ -67,7 +74,9 @@ def fewer_prompts(patch: pytest.MonkeyPatch, most: int) -> None:
         suite = whole(*args, **options)
         return replace(suite, prompts=suite.prompts[:most])
 
-    patch.setattr(streamscope.instruments.prompts, "load_suite", first)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("streamscope.") and vars(module).get("load_suite") is whole:
+            patch.setattr(module, "load_suite", first)
 
 
 def refused(
