@@ -16,7 +16,7 @@ import torch
 from streamscope.benchmarks.gpu import Options
 from streamscope.benchmarks.inputs import random_tokens, write_shards
 from streamscope.benchmarks.timing import device_name
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, unknown
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.config import Training, with_recipe
@@ -132,6 +132,8 @@ def measure(options: Options) -> None:
     written = options.out.read_text().splitlines() if options.out.exists() else []
     done = {tuple(json.loads(line)["case"]) for line in written}
     presets = options.presets or tuple(PRESETS)
+    if wrong := [name for name in presets if name not in PRESETS]:
+        raise unknown("preset", wrong[0], list(PRESETS))
     settings = [c for c in options.compile if c != "step" or options.device == "cuda"]
     pieces: dict[str, tuple[Callable[..., Row], Iterator[tuple[str, ...]]]] = {
         "correctness": (correctness, product(presets)),

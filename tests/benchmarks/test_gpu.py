@@ -52,12 +52,24 @@ def test_time_that_is_over_stops_before_the_next_case(tmp_path: Path, capsys: py
     assert "time is over" in capsys.readouterr().out and not out.exists()
 
 
-def test_a_failing_preset_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_a_failing_preset_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = gpu.correctness
+
+    def fails_for_gpt2(options: object, name: str) -> dict:
+        if name == "gpt2":
+            raise RuntimeError("out of memory")
+        return real(options, name)
+
+    monkeypatch.setattr(gpu, "correctness", fails_for_gpt2)
     out = tmp_path / "gpu.jsonl"
-    argv = ["--device", "cpu", "--scale", "tiny", "--pieces", "correctness", "--presets", "nonsense", "lfa"]
-    main([*argv, "--out", str(out)])
+    argv = ["--device", "cpu", "--scale", "tiny", "--pieces", "correctness", "--out", str(out), "--presets"]
+    main([*argv, "gpt2", "lfa"])
     found = rows(out)
-    assert "nonsense" in found["correctness", "nonsense"]["error"] and found["correctness", "lfa"]["equal"]
+    assert found["correctness", "gpt2"]["error"] == "RuntimeError: out of memory"
+    assert found["correctness", "lfa"]["equal"]
+    with pytest.raises(InputError, match=r"unknown preset 'nonsense'"):
+        main([*argv, "nonsense", "lfa"])
+    assert rows(out) == found, "a wrong name is no finding"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
