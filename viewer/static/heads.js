@@ -10,6 +10,9 @@ import { headName } from "./edits.js";
 import { Effects } from "./effects.js";
 import { plain, signed } from "./numbers.js";
 
+/** What asks for a pointer: a saved picture leaves it out. */
+const invitation = (text) => element("span", { class: "invites", text });
+
 export class Heads {
   constructor(view, column) {
     this.view = view;
@@ -101,7 +104,7 @@ export class Heads {
     const weights = this.thumbs.map((_, at) => (pair ? column.result.patterns[(at * length + pair[0]) * length + pair[1]] : 0));
     this.thumbs.forEach(({ looks }, at) => looks.style.setProperty("--share", weights[at].toFixed(3)));
     if (!pair) {
-      this.finders.replaceChildren("Point at a token to find the heads that attend to it.");
+      this.finders.replaceChildren(invitation("Point at a token to find the heads that attend to it."));
       return;
     }
     const best = weights.map((weight, at) => ({ weight, name: this.thumbs[at].name })).sort((a, b) => b.weight - a.weight);
@@ -201,13 +204,12 @@ export class Heads {
           : "A square per head. A row is a token; stronger cells are the tokens it attends to.",
       );
       const top = column.edited ? column.shift.indexOf(Math.max(...column.shift)) : -1;
-      setText(
-        this.legend,
+      this.legend.replaceChildren(
         top >= 0 && column.shift[top] > 0.0005
           ? `Orange: how far your change moved each pattern; most that of ${this.thumbs[top].name}, ${plain(column.shift[top], 3)}.`
           : column.edited
             ? "Your change moved no pattern."
-            : "Point at a head to preview it, click to keep it.",
+            : invitation("Point at a head to preview it, click to keep it."),
       );
     }
     this.drawPair();

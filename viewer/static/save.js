@@ -11,7 +11,7 @@ const LETTER = 0.58; // width of a letter, as a share of its size
 const isColour = (value) => value && value !== "none" && !/^rgba\(.*,\s*0\)$|^transparent$/.test(value);
 
 /**
- * An SVG document of the element, with what it would scroll to, and below it a caption. Buttons and menus are left out.
+ * An SVG document of the element, with what it would scroll to, and below it a caption. Buttons, menus and what asks for a pointer are left out.
  * `place` is called after every change of the element's size.
  */
 export function drawSvg(node, title, caption, place) {
@@ -49,7 +49,7 @@ function walk(node, svg, frame) {
 
 function drawElement(child, svg, frame) {
   const style = getComputedStyle(child);
-  if (style.display === "none" || style.visibility === "hidden" || child.closest(".tools, select, input, button")) return;
+  if (style.display === "none" || style.visibility === "hidden" || child.closest(".tools, .invites, select, input, button")) return;
   const box = child.getBoundingClientRect();
   const at = { x: box.left - frame.left, y: box.top - frame.top, width: box.width, height: box.height };
   if (child instanceof SVGSVGElement) {
