@@ -12,6 +12,8 @@
     streams     the share of the summed sizes of all scores, by the stream of the sender and by what reads
     overlap     Jaccard index of the best edges of two tasks, compared with chance and with two draws of one task
     seeds       the same of one task in two runs of one architecture, compared with two draws in one run
+    contrasts   how much further apart the circuits of two tasks are in one architecture than in another, over their
+                training seeds: the difference of the gap in `overlap`, paired by seed
 
 The cost of a run is printed first. Its rows are written when all its tasks are measured. Until then each finished task
 is kept in OUT/.parts, and the same command goes on from there. Rows of other runs stay.

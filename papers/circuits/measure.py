@@ -19,7 +19,7 @@ from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.estimators import holm, read_clusters
 from streamscope.instruments.table import check_own, read_parquet, write_table
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.circuits import Circuits, worth
@@ -28,13 +28,18 @@ from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, 
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.observe import duration, peak_gigabytes
 from streamscope.models.checkpoint import bundled, load_for_instruments
+from streamscope.models.config.presets import PRESETS
 from streamscope.papers.circuits import Options
+from streamscope.papers.comparison.runs import opened, with_variants
+from streamscope.papers.comparison.seeds import paired
 from streamscope.papers.comparison.tables import units
 
 TASKS = ("stories", "competing", *SUITES)
 """Tasks that every run is asked to do."""
 SHARES = (0.01, 0.02, 0.05, 0.1)
 """Shares of the edges whose overlap is measured."""
+SHARE = 0.05
+"""That of them at which architectures are compared."""
 DRAWS = 200
 """Pairs of bootstraps."""
 Row = dict[str, Any]
@@ -66,6 +71,7 @@ def measure(options: Options) -> None:
         if config == second:
             labels = {"run": run, "other_run": other, "method": options.method}
             _write(options.out, "seeds", labels, [row for a in found for b in others for row in seed_rows(a, b)])
+    _compare_architectures(options.out)
 
 
 def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
@@ -200,6 +206,43 @@ def overlap_rows(a: Result, b: Result) -> list[Row]:
 def seed_rows(a: Result, b: Result) -> list[Row]:
     """The same of one task in two runs, and of two draws of it in one run; no row where the tasks differ."""
     return [{"task": _task(a), **row} for row in _overlaps(a, b, "same_run")] if _task(a) == _task(b) else []
+
+
+def _compare_architectures(out: Path) -> None:
+    """`contrast_rows` of the overlaps of all runs that a training wrote and that are still there."""
+    if not (path := out / "overlap.parquet").is_file():
+        return
+    table = read_parquet(path).to_pandas()
+    folders = [name for name in table["run"].unique() if (Path(name) / "metrics.jsonl").is_file()]
+    runs = with_variants([opened(name, tuple(PRESETS)) for name in folders], ("positions", "norm"))
+    named = {str(run.folder): run for run in runs}
+    mine = table[table["run"].isin(named) & (table["share"] == SHARE)]
+    arms, seeds = ([getattr(named[run], name) for run in mine["run"]] for name in ("arm", "seed"))
+    if rows := contrast_rows(mine.assign(preset=arms, seed=seeds)):
+        about = {**provenance("cpu"), "run": folders}
+        made = pd.DataFrame(rows)
+        write_table(made, out / "contrasts.parquet", units=units(made, "circuits/contrasts"), about=about)
+
+
+def contrast_rows(table: pd.DataFrame) -> list[Row]:
+    """Of each two architectures and each two tasks, how much further apart the circuits of the tasks are in one than in
+    the other: the difference of `separate`, paired by training seed, with p and p corrected over all rows (Holm)."""
+    rows = []
+    for (task, other), own in table.groupby(["task", "other"], sort=False):
+        quantities = own.assign(quantity="separate", value=own["separate"], undefined="")
+        for a, b in combinations(own["preset"].unique(), 2):
+            numbers = paired(quantities, "separate", a, b)
+            if numbers["n"] > 1:
+                row = {"preset": a, "other_preset": b, "task": task, "other": other}
+                cells = ("mean", "ci_low", "ci_high", "p")
+                why = {name: text for name, text in numbers["why"].items() if name in cells}
+                row |= {name: numbers[name] for name in (*cells, "n")} | {"p_holm": np.nan}
+                rows.append({**row, "undefined": note({**why, **({"p_holm": why["p"]} if "p" in why else {})})})
+    p = np.array([row["p"] for row in rows])
+    if len(tested := np.flatnonzero(~np.isnan(p))):
+        for place, value in zip(tested, holm(p[tested]), strict=True):
+            rows[place]["p_holm"] = float(value)
+    return rows
 
 
 def _task(result: Result) -> str:

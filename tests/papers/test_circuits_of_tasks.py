@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Measure, Observations
@@ -99,6 +100,24 @@ def test_runs_of_one_architecture_are_compared_task_by_task(tmp_path: Path, monk
     rows = pd.read_parquet(tmp_path / "seeds.parquet").query("share == .1")
     assert rows[["run", "other_run", "task"]].to_numpy().tolist() == [["x0", "x1", "a"], ["x0", "x1", "bb"]]
     assert rows["jaccard"].to_list() == pytest.approx([1 / 3] * 2) and rows["same_run"].to_list() == [1.0] * 2
+
+
+def test_architectures_are_compared_seed_by_seed() -> None:
+    """Gaps of two architectures that differ by .1 ± .02 over three seeds, and by nothing in another pair of tasks."""
+    gaps = {"a": [0.5, 0.7, 0.6], "b": [0.4, 0.58, 0.52]}
+    rows = [
+        {"preset": preset, "seed": seed, "task": task, "other": "z", "separate": gap if task == "x" else 0.3}
+        for task in ("x", "y") for preset, values in gaps.items() for seed, gap in enumerate(values)
+    ]  # fmt: skip
+    rows += [{"preset": "alone", "seed": 0, "task": "x", "other": "z", "separate": 0.9}]
+    differs, same = body.contrast_rows(pd.DataFrame(rows))
+    assert (differs["preset"], differs["other_preset"], differs["n"]) == ("a", "b", 3)
+    test = stats.ttest_rel(gaps["a"], gaps["b"])
+    assert (differs["mean"], differs["p"]) == pytest.approx((0.1, test.pvalue))
+    assert (differs["ci_low"], differs["ci_high"]) == pytest.approx(tuple(test.confidence_interval()))
+    assert differs["p_holm"] == differs["p"], "the other pair has no p: it was no test"
+    assert np.isnan(same["p_holm"]) and same["undefined"].endswith("p, p_holm: seeds without spread")
+    assert body.contrast_rows(pd.DataFrame(rows[-1:])) == []
 
 
 def test_a_task_whose_prompts_do_not_fit_has_its_reason(tmp_path: Path) -> None:
