@@ -131,7 +131,7 @@ def _check(row: Row, paper: str, where: str) -> None:
 def keys(text: str, where: str) -> tuple[Key, ...]:
     """The rows of a result, which are joined by "&" where a claim has several parts: a < b & b < c of a < b < c.
 
-    Each is lfa_tinystories/claims.parquet; claim=lfa > cfm; quantity=loss; difference. Raises `InputError` for anything
+    Each is lfa_long/claims.parquet; claim=lfa > cfm; quantity=loss; difference. Raises `InputError` for anything
     else.
     """
     return tuple(_key(part, where) for part in text.split(" & "))

@@ -118,6 +118,7 @@ def gates(selection: str) -> Any:
             runs = table["run"] if "run" in table else pd.Series("run", table.index)
             table = table.assign(preset=runs.str.removeprefix("stories/"))
         rows = table[(table["selection"] == selection) & (table["group"] == "selected") & (table["measure"] == "sps")]
+        rows = rows[~rows["preset"].str.contains("+", regex=False)]
         if rows["gate"].nunique() < 2:
             raise InputError("these tables have one gate alone: a curve needs python -m interventions.suppress --gates")
         canvas = single(style, 0.75)

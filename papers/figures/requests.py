@@ -1,7 +1,7 @@
 """Find, draw and write what --figure and --table ask for, or say why it cannot be drawn."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -14,11 +14,15 @@ from streamscope.cli.disk import check_writable, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.figures import check_figure, write_figure
 from streamscope.instruments.table import Table, read_parquet
+from streamscope.models.checkpoint import STORIES
+from streamscope.models.config.presets import PRESETS
 from streamscope.papers.claims.judged import judged, measured
 from streamscope.papers.claims.words import MEANINGS
+from streamscope.papers.comparison.runs import Run, opened, trained_runs
 from streamscope.papers.figures.architecture import architecture
 from streamscope.papers.figures.options import RESULTS, SINGLE, PaperFigure
-from streamscope.papers.figures.style import Style
+from streamscope.papers.figures.style import Style, note
+from streamscope.papers.pages.folder import seeds_and_tokens
 from streamscope.papers.pages.markdown import table as markdown
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims"
@@ -71,12 +75,24 @@ def draw(figure: PaperFigure, style: Style, folder: Path | None = None) -> Any:
     tables = read(figure, folder)
     style = replace(style, width="page") if figure.wide else style
     try:
-        return figure.draw(tables, style)
+        canvas = figure.draw(tables, style)
     except KeyError as error:
         if folder is None:
             raise
         names = ", ".join(f"{name}.parquet" for name in tables)
         raise InputError(f"figure {figure.number} is drawn of {error}, which is not in {folder}: {names}") from None
+    if runs := runs_of(paths_of(figure, folder), tables.values()):
+        (seeds, amount), before = seeds_and_tokens(runs), canvas.layout.title.text
+        said = f"training seeds {seeds}; {amount} each" if "," in seeds else f"one training seed; {amount}"
+        note(canvas, f"{before}<br>{said}" if before else said)
+    return canvas
+
+
+def runs_of(paths: Sequence[Path], tables: Iterable[pd.DataFrame]) -> list[Run]:
+    """The trained models behind tables: the runs of their folders, or the bundled models that they name."""
+    runs = [run for folder in dict.fromkeys(path.parent for path in paths) for run in trained_runs(folder)]
+    named = {run for table in tables if "run" in table for run in table["run"] if str(run).startswith(STORIES)}
+    return runs or [opened(run, tuple(PRESETS)) for run in sorted(named)]
 
 
 def show(paper: str, options: Any) -> None:

@@ -195,4 +195,4 @@ def note(canvas: Any, text: str) -> None:
     lines = [part for line in text.split("<br>") for part in wrap(line, letters)]
     above = {"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 8 * len(lines)}}
     title = {"text": "<br>".join(lines), "font": {"size": 8}, "x": 0, "xref": "paper", **above}
-    canvas.update_layout(title=title, margin={"t": max(canvas.layout.margin.t, 26 + 10 * len(lines))})
+    canvas.update_layout(title=title, margin={"t": max(canvas.layout.margin.t, 26 + 14 * len(lines))})

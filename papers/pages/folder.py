@@ -73,17 +73,21 @@ def _cell_text(x: Any, low: float, high: float) -> str:
     return f"{own} ({ends[0]} to {ends[1]})" if low < high else own
 
 
+def seeds_and_tokens(runs: Sequence[Run]) -> tuple[str, str]:
+    """The training seeds of runs, "0, 1, 2", and how much text each saw, "1.5 to 16 million tokens"."""
+    seen = sorted({run.tokens_seen for run in runs})
+    amount = " to ".join(dict.fromkeys(three_digits(n / 1e6) for n in (seen[0], seen[-1])))
+    return ", ".join(map(str, sorted({run.seed for run in runs}))), f"{amount} million tokens"
+
+
 def dose(runs: Sequence[Run]) -> str:
     """How many runs there are and how much text each saw."""
     if not runs:
         return ""
-    seen = sorted({run.tokens_seen for run in runs})
-    amount = " to ".join(dict.fromkeys(three_digits(n / 1e6) for n in (seen[0], seen[-1])))
-    scales = ", ".join(sorted({run.manifest["scale"] for run in runs}))
-    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+    scales, (seeds, amount) = ", ".join(sorted({run.manifest["scale"] for run in runs})), seeds_and_tokens(runs)
     if len(runs) == 1:
-        return f"One run (scale {scales}, seed {seeds}) saw {amount} million tokens."
-    return f"{len(runs)} runs (scale {scales}, seeds {seeds}) saw {amount} million tokens each."
+        return f"One run (scale {scales}, seed {seeds}) saw {amount}."
+    return f"{len(runs)} runs (scale {scales}, seeds {seeds}) saw {amount} each."
 
 
 def trainings(runs: Sequence[Run]) -> list[str]:

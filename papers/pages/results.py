@@ -154,8 +154,21 @@ def strip(given: Mapping[str, Any], source: Source, where: str) -> Strip:
 
 def sentences(given: Mapping[str, Any], source: Source, where: str) -> list[str]:
     """The sentences of a page with their numbers."""
-    values = {name: read(of, source, where) for name, of in given.get("values", {}).items()}
+    values = _values(given, source, where)
     return [fill_in(text, values, where) for text in given["sentences"]]
+
+
+def _values(given: Mapping[str, Any], source: Source, where: str) -> dict[str, Value]:
+    return {name: read(of, source, where) for name, of in given.get("values", {}).items()}
+
+
+def written_tables(given: Mapping[str, Any], source: Source, where: str) -> list[Section]:
+    """The tables that a page declares cell by cell, each a text with the page's numbers in it."""
+    values = _values(given, source, where)
+    return [
+        Section(**{**one, "rows": [[fill_in(text, values, where) for text in row] for row in one["rows"]]})
+        for one in given.get("table", ())
+    ]
 
 
 def front(source: Source) -> Page:
@@ -245,7 +258,8 @@ def paper_page(paper: str, source: Source) -> Page:
                     "verdict",
                 ),
                 rows=decided_rows(decided, source),
-            )
+            ),
+            *written_tables(given, source, where),
         ],
         made=given["made"],
         note=f"{seen}The claims, with place and command: `papers/claims/{paper}.csv`. "

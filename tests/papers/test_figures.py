@@ -25,6 +25,7 @@ from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.claims.ledger import read as ledger
 from streamscope.papers.dst.claims import TABLE5
+from streamscope.papers.figures.lfa import NAMES
 from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.figures.requests import (
     arranged,
@@ -98,11 +99,12 @@ def test_values_are_those_of_the_tables() -> None:
     drawn = [one.name for one in figures_of("dst")["2"].draw(other, Style()).data]
     assert "dst-full-ind" in drawn and all(one.endswith("paper") for one in drawn if one != "dst-full-ind")
 
-    heads = pd.read_parquet(RESULTS / "lfa_eighth/heads.parquet")
+    heads = pd.read_parquet(RESULTS / "lfa_long/heads.parquet")
     maps = draw(figures_of("lfa")["7"], Style()).data
     one = heads[(heads["preset"] == "lfa") & (heads["head"] == "L4H2")].set_index("seed")["pds"]
-    assert [first.z[4][2] for first in maps[:3]] == [one[seed] for seed in range(3)], "a map for each seed"
-    assert len(maps) == 12
+    assert [first.z[4][2] for first in maps[: len(one)]] == one.to_list(), "a map for each seed"
+    printed = heads[~heads["preset"].str.contains("+", regex=False)]
+    assert len(one) > 2 and len(maps) == len(printed[["preset", "seed"]].drop_duplicates())
     shown = sum(len(one.x) for one in draw(figures_of("lfa")["4"], Style()).data)
     assert shown == len(heads[~heads["preset"].str.contains("+", regex=False)])
 
@@ -152,31 +154,37 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     bars = draw(figures_of("lfa")["2"], Style()).data
     found = {one.name: dict(zip(zip(*one.x, strict=True), one.y, strict=True)) for one in bars}
     assert found["suppressed, paper"]["LFA", "paper"] == 0.0008 and found["baseline, paper"]["CFM", "paper"] == 0.0201
-    assert found["suppressed"]["LFA", "seed 2"] is None, "heads of the last layer change no attention"
     assert ("Std-T", "paper") not in found["baseline"], "nowhere printed"
     (errors,) = [dict(zip(zip(*one.x, strict=True), one.error_y.array, strict=True)) for one in bars
                  if one.error_y.visible]  # fmt: skip
-    table = pd.read_parquet(RESULTS / "lfa_eighth/suppression.parquet").query(
+    rows = suppressed_heads()
+    assert len(rows) > 2
+    for row in rows.itertuples():
+        t = stats.t.isf(row.p / 2, row.clusters - 1)
+        assert np.isclose(errors[NAMES[row.preset], f"seed {row.seed}"], abs(row.delta / t)), (
+            "the change over Student's t"
+        )
+    assert sum(value is not None and value == value for value in errors.values()) == len(rows)
+
+
+def suppressed_heads() -> pd.DataFrame:
+    """The runs of the paper's arms that have heads over the threshold below their last layer, where they can act."""
+    table = pd.read_parquet(RESULTS / "lfa_long/suppression.parquet").query(
         "selection == 'over' and group == 'selected' and measure == 'sps' and part == 'all' and gate == 0 and p == p"
     )
-    (row,) = table[~table["preset"].str.contains("+", regex=False)].itertuples()
-    assert (row.preset, row.seed) == ("d-cas", 1)
-    t = stats.t.isf(row.p / 2, row.clusters - 1)
-    assert np.isclose(errors["D-Cas", "seed 1"], abs(row.delta / t)), "the change over Student's t"
-    others = [value for place, value in errors.items() if place != ("D-Cas", "seed 1")]
-    assert len(others) > 1 and all(value is None or value != value for value in others)
+    return table[~table["preset"].str.contains("+", regex=False)]
 
 
 def test_every_architecture_and_every_seed_has_its_bars() -> None:
     """Fig. 2 of LFA is of LFA, Std-T and CFM: without a head over the threshold a run has its baseline alone."""
     found = {one.name: dict(zip(zip(*one.x, strict=True), one.y, strict=True))
              for one in draw(figures_of("lfa")["2"], Style()).data}  # fmt: skip
-    runs = pd.read_parquet(RESULTS / "lfa_eighth/runs.parquet").query("quantity == 'sps'").set_index(["preset", "seed"])
+    runs = pd.read_parquet(RESULTS / "lfa_long/runs.parquet").query("quantity == 'sps'").set_index(["preset", "seed"])
     for preset, name in (("lfa", "LFA"), ("std-t", "Std-T"), ("d-cas", "D-Cas"), ("cfm", "CFM")):
-        for seed in range(3):
+        for seed in runs.loc[preset].index:
             assert np.isclose(found["baseline"][name, f"seed {seed}"], runs.loc[(preset, seed), "value"]), name
     shown = {place for place, value in found["suppressed"].items() if value is not None}
-    assert shown == {("D-Cas", "seed 1")}, "the one run with such heads below its last layer"
+    assert shown == {(NAMES[row.preset], f"seed {row.seed}") for row in suppressed_heads().itertuples()}
 
 
 def test_figures_of_mixing_have_the_frozen_arm() -> None:
@@ -204,7 +212,7 @@ def test_the_bundled_tables_are_of_the_models_that_the_papers_compare() -> None:
     assert [one.text for one in draw(figures_of("dst")["5"], Style()).layout.annotations] == ["dst-ind", "dst-dense"]
     drawn = {number: draw(figures_of("lfa")[number], Style()) for number in "56"}
     assert {one.name for one in drawn["6"].data} == {"LFA", "Std-T", "D-Cas", "CFM"}
-    said = drawn["5"].layout.title.text.rpartition(": ")[2].split(", ")
+    said = drawn["5"].layout.title.text.partition("<br>")[0].rpartition(": ")[2].split(", ")
     assert {one.name for one in drawn["5"].data} == {"LFA", "Std-T", "D-Cas", "CFM"} - set(said)
 
 
@@ -501,6 +509,18 @@ def test_a_format_that_cannot_be_written_is_refused_in_one_line(
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
+def test_a_figure_says_its_seeds_and_how_much_text_they_saw() -> None:
+    """Of the runs behind its tables, below what it says itself; of bundled models theirs; of arithmetic nothing."""
+    for paper, number, ends in (
+        ("lfa", "7", "16 million tokens each"), ("lfa", "2", "16 million tokens each"),
+        ("pls", "4", "1.5 million tokens each"), ("dst", "5", "one training seed; 12 million tokens"),
+        ("krom", "gradient", None),
+    ):  # fmt: skip
+        text = draw(figures_of(paper)[number], Style()).layout.title.text
+        assert text is None if ends is None else text.endswith(ends), (paper, number, text)
+    assert draw(figures_of("pls")["4"], Style()).layout.title.text.splitlines()[0].startswith("at chance")
+
+
 OLDER = [
     ("pls", "3", "curves", {"mean": "level"}), ("pls", "4", "effects", {"difference": "delta"}),
     ("lfa", "2", "suppression", {"condition": "edited", "difference": "delta"}),
@@ -511,7 +531,7 @@ OLDER = [
 def test_tables_of_either_version_are_drawn(paper: str, number: str, table: str, names: dict[str, str]) -> None:
     """What a run of today writes has other names than the shipped tables, which are older."""
     one = figures_of(paper)[number]
-    older = [name.replace("_eighth", "_tinystories") for name in one.tables]
+    older = [re.sub("_eighth|_long", "_tinystories", name) for name in one.tables]
     tables = {Path(name).name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in older}
     assert set(names) <= set(tables[table])
     renamed = {**tables, table: tables[table].rename(columns=names)}
@@ -524,11 +544,11 @@ def test_a_figure_without_a_case_is_named_among_all_and_refused_alone(
     folder = tmp_path / "tables"
     folder.mkdir()
     for name in {Path(table).name for one in figures_of("lfa").values() for table in one.tables}:
-        if (path := RESULTS / "lfa_eighth" / f"{name}.parquet").is_file():
+        if (path := RESULTS / "lfa_long" / f"{name}.parquet").is_file():
             table = pd.read_parquet(path)
             (table[table["selection"] != "over"] if name == "suppression" else table).to_parquet(folder / path.name)
-    numbers = [number for number, one in figures_of("lfa").items() if "lfa_eighth/suppression" in one.tables]
-    shutil.copy(RESULTS / "lfa_eighth" / "trained.json", folder)
+    numbers = [number for number, one in figures_of("lfa").items() if "lfa_long/suppression" in one.tables]
+    shutil.copy(RESULTS / "lfa_long" / "trained.json", folder)
     argv = ["--tables", str(folder), "--format", "html", "--out", str(tmp_path)]
     lfa.main([*argv, "--figure", "all"])
     said = capsys.readouterr().out
