@@ -79,6 +79,12 @@ def test_a_page_has_at_most_eighty_lines_that_fit_a_screen() -> None:
     assert sum(len(path.read_text(encoding="utf-8").split()) for path in PAGES) <= 25_000
 
 
+def test_the_title_of_a_figure_fits_its_width() -> None:
+    """760 pixels at 14 pixels a letter, of which a letter takes about half."""
+    titles = [figure["title"] for one in declared() if (figure := one.get("figure")) and "title" in figure]
+    assert len(titles) > 10 and not [title for title in titles if len(title) > 98]
+
+
 def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
     """At most 25 words and one number from a table; no digits but those of names such as −8 and fp32."""
     texts = [text for one in declared() for text in one["sentences"]]
