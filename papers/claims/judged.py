@@ -159,7 +159,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     """The ledger's word for what a row of a result table says, and what it says in full.
 
     A table that judges has `direction` (text) or `holds` (yes or no), or says whether there is something to find
-    (`verdict`, `probes.phenomena`). In another the printed number is compared with the interval of the measured one
+    (`verdict`, `probes.phenomena`). A number on the other side of a printed one is another value, and refutes nothing.
+    In another table the printed number is compared with the interval of the measured one
     (`_near`), unless the model cannot do the task that the number is about, or the number is a loss, which is of its
     own text and tokenizer. Without an interval the two must be one number as printed, where it is counted or computed,
     or the same in all seeds; else one run is no verdict. Raises `InputError` for a verdict of no word, and a claim that
@@ -169,7 +170,9 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
     if "direction" in one or "holds" in one:
         finding = str(one["direction"]) if "direction" in one else "holds" if one["holds"] else "opposite"
         word = _word(finding, where)
-        return (DENIED.get(word, word), f"of its denial: {finding}") if found.denied else (word, finding)
+        if found.denied:
+            word, finding = DENIED.get(word, word), f"of its denial: {finding}"
+        return ("different value" if row["kind"] == "number" and word == "contradicted" else word), finding
     if (finding := str(one.get("verdict", ""))) in FOUND:
         full = f"{finding}: {number_text(float(one[found.value]))} {one.get('unit', '')}".rstrip()
         return FOUND[finding][found.denied], full

@@ -570,6 +570,12 @@ def test_a_verdict_turns_with_the_row_of_its_table(tmp_path: Path, said: str, wo
         assert found["measured"] == "" and found["value"] != found["value"]
 
 
+def test_a_number_on_the_other_side_of_a_printed_one_is_another_value(tmp_path: Path) -> None:
+    """3 to 6 heads are printed and a table judges "above 3": fewer in small models refute nothing."""
+    for kind, word in (("number", "different value"), ("property", "contradicted")):
+        assert one(tmp_path, {**JUDGED, "direction": "opposite"}, kind=kind)["verdict"] == word
+
+
 def test_the_row_of_a_denial_turns_the_verdict_round(tmp_path: Path) -> None:
     for said, word in (
         ("holds", "contradicted"),

@@ -12,7 +12,9 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.table import read_about, read_parquet, write_table
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import trained_runs
+from streamscope.papers.lfa import main
 from streamscope.papers.lfa.runs import Arms
+from tests.papers.pages import assert_same_tables
 
 LONG = Path(__file__).resolve().parents[2] / "results" / "lfa_long" / "each"
 
@@ -44,6 +46,14 @@ def test_folders_of_single_runs_are_one_comparison(tmp_path: Path) -> None:
         first = table.iloc[: len(once[name])]
         pd.testing.assert_frame_equal(first, once[name], check_dtype=False)
     assert set(tables["runs"]["seed"]) == {0, 1}
+
+
+def test_the_committed_tables_are_those_of_the_single_runs(tmp_path: Path) -> None:
+    """results/lfa_long is what its command makes of each/, and judging it again changes nothing."""
+    for given in (LONG, LONG.parent):
+        out = tmp_path / given.name
+        main(["--tables", str(given), "--out", str(out), "--static", "none", "--no-html"])
+        assert_same_tables(LONG.parent, out)
 
 
 def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
