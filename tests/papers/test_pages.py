@@ -323,10 +323,8 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         loss_gap("d-cas > std-t+rope+cln")["difference"] < 0 and loss_gap("d-cas > std-t+rope+cln")["p_holm"] > 0.05),
     "copy the noun that is meant": only_cfm_copies_no_nouns,
     "We could not show it of `cfm`": only_cfm_copies_no_nouns,
-    "No head puts most attention on the antecedent as often as the nearest noun is right": lambda: lfa_arms(
-        "runs", "coreference.keys.best")["value"].max() < lfa_arms("runs", "coreference.keys.recency")["value"].min(),
-    "`lfa` has fewer parameters than `d-cas`, and `cfm` about half": lambda: 0.45 < lfa_arms(
-        "architectures", "parameters")["mean"]["cfm"] / lfa_arms("architectures", "parameters")["mean"]["lfa"] < 0.55,
+    "No head puts most attention on the antecedent more often than the nearest noun is right": lambda: lfa_arms(
+        "runs", "coreference.keys.best")["value"].max() <= lfa_arms("runs", "coreference.keys.recency")["value"].min(),
     "The lower loss is not": lambda: verdict("hdpl_eighth/order", "hdpl < llama") == "opposite",
     "the hybrid overfits less, as the paper says": lambda: verdict(
         "hdpl_overfit/claims", "llama > hdpl", "overfit") == "holds",
@@ -494,7 +492,7 @@ def test_a_page_says_the_least_and_the_most_tokens(source: Source) -> None:
     for paper in page_texts()["paper"]:
         mine = source.claims.loc[source.claims["paper"] == paper, "tokens"]
         seen = [int(end.replace(",", "")) for tokens in mine if tokens for end in tokens.split(" to ")]
-        assert f"Models saw {min(seen):,} to {max(seen):,} training tokens" in pages_of(source)[f"{paper}.md"].note
+        assert f"judged on saw {min(seen):,} to {max(seen):,} training tokens" in pages_of(source)[f"{paper}.md"].note
 
 
 def test_formulas_and_units_are_shown_once() -> None:
