@@ -83,8 +83,8 @@ def draw(figure: PaperFigure, style: Style, folder: Path | None = None) -> Any:
         raise InputError(f"figure {figure.number} is drawn of {error}, which is not in {folder}: {names}") from None
     if runs := runs_of(paths_of(figure, folder), tables.values()):
         (seeds, amount), before = seeds_and_tokens(runs), canvas.layout.title.text
-        said = f"training seeds {seeds}; {amount} each" if "," in seeds else f"one training seed; {amount}"
-        note(canvas, f"{before}<br>{said}" if before else said)
+        words = f"training seeds {seeds}; {amount} each" if "," in seeds else f"one training seed; {amount}"
+        note(canvas, f"{before}<br>{words}" if before else words)
     return canvas
 
 
