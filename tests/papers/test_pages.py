@@ -389,7 +389,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "For the other two pairs the gaps do not differ significantly": lambda: not any(
         further_apart(*pair, arm) for arm in ("d-cas", "lfa")
         for pair in (("stories", "name-copying"), ("name-copying", "letter-case"))),
-    "Nor do they differ from Std-T with RoPE alone": lambda: not any(
+    "Nor, after correction, do any gaps differ from those of Std-T with RoPE alone": lambda: not any(
         further_apart(*pair, arm, "std-t+rope") for arm in ("d-cas", "lfa")
         for pair in (("stories", "letter-case"), ("stories", "name-copying"), ("name-copying", "letter-case"))),
     "The architectures have other numbers of edges": lambda: table("lfa_circuits/circuits")["edges"].nunique() > 1,
