@@ -19,7 +19,8 @@ from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import holm, read_clusters
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.means import with_holm
 from streamscope.instruments.table import check_own, read_parquet, write_table
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.circuits import Circuits, worth
@@ -47,7 +48,7 @@ ENDS = ("", "_low", "_high")
 
 
 def measure(options: Options) -> None:
-    """Measure what is missing, run by run, then compare each two runs of one architecture.
+    """Measure what is missing, run by run, then compare runs of one architecture, and architectures over all seeds.
 
     Raises `InputError` for a task that is not among `TASKS`.
     """
@@ -65,13 +66,18 @@ def measure(options: Options) -> None:
         labels = {"run": run, "method": options.method}
         _write(options.out, "circuits", labels, [circuit_row(one) for one in found])
         _write(options.out, "streams", labels, [row for one in found for row in stream_rows(one)])
-        _write(options.out, "overlap", labels, [row for two in combinations(found, 2) for row in overlap_rows(*two)])
+        trained = _training(run)
+        rows = [{**trained, **row} for two in combinations(found, 2) for row in overlap_rows(*two)]
+        _write(options.out, "overlap", labels, rows)
         kept.append((run, model.config, found))
     for (run, config, found), (other, second, others) in combinations(kept, 2):
         if config == second:
             labels = {"run": run, "other_run": other, "method": options.method}
             _write(options.out, "seeds", labels, [row for a in found for b in others for row in seed_rows(a, b)])
-    _compare_architectures(options.out)
+    if (path := options.out / "overlap.parquet").is_file():
+        table = read_parquet(path).to_pandas().query("preset != '' and share == @SHARE")
+        for method, own in table.groupby("method"):
+            _write(options.out, "contrasts", {"method": method}, contrast_rows(own))
 
 
 def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
@@ -84,7 +90,7 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
         old = read_parquet(path).to_pandas()
         same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
         new = pd.concat([old[~same], new], ignore_index=True)
-    about = {**provenance("cpu"), "run": new["run"].unique().tolist()}
+    about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
     write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
 
 
@@ -208,20 +214,13 @@ def seed_rows(a: Result, b: Result) -> list[Row]:
     return [{"task": _task(a), **row} for row in _overlaps(a, b, "same_run")] if _task(a) == _task(b) else []
 
 
-def _compare_architectures(out: Path) -> None:
-    """`contrast_rows` of the overlaps of all runs that a training wrote and that are still there."""
-    if not (path := out / "overlap.parquet").is_file():
-        return
-    table = read_parquet(path).to_pandas()
-    folders = [name for name in table["run"].unique() if (Path(name) / "metrics.jsonl").is_file()]
-    runs = with_variants([opened(name, tuple(PRESETS)) for name in folders], ("positions", "norm"))
-    named = {str(run.folder): run for run in runs}
-    mine = table[table["run"].isin(named) & (table["share"] == SHARE)]
-    arms, seeds = ([getattr(named[run], name) for run in mine["run"]] for name in ("arm", "seed"))
-    if rows := contrast_rows(mine.assign(preset=arms, seed=seeds)):
-        about = {**provenance("cpu"), "run": folders}
-        made = pd.DataFrame(rows)
-        write_table(made, out / "contrasts.parquet", units=units(made, "circuits/contrasts"), about=about)
+def _training(run: str) -> Row:
+    """The architecture and the seed of a finished training; an empty name for other models, which are not compared."""
+    try:
+        (one,) = with_variants([opened(run, tuple(PRESETS))], ("positions", "norm"))
+    except InputError:
+        return {"preset": "", "seed": -1}
+    return {"preset": one.arm, "seed": one.seed}
 
 
 def contrast_rows(table: pd.DataFrame) -> list[Row]:
@@ -233,16 +232,11 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
         for a, b in combinations(own["preset"].unique(), 2):
             numbers = paired(quantities, "separate", a, b)
             if numbers["n"] > 1:
+                cells = {name: numbers[name] for name in ("mean", "ci_low", "ci_high", "p", "n")}
+                why = note({name: text for name, text in numbers["why"].items() if name in cells})
                 row = {"preset": a, "other_preset": b, "task": task, "other": other}
-                cells = ("mean", "ci_low", "ci_high", "p")
-                why = {name: text for name, text in numbers["why"].items() if name in cells}
-                row |= {name: numbers[name] for name in (*cells, "n")} | {"p_holm": np.nan}
-                rows.append({**row, "undefined": note({**why, **({"p_holm": why["p"]} if "p" in why else {})})})
-    p = np.array([row["p"] for row in rows])
-    if len(tested := np.flatnonzero(~np.isnan(p))):
-        for place, value in zip(tested, holm(p[tested]), strict=True):
-            rows[place]["p_holm"] = float(value)
-    return rows
+                rows.append({**row, **cells, "undefined": why})
+    return with_holm(pd.DataFrame(rows)).to_dict("records") if rows else []
 
 
 def _task(result: Result) -> str:

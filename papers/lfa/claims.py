@@ -80,9 +80,7 @@ def contrast(quantities: pd.DataFrame, quantity: str, a: str, b: str) -> Contras
     if few or (constant(x) and constant(y)):
         why = f"one seed of {' and '.join(few)}" if few else "seeds without spread"
         return Contrast(gap, NAN, NAN, NAN, _counts(x, y), why, WELCH)
-    with (
-        warnings.catch_warnings()
-    ):  # of two arms one may be the same in all seeds: its variance is 0, and that is right
+    with warnings.catch_warnings():  # an arm that is the same in all seeds has a variance of 0, which is right
         warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
         test = stats.ttest_ind(x, y, equal_var=False)
     low, high = map(float, test.confidence_interval(0.95))

@@ -238,11 +238,8 @@ def paper_page(paper: str, source: Source) -> Page:
     other = ", ".join(f"{counts[word]} {word}" for word in words if word not in DECIDED)
     ends = {end for tokens in mine["tokens"] if tokens for end in tokens.split(" to ")}
     doses = sorted(ends, key=lambda end: int(end.replace(",", "")))
-    seen = (
-        f"Models that claims are judged on saw {' to '.join(dict.fromkeys((doses[0], doses[-1])))} training tokens. "
-        if doses
-        else ""
-    )
+    amount = " to ".join(dict.fromkeys((doses[0], doses[-1]))) if doses else ""
+    seen = f"Models that claims are judged on saw {amount} training tokens. " if doses else ""
     return Page(
         title=given["title"],
         lead=f"{given['about']}. {given['paper']}. Models: {given['models']}.",

@@ -120,6 +120,34 @@ def test_architectures_are_compared_seed_by_seed() -> None:
     assert body.contrast_rows(pd.DataFrame(rows[-1:])) == []
 
 
+def test_methods_are_compared_apart_and_other_models_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = {"x0": range(10), "x1": range(5, 15), "y0": range(10), "y1": range(10), "hf": range(10)}
+    monkeypatch.setattr(body, "load_for_instruments", lambda run: SimpleNamespace(config=run))
+    monkeypatch.setattr(body, "_abilities", lambda *_: ["a", "bb"])
+    monkeypatch.setattr(body, "_results", lambda _, run, *__: [planted("a", range(10)), planted("bb", best[run])])
+    monkeypatch.setattr(body, "opened", lambda run, _: opened_as(run))
+    monkeypatch.setattr(body, "with_variants", lambda runs, _: runs)
+    for name in ("circuit_row", "stream_rows"):
+        monkeypatch.setattr(body, name, lambda *_: {})
+    for method in ("eap", "exact"):
+        body.measure(Options(runs=tuple(best), method=method, out=tmp_path))
+    found = pd.read_parquet(tmp_path / "contrasts.parquet")
+    assert found[["method", "preset", "other_preset", "n"]].to_numpy().tolist() == [
+        ["eap", "x", "y", 2], ["exact", "x", "y", 2]
+    ]  # fmt: skip
+    overlap = pd.read_parquet(tmp_path / "overlap.parquet")
+    assert overlap.groupby("run")["preset"].first().to_dict() == {**{run: run[0] for run in best}, "hf": ""}
+
+
+def opened_as(run: str) -> Any:
+    """x0 as seed 0 of x; "hf" is no training of ours."""
+    if run == "hf":
+        raise InputError("hf is a run of None")
+    return SimpleNamespace(arm=run[0], seed=int(run[1]))
+
+
 def test_a_task_whose_prompts_do_not_fit_has_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(json.dumps({"clean": "Tom ran", "corrupt": "Tom ran far", "answers": [" on"], "foils": [" off"]}))

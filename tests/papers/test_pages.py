@@ -18,7 +18,8 @@ from streamscope.papers.__main__ import main
 from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
-from streamscope.papers.pages.folder import general, table_of
+from streamscope.papers.comparison.runs import trained_runs
+from streamscope.papers.pages.folder import general, seeds_and_tokens, table_of
 from streamscope.papers.pages.markdown import LINE, measurement, number, quotation, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import (
     Source,
@@ -247,6 +248,17 @@ def only_cfm_copies_no_nouns() -> bool:
     return bool((found[["std-t", "d-cas", "lfa"]] == "").all() and found["cfm"] != "")
 
 
+def test_the_losses_of_lfa_say_their_tokens_and_seeds() -> None:
+    """What is typed into the table, and what its text says of sizes."""
+    (given,) = page_texts()["paper"]["lfa"]["table"]
+    for row, folder in zip(given["rows"], ("lfa_eighth", "lfa_long", "lfa_tinystories"), strict=True):
+        seeds, amount = seeds_and_tokens(trained_runs(RESULTS / folder))
+        assert row[1:3] == [amount.removesuffix(" million tokens"), str(len(seeds.split(",")))]
+    size = lfa_arms("architectures", "parameters")["mean"]
+    assert size["d-cas"] > size["lfa"] and 0.45 < size["cfm"] / size["lfa"] < 0.55
+    assert len(trained_runs(RESULTS / "lfa_long")) == 6 * 4, "the title of the figure says four seeds"
+
+
 def neither_task() -> bool:
     found = table("pls_eighth/competence").set_index(["task", "preset"])["cannot"]
     return bool(
@@ -318,7 +330,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         loss_gap("lfa > d-cas", "lfa_long")["ci_high"] < loss_gap("lfa > d-cas", "lfa_eighth")["ci_low"]),
     "The second difference is not significant when it is corrected": lambda: bool(
         loss_gap("lfa > d-cas")["ci_low"] > 0 and loss_gap("lfa > d-cas")["p_holm"] > 0.05),
-    "nats more than `lfa`, as the paper says": lambda: loss_gap("cfm > lfa")["direction"] == "holds",
+    "That `cfm` loses more than `lfa` is as the paper says": lambda: loss_gap("cfm > lfa")["direction"] == "holds",
     "after correction it is not significant": lambda: bool(
         loss_gap("d-cas > std-t+rope+cln")["difference"] < 0 and loss_gap("d-cas > std-t+rope+cln")["p_holm"] > 0.05),
     "copy the noun that is meant": only_cfm_copies_no_nouns,
