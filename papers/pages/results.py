@@ -1,5 +1,6 @@
 """The Markdown pages of results: what `pages.toml` says, with the numbers of the tables."""
 
+import itertools
 import math
 import re
 import tomllib
@@ -221,6 +222,12 @@ def decided_rows(decided: pd.DataFrame, source: Source) -> list[list[str]]:
     return rows
 
 
+def legend(rows: list[list[str]]) -> str:
+    """How to read a table of claims: only what it has."""
+    shown = " ".join(map(str, itertools.chain(*rows)))
+    return " ".join(text for of, text in page_texts()["legend"].items() if of == "always" or of in shown)
+
+
 def reading(claim: Any) -> str:
     """The model of a claim, and how it was read; the commands that came before the last one are in the ledger."""
     return "; ".join(filter(None, (claim.configuration, claim.why.partition("; after `")[0])))
@@ -240,6 +247,7 @@ def paper_page(paper: str, source: Source) -> Page:
     doses = sorted(ends, key=lambda end: int(end.replace(",", "")))
     amount = " to ".join(dict.fromkeys((doses[0], doses[-1]))) if doses else ""
     seen = f"Models that claims are judged on saw {amount} training tokens. " if doses else ""
+    rows = decided_rows(decided, source)
     return Page(
         title=given["title"],
         lead=f"{given['about']}. {given['paper']}. Models: {given['models']}.",
@@ -249,7 +257,7 @@ def paper_page(paper: str, source: Source) -> Page:
             Section(
                 title="Claims that were decided",
                 text=f"Of {len(mine)} claims {len(decided)} were decided, from {measurements(decided)} measurements. "
-                f"The others: {other}. {page_texts()['table']}",
+                f"The others: {other}. {legend(rows)}",
                 columns=(
                     "the paper says",
                     "model, and how we read it",
@@ -258,7 +266,7 @@ def paper_page(paper: str, source: Source) -> Page:
                     "training tokens",
                     "verdict",
                 ),
-                rows=decided_rows(decided, source),
+                rows=rows,
             ),
             *written_tables(given, source, where),
         ],
