@@ -27,6 +27,7 @@ from tests.tiny import corpus_text
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 CODE = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.glob("*.md")}
+RUN_HERE = ("errors", "look_into", "new_architecture", "circuits", "coming_from")
 RUN_ELSEWHERE = {"i_want_to", "training", "measuring"}
 """With the commands of the README, in their order (`test_documents`)."""
 
@@ -155,12 +156,14 @@ def test_other_files_are_one_line(spec: str, code: str | None, line: str, tmp_pa
     assert "\n" not in str(caught.value)
 
 
+def test_every_guide_is_run_somewhere() -> None:
+    assert {*RUN_HERE, *RUN_ELSEWHERE, "new_instrument", "your_text", "install"} == set(CODE)
+
+
 @pytest.mark.slow
 def test_code_of_the_guides_runs(tmp_path: Path) -> None:
     """In a process of its own, nnsight last, for it changes what it is imported into."""
-    guides = ["errors", "look_into", "new_architecture", "coming_from"]
-    assert {*guides, *RUN_ELSEWHERE, "new_instrument", "your_text", "install"} == set(CODE)
-    code = "\n".join(block for guide in guides for block in CODE[guide])
+    code = "\n".join(block for guide in RUN_HERE for block in CODE[guide])
     own = {**os.environ, "PYTHONPATH": str(GUIDES.parents[1]), "STREAMSCOPE_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=own)
     assert done.returncode == 0, done.stderr[-2000:]
