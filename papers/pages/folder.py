@@ -48,10 +48,11 @@ def table_of(
     by: str = "",
     sort: str = "",
     text: str = "",
+    examples: Mapping[str, str] | None = None,
 ) -> Section:
     """A table of a folder as a section: columns by their titles, numbers with the intervals that the file has.
 
-    `by` puts the rows of one value into one cell.
+    `by` puts the rows of one value into one cell. `examples` has a text for each such value, the column `example`.
     """
     found = read_parquet(folder / file).to_pandas()
     if where:
@@ -60,6 +61,8 @@ def table_of(
         found = found.sort_values(sort, kind="stable")
     if by:
         found = found.groupby(by, sort=False).agg(lambda rows: ", ".join(map(str, rows))).reset_index()
+    if examples:
+        found["example"] = [examples[value] for value in found[by]]
     rows = [[_cell_text(row[name], *interval(name, row)) for name in columns] for row in found.to_dict("records")]
     return Section(title=title, text=text, columns=list(columns.values()), rows=rows)
 

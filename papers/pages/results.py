@@ -163,13 +163,9 @@ def _values(given: Mapping[str, Any], source: Source, where: str) -> dict[str, V
     return {name: read(of, source, where) for name, of in given.get("values", {}).items()}
 
 
-def written_tables(given: Mapping[str, Any], source: Source, where: str) -> list[Section]:
-    """The tables that a page declares cell by cell, each a text with the page's numbers in it."""
-    values = _values(given, source, where)
-    return [
-        Section(**{**one, "rows": [[fill_in(text, values, where) for text in row] for row in one["rows"]]})
-        for one in given.get("table", ())
-    ]
+def written_table(given: Mapping[str, Any], values: dict[str, Value], where: str) -> Section:
+    """A table that a page declares cell by cell, each a text with the page's numbers in it."""
+    return Section(**{**given, "rows": [[fill_in(text, values, where) for text in row] for row in given["rows"]]})
 
 
 def front(source: Source) -> Page:
@@ -247,7 +243,7 @@ def paper_page(paper: str, source: Source) -> Page:
     doses = sorted(ends, key=lambda end: int(end.replace(",", "")))
     amount = " to ".join(dict.fromkeys((doses[0], doses[-1]))) if doses else ""
     seen = f"Models that claims are judged on saw {amount} training tokens. " if doses else ""
-    rows = decided_rows(decided, source)
+    rows, values = decided_rows(decided, source), _values(given, source, where)
     return Page(
         title=given["title"],
         lead=f"{given['about']}. {given['paper']}. Models: {given['models']}.",
@@ -268,7 +264,7 @@ def paper_page(paper: str, source: Source) -> Page:
                 ),
                 rows=rows,
             ),
-            *written_tables(given, source, where),
+            *(written_table(one, values, where) for one in given.get("table", ())),
         ],
         made=given["made"],
         note=f"{seen}The claims, with place and command: `papers/claims/{paper}.csv`. "

@@ -13,6 +13,10 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.open_data import open_data
+from streamscope.interventions.patch.pairs import make_pairs
+from streamscope.models import load
 from streamscope.papers import claims as papers_claims
 from streamscope.papers.__main__ import main
 from streamscope.papers.claims import HERE, RESULTS
@@ -649,3 +653,18 @@ def test_folders_of_tables_name_their_runs() -> None:
     for path in RESULTS.glob("*/trained.json"):
         runs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"]
         assert all(run["folder"] for run in runs), path
+
+
+def test_the_prompts_that_the_page_on_circuits_shows_are_pairs_of_their_task() -> None:
+    """With their answers, of which the model may have the first token alone."""
+    (given,) = (one for one in page_texts()["tables"]["circuits"]["table"] if "examples" in one)
+    model = load("stories/lfa")
+    for task, text in given["examples"].items():
+        (clean, answer), (corrupt, foil) = (half.split(" → ") for half in text.split("; "))
+        opened = open_data(Prompts(suite=task), model)
+        pairs = make_pairs(opened.aligned, opened.tokenizer, "clue" if task == "stories" else "corrupt").pairs
+        decode = opened.tokenizer.decode
+        (mine,) = [one for one in pairs if [decode(one.clean), decode(one.corrupt)] == [clean, corrupt]]
+        for ids, word in ((mine.answers, answer), (mine.foils, foil)):
+            starts = [decode([token]).strip() for token in ids]
+            assert all(starts) and word.startswith(tuple(starts)), task
