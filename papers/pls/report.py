@@ -36,7 +36,6 @@ def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
     }
     tables = stack((*key, one.tables) for key, one in measured.items()) | pairs(measured)
     tables["losses"] = losses(runs)
-    tables["loss"] = against(tables["losses"], CONTROL, {})
     return runs, tables, {"settings": vars(settings), "cases": next(iter(measured.values())).left_out}
 
 
@@ -50,7 +49,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     means = presets(quantities)
     cannot = [unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
     return {
-        **tables, "competence": able, "runs": quantities,
+        **tables, "loss": against(tables["losses"], CONTROL, {}), "competence": able, "runs": quantities,
         "presets": means.assign(cannot=cannot), "comparisons": comparisons(quantities),
         "claims": claims(quantities, unfit=unfit(quantities, able, tables.get("roles"))),
     }  # fmt: skip
