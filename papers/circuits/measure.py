@@ -95,16 +95,20 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
 
 
 def _abilities(options: Options, run: str, model: Any) -> list[str]:
-    """The tasks that the model does, measured where the table has no rows of the run."""
-    path, rows = options.out / "ability.parquet", pd.DataFrame({"run": [], "task": []})
+    """The tasks that the model does, measured where the table lacks these weights with as many pairs."""
+    path, rows = options.out / "ability.parquet", pd.DataFrame()
     rows = read_parquet(path).to_pandas() if path.is_file() else rows
-    if set(rows.loc[rows["run"] == run, "task"]) != set(TASKS):
+    of = {"asked": options.pairs, "checkpoint": checkpoint_of(model)["checkpoint"]}
+    known = rows.reindex(columns=["run", "task", *of])  # older tables do not have all
+    same = known["run"].eq(run) & (known[list(of)] == pd.Series(of)).all(axis=1)
+    if set(known.loc[same, "task"]) != set(TASKS):
         began = time.perf_counter()
         ability(model, TASKS[-1], 2)
         seconds = (time.perf_counter() - began) * len(TASKS) * options.pairs / 2
         print(f"{run}: about {duration(seconds)} for what it can do", file=sys.stderr, flush=True)
         with signs_of_life(run):
-            _write(options.out, "ability", {"run": run}, [ability(model, task, options.pairs) for task in TASKS])
+            measured = [{**ability(model, task, options.pairs), **of} for task in TASKS]
+            _write(options.out, "ability", {"run": run}, measured)
         rows = read_parquet(path).to_pandas()
     return list(rows.loc[rows["run"].eq(run) & rows["does"], "task"])
 

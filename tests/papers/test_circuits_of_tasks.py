@@ -14,6 +14,7 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.result import Result
+from streamscope.instruments.table import read_about, write_table
 from streamscope.interventions.circuits import Circuits
 from streamscope.models import load
 from streamscope.papers.circuits import Options, main
@@ -54,6 +55,26 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
     assert "about" not in capsys.readouterr().err
     for name, table in tables.items():
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
+
+
+def test_abilities_of_other_weights_or_of_fewer_pairs_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a run that was trained further under its name, or another --pairs, stood for the new ones."""
+    monkeypatch.setattr(body, "TASKS", ("letter-case",))
+    out = ("--out", str(tmp_path))
+    main(["stories/lfa", "--pairs", "16", *out])
+    path = tmp_path / "ability.parquet"
+    first = pd.read_parquet(path)
+    main(["stories/lfa", "--pairs", "24", *out])
+    more = pd.read_parquet(path)
+    assert [first["asked"].item(), more["asked"].item()] == [16, 24] and more["n"].item() > first["n"].item()
+    told = read_about(path)
+    for other in (more.assign(checkpoint="other", m=-1.0), more.drop(columns="asked")):
+        own = {name: unit for name, unit in told["units"].items() if name in other}
+        write_table(other, path, units=own, about=told["about"])
+        main(["stories/lfa", "--pairs", "24", *out])
+        pd.testing.assert_frame_equal(pd.read_parquet(path), more, check_like=True, check_dtype=False)
 
 
 def test_an_unknown_task_is_named_before_a_model_is_opened(tmp_path: Path) -> None:
