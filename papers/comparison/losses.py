@@ -115,11 +115,13 @@ def against(
 # ---- orders that a paper claims ----------------------------------------------------------------
 
 
-def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
+def order(rows: pd.DataFrame, claims: Sequence[Below], online: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row per claim whose two presets were both trained: loss of `more` less that of `less`, positive as printed.
 
     `by_seed` has that difference for every seed that both have, `against` the seeds that contradict. p is corrected
-    over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token.
+    over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token. `online` are the
+    `gaps` on the training text before it was learned: an order that does not lie on the same side there, with its whole
+    interval, is not resolved.
     """
 
     quantities = rows.assign(quantity="loss", unit="nats/token", value=rows["loss"], undefined="")
@@ -129,9 +131,11 @@ def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
     for claim in claims:
         if not {claim.less, claim.more} <= set(by):
             continue
+        gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
         if claim.instead:
             instead[len(claim_rows)] = claim.instead
-        gaps = (by[claim.more] - by[claim.less]).dropna().sort_index()
+        elif why := _unlike(float(gaps.mean()), f"{claim.less} < {claim.more}", online):
+            instead[len(claim_rows)] = why
         low, high = claim.printed or (NAN, NAN)
         row = order_row(
             Order("loss", claim.more, claim.less, claim.where), quantities, paper=high - low,
@@ -141,3 +145,11 @@ def order(rows: pd.DataFrame, claims: Sequence[Below]) -> pd.DataFrame:
         )  # fmt: skip
         claim_rows.append({**row, "claim": f"{claim.less} < {claim.more}"})
     return with_verdicts(claim_rows, instead)
+
+
+def _unlike(gap: float, claim: str, online: pd.DataFrame | None) -> str:
+    """What the training text says of a claim where it does not agree with a gap on validation text; "" where it does."""
+    for r in () if online is None or online.empty else online[online["claim"] == claim].itertuples():
+        if not (r.ci_low > 0 if gap > 0 else r.ci_high < 0):
+            return f"not resolved on both texts: {r.difference:+.3f} ({r.ci_low:+.3f} … {r.ci_high:+.3f}) on that of training"
+    return ""

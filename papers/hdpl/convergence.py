@@ -31,10 +31,8 @@ def readings(curves: pd.DataFrame, runs: Sequence[Run]) -> list[Reading]:
     warmup = max(run.warmup for run in runs)
     tokens = curves.groupby("step")["tokens"].first()
     after = loss_gaps(curves, hybrid, dense, warmup)
-    half, plateau = at(runs)["half"], at(runs)["17/20"]
+    half = at(runs)["half"]
     own = {arm: wide(curves, arm).dropna(axis=1) for arm in (dense, hybrid)}
-    late = last_until(own[dense], plateau)
-    fall = late.sub(own[dense].iloc[:, -1], axis=0)
     rises = {arm: losses.iloc[:, -1] - wide(curves, arm).min(axis=1) for arm, losses in own.items()}
     return [
         Reading(
@@ -54,11 +52,6 @@ def readings(curves: pd.DataFrame, runs: Sequence[Run]) -> list[Reading]:
         Reading(
             "hdpl-s1-convergence", both, "mean loss over the tokens after warm-up", "nats/token", "§1, §4.1",
             mean_over(after, tokens), "the mean over the curve, not its end alone, has an interval above 0", LEAST,
-        ),
-        Reading(
-            "hdpl-f2-standard-curve", f"{dense} levels off: fall below {LEAST:g}",
-            "loss at the last evaluation in the first .85 of the steps less the last", "nats/token", "§3.2",
-            LEAST - fall, f"the interval lies below {LEAST:g}",
         ),
         Reading(
             "hdpl-t1-min-is-final", f"{dense} and {hybrid} end at their lowest: rise below {LEAST:g}",

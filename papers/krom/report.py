@@ -125,12 +125,13 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     rows, factors, mixing = all_tables["losses"], all_tables["factors"], all_tables["mixing"]
     compared = bool(len(rows)) and CONTROL in set(rows["preset"]) and rows["preset"].nunique() > 1
     all_tables |= {name: pd.DataFrame() for name in ("comparison", "order")}
-    if compared:
-        all_tables |= {"comparison": against(rows, CONTROL, ARCHITECTURES, OF_CONTROL), "order": order(rows, ORDER)}
     for name, to in (("curves", "gaps"), ("online", "online-gaps")):
         have = set(all_tables[name].get("preset", ()))
         pairs = [(one.less, one.more) for one in ORDER if not one.instead and {one.less, one.more} <= have]
         all_tables[to] = gaps(all_tables[name], pairs)
+    if compared:
+        all_tables["comparison"] = against(rows, CONTROL, ARCHITECTURES, OF_CONTROL)
+        all_tables["order"] = order(rows, ORDER, all_tables["online-gaps"])
     if len(mixing):
         mixing = all_tables["mixing"] = counted(mixing, factors)
         all_tables |= {"arms": arms(mixing), "signs": signs.sign_agreement(factors)}

@@ -1,6 +1,7 @@
 """What the blog says of initial biases −8, −2, −1 and 0, judged over training seeds (KROM, "Bias sweep").
 
     mixed             mean static swap less what decay and storage alone make of it; the blog has no such control
+    moved             its size: how far the loss moves the swap, in either direction
     swap.low, .high   the least and the largest static swap of the factors that can act, of one run
     best.low, .high   the same of the best swap that the dynamic term can reach
     in use            mean swap with the dynamic term, on the tokens of the monitor
@@ -27,7 +28,7 @@ from streamscope.papers.krom.mixing import ARM, of_blog
 
 UNIT = {
     "loss": "nats/token", "cosine": "cosine",
-    **dict.fromkeys(("mixed", "in use", "swap.low", "swap.high", "best.low", "best.high"), "probability"),
+    **dict.fromkeys(("mixed", "moved", "in use", "swap.low", "swap.high", "best.low", "best.high"), "probability"),
     "alpha": "α_res",
 }  # fmt: skip
 """Quantities of a run."""
@@ -58,6 +59,7 @@ def quantities(mixing: pd.DataFrame, factors: pd.DataFrame, losses: pd.DataFrame
         best["alpha"] = acts["alpha_res"].agg(lambda x: x.abs().max()) if "alpha_res" in factors else NAN
         wide = one.merge(best.reset_index(), "left", [*ARM, "seed"]).rename(columns=NAMES)
         wide = wide.assign(preset=wide["b_res"].map(arms), mixed=wide["swap"] - wide["swap_without_gradient"])
+        wide["moved"] = wide["mixed"].abs()
         parts.append(long_table(wide, UNIT, LOST))
         by = one.pivot(index="seed", columns="b_res", values="stream_cosine")
         for quantity, biases in TOGETHER.items():
