@@ -1,7 +1,7 @@
 """List every claim of the five papers with its printed value, its measured value and its verdict.
 
     python -m papers.claims --paper lfa
-    python -m papers.claims --verdict contradicted --kind order
+    python -m papers.claims --verdict reproduced --kind order
     python -m papers.claims --search "recency heads" --out claims.html
     streamscope papers claims --out claims.csv
 

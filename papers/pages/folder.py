@@ -89,8 +89,8 @@ def dose(runs: Sequence[Run]) -> str:
         return ""
     scales, (seeds, amount) = ", ".join(sorted({run.manifest["scale"] for run in runs})), seeds_and_tokens(runs)
     if len(runs) == 1:
-        return f"One run (scale {scales}, seed {seeds}) saw {amount}."
-    return f"{len(runs)} runs (scale {scales}, seeds {seeds}) saw {amount} each."
+        return f"One run (model size {scales}, seed {seeds}) saw {amount}."
+    return f"{len(runs)} runs (model size {scales}, seeds {seeds}) saw {amount} each."
 
 
 def trainings(runs: Sequence[Run]) -> list[str]:

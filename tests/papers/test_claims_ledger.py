@@ -87,11 +87,13 @@ def test_no_printed_loss_is_another_value(shipped: pd.DataFrame) -> None:
 
 
 def test_an_order_of_three_is_no_order_of_two(shipped: pd.DataFrame) -> None:
-    """KromCanon < Canon < Vanilla: Canon lies above gpt2 in all three seeds of the table."""
+    """KromCanon < Canon < Vanilla: on validation text Canon lies above gpt2 in all three seeds, on the other below."""
     found = shipped.set_index("id").loc["krom-order-all-seeds"]
     order = pd.read_parquet(RESULTS / "krom_eighth" / "order.parquet").set_index("claim")
     assert order.loc["canon < gpt2", "against"] == "0, 1, 2"
-    assert (found["verdict"], found["finding"]) == ("contradicted", "canon < gpt2: opposite")
+    assert found["verdict"] == "inconclusive" and found["finding"].startswith(
+        "canon < gpt2: not resolved on both texts"
+    )
     assert found["value"] == order.loc["canon < gpt2", "difference"]
     for claim in CLAIMS:
         if claim.row["kind"] == "direction" and re.search(r"\w+ < \w+ < \w+", claim.row["quote"]):

@@ -59,7 +59,6 @@ def test_curves_that_never_cross() -> None:
     said = words(found)
     assert said["hdpl-f2-consistently"] == said["hdpl-f2-order-10000"] == said["hdpl-s1-convergence"] == "holds"
     assert said["hdpl-f2-sample-efficiency"] == "holds" and said["hdpl-t1-min-is-final"].startswith("holds: the same")
-    assert said["hdpl-f2-standard-curve"] == "opposite", "llama loses more than .01 nats at the end"
     turned = words(planted(falling, lambda step: falling(step) - 0.3))
     same = ["hdpl-f2-consistently", "hdpl-f2-order-10000", "hdpl-s1-convergence", "hdpl-f2-sample-efficiency"]
     assert set(turned[same]) == {"opposite"}

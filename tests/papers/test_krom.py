@@ -5,6 +5,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -314,3 +315,16 @@ def test_what_is_no_hyper_connection_is_refused(runs: dict, tmp_path: Path) -> N
     assert [run.arm for run in open_runs([bare, usual])] == ["kromhc", "kromhc+dyn_act=none"]
     with pytest.raises(InputError, match="one arm and seed"):
         open_runs([bare, usual, str(shutil.copytree(bare, tmp_path / "again"))])
+
+
+def test_an_order_is_decided_only_where_both_texts_agree() -> None:
+    rows = pd.DataFrame(
+        {"preset": preset, "seed": seed, "loss": loss + 0.001 * seed * (preset == "canon")}
+        for preset, loss in (("gpt2", 2.0), ("canon", 2.1)) for seed in range(3)
+    )  # fmt: skip
+    (claim,) = (one for one in ORDER if (one.less, one.more) == ("canon", "gpt2"))
+    online = pd.DataFrame({"claim": ["canon < gpt2"], "difference": [-0.2], "ci_low": [-0.3], "ci_high": [-0.1]})
+    assert order(rows, [claim]).iloc[0]["direction"] == "opposite" == order(rows, [claim], online).iloc[0]["direction"]
+    for unlike in ({"ci_high": [0.1]}, {"ci_low": [0.1], "ci_high": [0.3]}):
+        found = order(rows, [claim], online.assign(**unlike)).iloc[0]
+        assert found["direction"].startswith("not resolved on both texts: -0.200") and np.isnan(found["p"])
