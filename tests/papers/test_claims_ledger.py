@@ -7,6 +7,8 @@ import json
 import math
 import re
 import shlex
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,11 +24,12 @@ from streamscope.instruments.registry import discover
 from streamscope.instruments.table import read_about, write_table
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers.claims import HERE, RESULTS, main
-from streamscope.papers.claims.judged import Tables, judged
+from streamscope.papers.claims.judged import Tables, judged, verdict
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, keys, read
 from streamscope.papers.claims.page import counts
 from streamscope.papers.claims.words import MEANINGS, Word
 from streamscope.papers.comparison.printed import SMALLEST, Bound, Order
+from streamscope.papers.comparison.runs import trained_runs
 from streamscope.papers.dst import claims as dst
 from streamscope.papers.krom import claims as krom
 from streamscope.papers.lfa import claims as lfa
@@ -39,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ROOT.parent / "shared" / "papers"
 FILES = {"dst": "000", "lfa": "001", "hdpl": "002", "pls": "003", "krom": "004"}
 CLAIMS = read(HERE)
+UNJUDGED: tuple[Word, ...] = ("model too weak to test", "not measured yet")
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +196,42 @@ def test_claims_of_one_measurement_have_one_unit(shipped: pd.DataFrame) -> None:
 def test_claims_that_read_one_number_share_a_measurement(shipped: pd.DataFrame) -> None:
     of = shipped.set_index("id")["measurement"]
     early = ["pls-t1-early-order", "pls-s33-independent-progress", "pls-depth-reads-supervision"]
-    assert of[early].nunique() == 1 and of["pls-t1-early-order"].startswith("pls_eighth/claims.parquet; depth.early;")
+    assert of[early].nunique() == 1 and of["pls-t1-early-order"].startswith("pls_long/claims.parquet; depth.early;")
     assert of["dst-s42-at-least-2-tokens"] == of["dst-s42-at-most-3-tokens"], "two limits of one number"
     assert of["pls-s34-gates-low"] != of["pls-s34-gates-low-less"]
     assert of[shipped.set_index("id")["measured"].eq("")].eq("").all()
+
+
+LENGTHS = {
+    "lfa": ("lfa_long", "lfa_tinystories", "lfa_eighth"),
+    "pls": ("pls_long", "pls_tinystories", "pls_eighth"),
+}
+"""Trainings of a paper's models, the longest first."""
+
+
+@pytest.mark.parametrize("paper", LENGTHS)
+def test_the_longest_training_judges_that_passes_the_gate_of_a_claim(paper: str) -> None:
+    """The rule of `papers.claims`; each training has three seeds of each model."""
+    folders, tables, seen, wrong = LENGTHS[paper], Tables(RESULTS), Counter[str](), []
+    runs = {folder: trained_runs(RESULTS / folder) for folder in folders}
+    tokens = [max(run.tokens_seen for run in runs[folder]) for folder in folders]
+    assert tokens == sorted(tokens, reverse=True)
+    assert all(n >= 3 for one in runs.values() for n in Counter(run.preset for run in one).values())
+    for claim in (one for one in CLAIMS if one.paper == paper and one.row["result"]):
+        for found in keys(claim.row["result"], claim.where):
+            folder, _, name = found.file.partition("/")
+            if folder not in folders:
+                continue
+            words: dict[str, Word] = {}
+            for one in folders:
+                other = found._replace(file=f"{one}/{name}")
+                with suppress(InputError):  # that training has no such run
+                    words[one] = verdict(claim, other, tables.row(other, claim.where), tables)[0]
+            passed = [one for one in folders if words.get(one) not in (None, *UNJUDGED)]
+            seen[folder] += 1
+            if folder != (passed or folders)[0]:
+                wrong.append(f"{claim.where}: {claim.row['id']}: {folder}, {words}")
+    assert seen[folders[0]] > 50 and not wrong, "\n".join(wrong)
 
 
 # ---- whether a number says anything ------------------------------------------------------------

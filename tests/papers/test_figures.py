@@ -108,7 +108,7 @@ def test_values_are_those_of_the_tables() -> None:
     shown = sum(len(one.x) for one in draw(figures_of("lfa")["4"], Style()).data)
     assert shown == len(heads[~heads["preset"].str.contains("+", regex=False)])
 
-    depth = pd.read_parquet(RESULTS / "pls_eighth/depth.parquet")
+    depth = pd.read_parquet(RESULTS / "pls_long/depth.parquet")
     pls_bars, pls_ranges, _, c2_bars, c2_ranges, _ = draw(figures_of("pls")["2"], Style()).data
     for bars, ranges, preset in ((pls_bars, pls_ranges, "pls"), (c2_bars, c2_ranges, "c2")):
         mean = depth[depth["preset"] == preset].groupby("depth")["share"].mean()
@@ -146,7 +146,7 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     _, of_c2, *maps = drawn.data
     assert [one.type for one in drawn.data] == ["histogram"] * 2 + ["heatmap"] * 2
     assert maps[0].text[0][0].endswith("(-11.4)") and maps[1].text[1][1].endswith("(-0.3)")
-    cases = pd.read_parquet(RESULTS / "pls_eighth/cases.parquet")
+    cases = pd.read_parquet(RESULTS / "pls_long/cases.parquet")
     cases = cases.query("task == 'winograd' and group == 'entity' and measure == 'probability' and preset == 'c2'")
     assert len(cases) == 150 and np.allclose(np.sort(of_c2.x), np.sort(100 * cases["delta"]))
     assert any("0.63 %" in one.text for one in drawn.layout.annotations)

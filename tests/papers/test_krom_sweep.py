@@ -64,7 +64,7 @@ def test_the_claims_of_planted_runs() -> None:
     judged = sweep.claims(mixing, numbers).set_index("quantity")
     said = [f"{quantity}: {text.split(' at ')[0].split(':')[0]}" for quantity, text in judged["direction"].items()]
     assert said == [
-        "mixed: holds", "in use: holds", "best.high: opposite", "mixed: holds",
+        "mixed: holds", "in use: holds", "best.high: opposite", "moved: holds",
         "swap.low: holds", "swap.high: opposite", "best.low: opposite", "best.high: holds",
         "cosine.range: holds", "cosine.bend: holds", "loss: holds", "alpha: not resolved",
         "cosine: holds", "in use: holds", "gain: holds",

@@ -269,7 +269,7 @@ def test_the_losses_of_lfa_say_their_tokens_and_seeds() -> None:
 
 
 def neither_task() -> bool:
-    found = table("pls_eighth/competence").set_index(["task", "preset"])["cannot"]
+    found = table("pls_long/competence").set_index(["task", "preset"])["cannot"]
     return bool(
         found["capitalization"].eq("").all() and found["gender"].ne("").all() and found["winograd"].ne("").all()
     )
@@ -368,9 +368,9 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         verdict("hdpl_eighth/order", f"hdpl < hdpl+{arm}") == "holds"
         for arm in ("o=hdpl", "down=hdpl", "o=hdpl+down=hdpl")),
     "settle on their prediction earlier, as the paper says": lambda: verdict(
-        "pls_eighth/claims", "pls > c2", "depth.early") == "holds",
+        "pls_long/claims", "pls > c2", "depth.early") == "holds",
     "does nothing to capitalization": lambda: verdict(
-        "pls_eighth/claims", "pls below 0", "effect.capitalization.entity") == "negligible",
+        "pls_long/claims", "pls below 0", "effect.capitalization.entity") == "negligible",
     "Claims about gender and Winograd cases cannot be tested": neither_task,
     "but far more than a tenth of their mean": lambda: verdict(
         "bundled_claims/claims", "stories/pls below 0.1",

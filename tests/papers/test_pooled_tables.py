@@ -14,6 +14,7 @@ from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import trained_runs
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.runs import Arms
+from streamscope.papers.pls import main as pls
 from tests.papers.pages import assert_same_tables
 
 LONG = Path(__file__).resolve().parents[2] / "results" / "lfa_long" / "each"
@@ -48,12 +49,14 @@ def test_folders_of_single_runs_are_one_comparison(tmp_path: Path) -> None:
     assert set(tables["runs"]["seed"]) == {0, 1}
 
 
-def test_the_committed_tables_are_those_of_the_single_runs(tmp_path: Path) -> None:
-    """results/lfa_long is what its command makes of each/, and judging it again changes nothing."""
-    for given in (LONG, LONG.parent):
+@pytest.mark.parametrize("paper", ["lfa", "pls"])
+def test_the_committed_tables_are_those_of_the_single_runs(paper: str, tmp_path: Path) -> None:
+    """results/PAPER_long is what its command makes of each/, and judging it again changes nothing."""
+    folder = LONG.parents[1] / f"{paper}_long"
+    for given in (folder / "each", folder):
         out = tmp_path / given.name
-        main(["--tables", str(given), "--out", str(out), "--static", "none", "--no-html"])
-        assert_same_tables(LONG.parent, out)
+        {"lfa": main, "pls": pls}[paper](["--tables", str(given), "--out", str(out), "--static", "none", "--no-html"])
+        assert_same_tables(folder, out)
 
 
 def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
