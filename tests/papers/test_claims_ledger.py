@@ -115,8 +115,8 @@ def test_neighbouring_biases_are_judged_by_one_rule(shipped: pd.DataFrame) -> No
 
 
 def scales_of(text: str) -> set[str]:
-    """Where the runs of a command are: --scale eighth and runs/eighth/… both say eighth."""
-    return set(re.findall(r"(?:--scale |runs/)([a-z]+)", text))
+    """Where the runs of a command are: --scale eighth and runs/eighth/… both say eighth, --out says nothing."""
+    return set(re.findall(r"(?:--scale |runs/)([a-z]+)", re.sub(r"--out \S+", "", text)))
 
 
 def test_a_row_names_the_scale_of_the_table_that_it_reads() -> None:

@@ -513,7 +513,7 @@ def test_a_figure_says_its_seeds_and_how_much_text_they_saw() -> None:
     """Of the runs behind its tables, below what it says itself; of bundled models theirs; of arithmetic nothing."""
     for paper, number, ends in (
         ("lfa", "7", "16 million tokens each"), ("lfa", "2", "16 million tokens each"),
-        ("pls", "4", "1.5 million tokens each"), ("dst", "5", "one training seed; 12 million tokens"),
+        ("pls", "4", "12.1 million tokens each"), ("dst", "5", "one training seed; 12 million tokens"),
         ("krom", "gradient", None),
     ):  # fmt: skip
         text = draw(figures_of(paper)[number], Style()).layout.title.text
