@@ -42,7 +42,7 @@ OTHER_TEXT = "a loss on other text and by another tokenizer; it would need those
 NO_INTERVAL = "of trained models, and no interval"
 GATE = "specimens/phenomena.parquet"
 """What each bundled model does at all (`probes.phenomena`)."""
-OF_NOUNS = ("probes.coreference", "probes.pds", "probes.sps", "interventions.suppress", "papers.lfa")
+OF_NOUNS = ("probes.coreference", "probes.sps", "interventions.suppress", "papers.lfa")
 """What measures where heads look for nouns: of a model that does not copy them its numbers say nothing."""
 
 

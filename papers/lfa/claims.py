@@ -186,7 +186,8 @@ def _instead(row: dict[str, Any], quantities: pd.DataFrame, able: pd.DataFrame, 
         return WITHDRAWN
     if row["quantity"] in EXACT or row["difference"] != row["difference"]:
         return ""
-    if why := unable(row["quantity"], (row["more"], row["less"]), able):
+    few = row["less"] or (row["more"] if " below " in row["claim"] else "")
+    if why := unable(row["quantity"], (row["more"], row["less"]), able, few):
         return f"{CANNOT}: {why}"
     if not row["less"]:
         return ""

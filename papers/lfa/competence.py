@@ -7,7 +7,12 @@ A model copies when, over its training seeds, the 95 % interval lies above the l
 
 Where seeds leave no interval, the mean itself has to lie above the limit; what was not measured is not above anything.
 A claim about heads of a model that does not copy is no evidence for or against anything; it gets that as its verdict.
-Parameters, losses and what they cost need no competence.
+
+Three kinds of claims need less. Parameters, losses and what they cost need no competence. PDS needs none: how far
+attention goes by position can be measured whatever the model does with it (§5.1), and the paper says that in CFM
+such heads fail to form (App. C). Of heads that keep to their noun (`stability`) only the arm has to copy that is
+said to have more: that the other has none, since it cannot learn the task, is what the paper claims of CFM (§3.1,
+§4.2).
 """
 
 import pandas as pd
@@ -19,12 +24,14 @@ from streamscope.probes.phenomena import PHENOMENA
 COPYING, INDUCTION = "copying", "induction.max"
 READ = {COPYING: "copying", INDUCTION: "not gated, induction"}
 """What is read of a comparison, the first that it has -> its name in a sentence."""
-ALWAYS = ("loss", "cost", "parameters", "copying", "induction", "prompts")
+ALWAYS = ("loss", "cost", "parameters", "copying", "induction", "prompts", "pds")
 """First words of the quantities that need no competence."""
+FAILS = "stability"
+"""First word of the quantities of which the paper says that an arm has few because it fails."""
 
 
 def needs_copying(quantity: str) -> bool:
-    """Whether a quantity is about where heads look."""
+    """Whether a quantity is about where heads look for nouns."""
     return quantity.split(".")[0] not in ALWAYS
 
 
@@ -54,9 +61,14 @@ def competence(quantities: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def unable(quantity: str, presets: tuple[str, ...], able: pd.DataFrame) -> str:
-    """Why a quantity of these arms says nothing, by the table of `competence`; "" where it does."""
+def unable(quantity: str, presets: tuple[str, ...], able: pd.DataFrame, few: str = "") -> str:
+    """Why a quantity of these arms says nothing, by the table of `competence`; "" where it does.
+
+    `few` is the arm of which a claim says that it has little of it.
+    """
     if not needs_copying(quantity):
         return ""
+    if quantity.split(".")[0] == FAILS:
+        presets = tuple(preset for preset in presets if preset != few)
     cannot = dict(zip(able["preset"], able["cannot"], strict=True))
     return ", ".join(text for preset in presets if (text := cannot.get(preset, "")))

@@ -238,9 +238,9 @@ def test_the_longest_training_judges_that_passes_the_gate_of_a_claim(paper: str)
 
 PLAIN = (
     "loss", "parameters", "stream", "amplified", "degradation", "depth", "hdbscan", "kmeans", "pca", "without", "cost",
-    "specialization", "entropy",
+    "specialization", "entropy", "pds",
 )  # fmt: skip
-"""First words of quantities that speak of all tokens, and need no task that the model can do."""
+"""First words of quantities that speak of all tokens or of attention by position, and need no task."""
 WITHOUT_QUANTITY = {
     "hdpl_textbooks/comparison.parquet": "loss", "krom_textbooks/comparison.parquet": "loss",
     "krom_textbooks/arms.parquet": "weights", "krom_textbooks/alike.parquet": "how alike streams are",
@@ -285,7 +285,7 @@ def test_no_number_of_a_task_is_a_plain_value_of_models_that_cannot_do_it(shippe
             assert "cannot" in row, f"{claim.where}: {where.file} does not say whether its models can do the task"
             assert word == ("model too weak to test" if row["cannot"] else word) and text.startswith(row["cannot"])
             of_tasks += row["cannot"] != ""
-    assert of_tasks > 15
+    assert of_tasks > 10
 
 
 def test_one_run_is_no_verdict(shipped: pd.DataFrame) -> None:

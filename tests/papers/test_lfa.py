@@ -239,7 +239,7 @@ def test_what_was_measured_among_the_candidates_only_is_withdrawn_and_not_judged
 def test_where_heads_look_is_judged_only_of_arms_that_copy() -> None:
     """Planted: lfa and cfm copy, d-cas is at chance, of std-t nobody looked; heads differ the same way everywhere."""
     heads = {"lfa": 0.3, "std-t": 0.1, "cfm": 0.1, "d-cas": 0.1}
-    same = ("pds.max.L5", "coreference.keys.best", "loss")
+    same = ("pds.max.L5", "coreference.keys.best", "stability.keys.jaccard.competing", "loss")
     values = {(p, quantity): [x, x * 1.001, x * 1.003] for p, x in heads.items() for quantity in same}
     values |= {("lfa", "copying"): [2.0, 2.1, 2.2], ("cfm", "copying"): [1.0, 1.1, 0.9],
                ("d-cas", "copying"): [-0.5, 0.6, 0.1], ("std-t", "copying"): [NAN, NAN, NAN]}  # fmt: skip
@@ -252,11 +252,17 @@ def test_where_heads_look_is_judged_only_of_arms_that_copy() -> None:
     assert able.loc["d-cas", ["ci_low", "ci_high"]].tolist() == pytest.approx([low, high])
     judged = claims(planted(values)).set_index(["quantity", "claim"])["direction"]
     assert judged["pds.max.L5", "lfa > cfm"] == judged["pds.max.L5", "lfa above 0.075"] == "holds"
-    assert judged["pds.max.L5", "lfa > std-t"] == "the model cannot do the task: copying of std-t not measured"
-    assert judged["pds.max.L5", "std-t below 0.075"].startswith("the model cannot do the task: copying of std-t")
+    assert judged["pds.max.L5", "lfa > std-t"] == "holds"  # attention by position needs no copying
+    cannot = "the model cannot do the task: copying of std-t not measured"
+    assert judged["coreference.keys.best", "lfa > std-t"] == cannot
     assert judged["coreference.keys.best", "lfa > d-cas"].startswith("the model cannot do the task: copying +0.067")
     assert judged["loss", "lfa > d-cas"] == "holds" and judged["loss", "lfa > std-t"] == "holds"
     assert judged["sps", "cfm > lfa"].startswith("undefined: ")  # nothing there to be judged
+    swapped = {p: {**values, (p, "copying"): [-0.5, 0.6, 0.1]} for p in ("lfa", "cfm")}
+    verdict = {p: claims(planted(x)).set_index(["quantity", "claim"])["direction"] for p, x in swapped.items()}
+    order = ("stability.keys.jaccard.competing", "lfa > cfm")
+    assert verdict["cfm"][order] == "holds", "that CFM has no such heads is the claim"
+    assert verdict["lfa"][order].startswith("the model cannot do the task: copying +0.067"), "LFA has to have them"
 
 
 def test_tables_from_before_the_gate_are_asked_for_induction() -> None:
@@ -265,8 +271,11 @@ def test_tables_from_before_the_gate_are_asked_for_induction() -> None:
     able = competence(planted(values)).set_index("preset")["cannot"]
     assert able["lfa"] == able["cfm"] == "" and able["std-t"].startswith("not gated, induction +0.667 (")
     assert able["d-cas"] == "not gated, induction +0.050 (+0.025 … +0.075) of d-cas, not above 0.3"
-    assert unable("pds.over", ("lfa", "d-cas"), competence(planted(values))) == able["d-cas"]
-    assert not unable("loss", ("lfa", "d-cas"), competence(planted(values)))
+    gates = competence(planted(values))
+    assert unable("sps", ("lfa", "d-cas"), gates) == unable("sps", ("lfa", "d-cas"), gates, "d-cas") == able["d-cas"]
+    assert unable("stability.keys.stable", ("lfa", "d-cas"), gates) == able["d-cas"]
+    assert not unable("stability.keys.stable", ("lfa", "d-cas"), gates, "d-cas")
+    assert not unable("loss", ("lfa", "d-cas"), gates) and not unable("pds.over", ("lfa", "d-cas"), gates)
 
 
 def test_top1_and_stability_are_judged_over_all_keys() -> None:
@@ -471,14 +480,17 @@ def test_no_value_is_missing_without_a_reason(out: Path) -> None:
 def test_the_committed_tables_judged_again_are_the_same(tmp_path: Path) -> None:
     main(["--tables", str(COMMITTED), "--out", str(tmp_path), "--static", "none", "--no-html"])
     assert_same_tables(COMMITTED, tmp_path)
-    counts = verdicts(pd.read_parquet(COMMITTED / "claims.parquet"))
-    assert counts.sum() == len(ORDERS) + len(BOUNDS)
-    assert not {"opposite", "not resolved", "negligible"} & set(counts.index)
+    judged = pd.read_parquet(COMMITTED / "claims.parquet")
+    assert verdicts(judged).sum() == len(ORDERS) + len(BOUNDS)
+    by_position = judged["quantity"].str.startswith("pds.")
+    assert not {"opposite", "not resolved", "negligible"} & set(verdicts(judged[~by_position]).index)
     assert (pd.read_parquet(COMMITTED / "competence.parquet")["cannot"] != "").all(), "none is shown to copy"
     chance = pd.read_parquet(COMMITTED / "runs.parquet").query("quantity == 'coreference.candidates.chance'")["value"]
     assert (chance.round(3) == 0.466).all()
     means = pd.read_parquet(COMMITTED / "architectures.parquet").query("n > 0")
-    assert set(means.loc[means["cannot"] == "", "family"]) == {"size", "loss", "cost", "copying", "suites"}
+    assert set(means.loc[means["cannot"] == "", "family"]) == {
+        "size", "loss", "cost", "copying", "suites", "position", "position by layer", "heads by layer",
+    }  # fmt: skip
 
 
 @pytest.mark.slow
