@@ -52,19 +52,25 @@ def table_of(
 ) -> Section:
     """A table of a folder as a section: columns by their titles, numbers with the intervals that the file has.
 
-    `by` puts the rows of one value into one cell. `examples` has a text for each such value, the column `example`.
+    `by` puts the rows of one value into one cell: their number where it is every run of the file. `examples` has a text
+    for each value of the first column, the column `example`.
     """
     found = read_parquet(folder / file).to_pandas()
+    every = set(found.get("run", ()))
     if where:
         found = found.query(where)
     if sort:
         found = found.sort_values(sort, kind="stable")
     if by:
-        found = found.groupby(by, sort=False).agg(lambda rows: ", ".join(map(str, rows))).reset_index()
+        found = found.groupby(by, sort=False).agg(lambda cells: _one_cell(list(cells), every)).reset_index()
     if examples:
-        found["example"] = [examples[value] for value in found[by]]
+        found["example"] = [examples[value] for value in found[next(iter(columns))]]
     rows = [[_cell_text(row[name], *interval(name, row)) for name in columns] for row in found.to_dict("records")]
     return Section(title=title, text=text, columns=list(columns.values()), rows=rows)
+
+
+def _one_cell(cells: Sequence[Any], every: set[str]) -> str:
+    return f"all {len(every)}" if set(cells) == every else ", ".join(map(str, cells))
 
 
 def _cell_text(x: Any, low: float, high: float) -> str:
