@@ -9,8 +9,8 @@ top1.keys, top1.keys.recency         of the best head, chosen on one half of the
 stability.keys                       Jaccard of the heads that look at the same noun (LFA Eq. 6)
 suppress.d                           |Cohen's d| of SPS without the head of the largest PDS (LFA §3.3, App. D)
 suppress.above                       that change of SPS less its mean over random heads
-heads.mean, heads.spread             loss without a head: mean and standard deviation over the heads
-heads.interaction                    |loss without a pair − its heads one at a time|, mean over random pairs
+heads.mean, heads.spread             what ablating a head adds to the loss: mean and standard deviation over the heads
+heads.interaction                    |what a pair adds − what its heads add one at a time|, mean over random pairs
 hydra                                share of the heads' direct effects that later layers give back, below 0 where they
                                      add to them (`given_back`); log-odds of capitalization (McGrath et al. 2023)
 specialization, entropy              HSS of all heads (DST Eq. 18); of their attention, nats
