@@ -27,3 +27,6 @@ class Settings:
 @dataclass(frozen=True, kw_only=True)
 class Options(Settings, PageOptions):
     """Arguments of `python -m papers.modes`."""
+
+    data: str | None = None
+    """SOURCE to cluster the tokens of; default: the runs' validation data."""

@@ -32,13 +32,12 @@ def unfit(claim: Bound | Order | Ratio) -> str:
 
 
 def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
-    """Every table of the runs, and the settings."""
-    runs, settings = open_runs(options.runs), settings_of(Settings, options)
-    tables = stack(
-        (run.preset, run.seed, measure_run(model, shards, settings, progress))
-        for run, model, shards, progress in each_model(runs, pick_device(options.device))
-    )
-    return runs, tables, {"settings": vars(settings)}
+    """Every table of the runs, and the settings; the documents where they are others than those of the runs."""
+    runs, settings, measured = open_runs(options.runs), settings_of(Settings, options), []
+    for run, model, shards, progress in each_model(runs, pick_device(options.device), options.data):
+        measured.append((run.preset, run.seed, measure_run(model, shards, settings, progress)))
+    other = {"data": {"documents": shards.n_documents, "corpus": shards.meta["corpus"]}} if options.data else {}
+    return runs, stack(measured), {"settings": vars(settings), **other}
 
 
 def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:

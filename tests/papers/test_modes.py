@@ -8,9 +8,11 @@ import pytest
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 import streamscope.papers.modes
+from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster
 from streamscope.features.extract import main as extract
 from streamscope.features.tables import FeatureTables
+from streamscope.instruments.table import read_about
 from streamscope.models.train import main as train
 from streamscope.papers.modes import main
 from streamscope.papers.modes.report import CLAIMS, unfit
@@ -136,6 +138,33 @@ def test_the_tables_are_those_of_the_runs(out: Path) -> None:
     assert shares.to_numpy() == pytest.approx(1)
 
 
+def test_another_text_is_measured_and_named(out: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    """The layers where tokens settle are those of the other text, and its tables do not pool with those of the runs'."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(streamscope.papers.modes, "LEAST", 100)
+        asked = [
+            "--tokens",
+            str(TOKENS),
+            "--kmeans-tokens",
+            "200",
+            "--resamples",
+            "100",
+            "--static",
+            "none",
+            "--no-html",
+        ]
+        pair = [str(runs[name]) for name in ("pls-0", "c2-0")]
+        main([*pair, "--data", "stories:9:40", "--out", str(tmp_path / "both" / "a"), *asked, "--device", "cpu"])
+    about = read_about(tmp_path / "both" / "a" / "runs.parquet")["about"]
+    assert "--data stories:9:40" in about["argv"] and about["data"]["documents"] == 40
+    text = "seed == 0 and preset == 'pls'"
+    own, other = (pd.read_parquet(folder / "depth.parquet").query(text) for folder in (out, tmp_path / "both" / "a"))
+    assert set(own["n"]) == set(other["n"]) == {TOKENS} and own["share"].tolist() != other["share"].tolist()
+    shutil.copytree(out, tmp_path / "both" / "b")
+    with pytest.raises(InputError, match="data .* measure it again"):
+        main(["--tables", str(tmp_path / "both")])
+
+
 def test_tables_judged_again_give_the_same_page_without_a_model(out: Path, tmp_path: Path) -> None:
     once_more(main, out, tmp_path)
 
@@ -163,5 +192,6 @@ def test_bad_input_is_told_in_one_line(
         ([pls, "--out", str(tmp_path / "file")], "is a file"),
         ([pls, "--tables", str(tmp_path)], "not both"),
         (["--tables", str(tmp_path / "file")], "is no folder of a comparison"),
+        (["--tables", str(tmp_path), "--data", "stories:3:9"], "--data is for measuring"),
     ):
         assert message in refused(main, argv, monkeypatch, capsys)
