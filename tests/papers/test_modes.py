@@ -139,7 +139,7 @@ def test_the_tables_are_those_of_the_runs(out: Path) -> None:
 
 
 def test_another_text_is_measured_and_named(out: Path, runs: dict[str, Path], tmp_path: Path) -> None:
-    """The layers where tokens settle are those of the other text, and its tables do not pool with those of the runs'."""
+    """The layers where tokens settle are of the other text, and its tables do not pool with those of the runs'."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(streamscope.papers.modes, "LEAST", 100)
         asked = [
