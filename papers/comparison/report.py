@@ -228,7 +228,10 @@ def write_page(paper: Comparison, runs: Sequence[Run], tables: Tables, about: Ma
     write_text(folder / TRAINED, facts)
     if paper.draw is not None:
         static, html = getattr(options, "static", "svg"), options.html
-        print(*write_figures(paper.draw(runs, tables), folder, static, html), sep="\n")
+        try:
+            print(*write_figures(paper.draw(runs, tables), folder, static, html), sep="\n")
+        except InputError as error:  # these runs have nothing to draw
+            print(f"no figure: {error}")
     what = f"Tables that this command made: {', '.join(sorted(written))}."
     write_text(folder / "README.md", folder_page(folder, what).text())
     print(f"tables and {folder / 'README.md'}")

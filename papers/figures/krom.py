@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from streamscope.cli.errors import InputError
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.hdpl import losses
 from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, heat_maps, panels, single
@@ -161,6 +162,8 @@ def runs(tables: Tables, style: Style) -> Any:
     titles = {"comparison": f"loss − {CONTROL}, nats/token", "factors": "p(swap) at the end, every factor that can act",
               "ways": "mean p(swap) over training"}  # fmt: skip
     have = [name for name in titles if len(tables.get(name, ()))]
+    if not have:
+        raise InputError(f"no run mixes streams, and {CONTROL} is compared with nothing")
     factors, mixing = (tables.get(name, pd.DataFrame()) for name in ("factors", "mixing"))
     arms = mixing.drop_duplicates(ARM) if "factors" in have else mixing
     heights = [{"comparison": len(tables.get("comparison", ())), "factors": len(arms), "ways": 8}[one] for one in have]

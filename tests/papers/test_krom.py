@@ -245,6 +245,17 @@ def test_the_command_writes_a_page_from_its_tables(runs: dict, tmp_path: Path, c
     assert loss and "validation loss" in capsys.readouterr().out
 
 
+def test_runs_that_were_measured_one_by_one_are_one_comparison(runs: dict, tmp_path: Path, capsys) -> None:
+    """Measured when its training ended, a run has its folder; of one without streams there is nothing to draw."""
+    names = ("gpt2-0", "gpt2-1", "kromhc-0", "kromhc-1")
+    for i, name in enumerate(names):
+        main([str(runs[name]), "--out", str(tmp_path / "each" / f"{i}"), "--no-html"])
+        assert ("no figure: no run mixes streams" in capsys.readouterr().out) == name.startswith("gpt2"), name
+    main(["--tables", str(tmp_path / "each"), "--out", str(tmp_path / "pooled"), "--no-html"])
+    main([*(str(runs[name]) for name in names), "--out", str(tmp_path / "together"), "--no-html"])
+    assert_same_tables(tmp_path / "together", tmp_path / "pooled")
+
+
 def test_every_arm_has_its_curves(runs: dict, tmp_path: Path) -> None:
     """All runs by arm and seed, as they stand in their logs; the sentences are of them, the figure of the four."""
     main([*map(str, runs.values()), "--out", str(tmp_path), "--no-html", "--figure", "curves", "--format", "html"])
