@@ -46,7 +46,7 @@ def in_arms(runs: Sequence[Run]) -> list[Run]:
 def measure(options: Any) -> tuple[list[Run], Tables, dict[str, Any]]:
     """The tables of all runs: losses and curves, in the windows that most steps had, and the penalty."""
     runs = open_runs(options.runs)
-    tables = {"losses": losses(runs), "kl": kl(runs)}
+    tables = {"losses": losses(runs), "kl": kl(runs), "kl-steps": kl_steps(runs)}
     if not has_short_windows(runs):
         return runs, {**tables, "curves": curves(runs)}, {}
     in_windows = lengths(runs, progress_bar("lengths"))
@@ -74,12 +74,24 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     }  # fmt: skip
 
 
+def _logged(run: Run) -> list[dict[str, Any]]:
+    """The training rows of a run's log."""
+    return [row for row in read_metrics(run.folder) if row["kind"] == "train"]
+
+
+def kl_steps(runs: Sequence[Run]) -> pd.DataFrame:
+    """The KL in nats and the share that is clamped at every logged step of every HDPL run."""
+    names = ("step", *KL[1:])
+    rows = [(r.arm, r.seed, *map(row.get, names)) for r in runs if r.preset == "hdpl" for row in _logged(r)]
+    return pd.DataFrame(rows, columns=["preset", "seed", *names])
+
+
 def kl(runs: Sequence[Run]) -> pd.DataFrame:
     """The last logged training row of every HDPL run: the penalty, the KL in nats, and the share that is clamped."""
 
     rows = []
     for run in (r for r in runs if r.preset == "hdpl"):
-        logged = [row for row in read_metrics(run.folder) if row["kind"] == "train"]
+        logged = _logged(run)
         ends: dict[str, Any] = {name: logged[-1].get(name, float("nan")) for name in KL}
         first = {f"{name}_first": logged[0].get(name, float("nan")) for name in ("kl_nats", "kl_clamped")}
         rows.append({"preset": run.arm, "seed": run.seed, "step": logged[-1]["step"], **ends, **first})

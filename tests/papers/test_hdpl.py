@@ -42,6 +42,10 @@ def test_the_page_holds_the_runs_losses(runs: list[Path], tmp_path: Path) -> Non
     assert hybrid["printed_difference"] == pytest.approx(4.2838 - 4.3206)
     kl = pd.read_parquet(tmp_path / "out" / "kl.parquet").iloc[0]
     assert kl["kl_clamped_first"] > 0.99 and kl["kl_nats"] > 0.7, "the KL is above the clamp from the first step"
+    steps = pd.read_parquet(tmp_path / "out" / "kl-steps.parquet")
+    logged = map(json.loads, (runs[1] / "metrics.jsonl").read_text().splitlines())
+    assert steps["kl_nats"].tolist() == [row["kl_nats"] for row in logged if row["kind"] == "train"]
+    assert steps.iloc[0]["kl_clamped"] == kl["kl_clamped_first"] and steps.iloc[-1]["kl_nats"] == kl["kl_nats"]
 
 
 def test_the_curves_are_those_of_the_runs_logs(runs: list[Path], tmp_path: Path) -> None:
