@@ -376,11 +376,11 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "pls_long/claims", "pls > c2", "depth.early") == "holds",
     "settle in the middle and in the last layers, also as the paper says": lambda: all(
         verdict("pls_long/claims", "c2 > pls", f"depth.{where}") == "holds" for where in ("middle", "late")),
-    "changes capitalization steadily, but in one of three seeds downwards": lambda: verdict(
+    "changes capitalization steadily, but in one of four seeds downwards": lambda: verdict(
         "pls_long/claims", "pls above 0.9", "monotonicity.capitalization.entity") == "holds" and sorted(
         np.sign(table("pls_long/runs").query(
-            "preset == 'pls' and quantity == 'effect.capitalization.entity'")["value"])) == [-1, -1, 1],
-    "Three seeds do not decide the sign": lambda: verdict(
+            "preset == 'pls' and quantity == 'effect.capitalization.entity'")["value"])) == [-1, -1, -1, 1],
+    "Four seeds do not decide the sign": lambda: verdict(
         "pls_long/claims", "pls below 0", "effect.capitalization.entity").startswith("not resolved"),
     "Gender is judged on models that read TinyStories alone": only_tinystories_has_gender,
     "keep half of their mean effect": lambda: 0.44 < claim_row(
