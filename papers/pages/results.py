@@ -42,10 +42,10 @@ def page_texts() -> Mapping[str, Any]:
 
 
 class Number(float):
-    """A number that is written with a minus sign, and a space before the percent sign."""
+    """A number that is written with a minus sign, but for a zero, and a space before the percent sign."""
 
     def __format__(self, spec: str) -> str:
-        return minus(format(float(self), spec).replace("%", "\u00a0%"))
+        return minus(format(float(self), f"z{spec}").replace("%", "\u00a0%"))
 
 
 @dataclass(frozen=True)

@@ -481,6 +481,7 @@ def test_a_number_is_read_with_its_interval(tmp_path: Path) -> None:
     source = Source(Tables(tmp_path), pd.DataFrame([{"id": "x-a", "value": 3.0, "ci_low": 1.0, "ci_high": 4.0}]))
     one = read("r/t.parquet; arm=a; mean", source, "here")
     assert one == Value(0.25, -0.5, 1.0) and f"{one:.2f}" == "0.25 (−0.50 to 1.00)"
+    assert f"{Value(-0.004, -0.02, 0.02):.2f}" == "0.00 (−0.02 to 0.02)", "what rounds to zero has no sign"
     assert fill_in("{a.value:.0%} of it, {a:.1f}", {"a": one}, "here") == "25\u00a0% of it, 0.2 (−0.5 to 1.0)"
     assert read("r/t.parquet; arm=a; mean times -100", source, "here") == Value(-25.0, -100.0, 50.0)
     assert read("r/t.parquet; arm=*; max(mean)", source, "here").value == 0.75
