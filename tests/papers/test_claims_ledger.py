@@ -205,6 +205,7 @@ def test_claims_that_read_one_number_share_a_measurement(shipped: pd.DataFrame) 
 LENGTHS = {
     "lfa": ("lfa_long", "lfa_tinystories", "lfa_eighth"),
     "pls": ("pls_long", "pls_tinystories", "pls_eighth"),
+    "hdpl": ("hdpl_zoo", "hdpl_eighth"),
 }
 """Trainings of a paper's models, the longest first."""
 
@@ -231,7 +232,7 @@ def test_the_longest_training_judges_that_passes_the_gate_of_a_claim(paper: str)
             seen[folder] += 1
             if folder != (passed or folders)[0]:
                 wrong.append(f"{claim.where}: {claim.row['id']}: {folder}, {words}")
-    assert seen[folders[0]] > 50 and not wrong, "\n".join(wrong)
+    assert seen[folders[0]] > 20 and not wrong, "\n".join(wrong)
 
 
 # ---- whether a number says anything ------------------------------------------------------------
@@ -245,7 +246,7 @@ WITHOUT_QUANTITY = {
     "hdpl_textbooks/comparison.parquet": "loss", "krom_textbooks/comparison.parquet": "loss",
     "krom_textbooks/arms.parquet": "weights", "krom_textbooks/alike.parquet": "how alike streams are",
     "bundled_claims/routing.parquet": "weights", "krom_bundled/factors.parquet": "weights",
-    "krom_bundled/mixing.parquet": "loss", "hdpl_eighth/curve-points.parquet": "loss",
+    "krom_bundled/mixing.parquet": "loss", "hdpl_zoo/curve-points.parquet": "loss",
     "krom_eighth/comparison.parquet": "loss", "krom_eighth/alike.parquet": "how alike streams are",
     "krom_eighth/sweep.parquet": "loss and how alike streams are", "krom_eighth/signs.parquet": "weights",
 }  # fmt: skip

@@ -148,7 +148,7 @@ def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
     assert maps[0].text[0][0].endswith("(-11.4)") and maps[1].text[1][1].endswith("(-0.3)")
     cases = pd.read_parquet(RESULTS / "pls_long/cases.parquet")
     cases = cases.query("task == 'winograd' and group == 'entity' and measure == 'probability' and preset == 'c2'")
-    assert len(cases) == 150 and np.allclose(np.sort(of_c2.x), np.sort(100 * cases["delta"]))
+    assert len(cases) == 4 * 50 and np.allclose(np.sort(of_c2.x), np.sort(100 * cases["delta"]))
     assert any("0.63 %" in one.text for one in drawn.layout.annotations)
     assert "gender, winograd" in drawn.layout.title.text, "which tasks the models cannot do"
     bars = draw(figures_of("lfa")["2"], Style()).data
@@ -438,7 +438,7 @@ def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> No
         hdpl.main(["--table", "1", "--out", str(tmp_path), "--table-format", kind])
     csv = pd.read_csv(tmp_path / "hdpl-table-1.csv", keep_default_na=False)
     loss = csv[csv["claim"] == "hdpl-t1-loss-llama"].iloc[0]
-    points = pd.read_parquet(RESULTS / "hdpl_eighth/curve-points.parquet")
+    points = pd.read_parquet(RESULTS / "hdpl_zoo/curve-points.parquet")
     here = points.query("preset == 'llama' and point == 'last'")["loss"].item()
     assert (loss["printed"], loss["unit"]) == ("4.3206", "nats/token") and loss["measured"].startswith(f"{here:.4g}")
     text = (tmp_path / "hdpl-table-1.md").read_text()

@@ -231,7 +231,7 @@ def cosines_are_of_shuffled_labels_too() -> bool:
 
 
 def above_the_clamp() -> bool:
-    found = table("hdpl_eighth/kl").query("preset == 'hdpl'")
+    found = table("hdpl_zoo/kl").query("preset == 'hdpl'")
     return bool(len(found) and (found[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None) and
                 (found["kl_nats"] > found["kl_nats_first"]).all())  # fmt: skip
 
@@ -363,6 +363,10 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "runs", "coreference.keys.best")["value"].max() <= lfa_arms("runs", "coreference.keys.recency")["value"].min(),
     "The main claim, a lower loss, is not decided": lambda: verdict(
         "hdpl_zoo/order", "hdpl < llama").startswith("not resolved"),
+    "After more steps than the paper's it is": lambda: bool(
+        (steps := table("hdpl_zoo/losses")["steps"]).min() > 20_000 and len(steps) == 6),
+    "which are rare in training": lambda: table("hdpl_zoo/lengths")["share"].min() > 0.95,
+    "In the seed of which all logged steps were kept": lambda: table("hdpl_zoo/kl-steps")["seed"].nunique() == 1,
     "Five of the reproduced claims are sizes": lambda: judged(HERE, RESULTS).query(
         "paper == 'hdpl' and verdict == 'reproduced' and table.str.startswith('parameter_counts')").shape[0] == 5,
     "Its lowest validation loss is lower there, too": lambda: mean(
