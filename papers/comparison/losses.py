@@ -150,7 +150,7 @@ def order(rows: pd.DataFrame, claims: Sequence[Below], online: pd.DataFrame | No
 def _unlike(gap: float, claim: str, online: pd.DataFrame | None) -> str:
     """What the training text says of a claim where it does not agree with the gap on validation text, or ""."""
     for r in () if online is None or online.empty else online[online["claim"] == claim].itertuples():
-        if not (r.ci_low > 0 if gap > 0 else r.ci_high < 0):
+        if r.ci_low == r.ci_low and not (r.ci_low > 0 if gap > 0 else r.ci_high < 0):  # one seed has no interval
             there = f"{r.difference:+.3f} ({r.ci_low:+.3f} … {r.ci_high:+.3f})"
             return f"not resolved on both texts: {there} on that of training"
     return ""
