@@ -196,4 +196,4 @@ def test_every_claim_about_curves_is_a_row_of_the_ledger() -> None:
     assert len({one.id for one in found}) == len(found)
     for one in found:
         row = rows[one.id]
-        assert (row["instrument"], row["arguments"], row["place"]) == ("papers.hdpl", "--scale eighth", one.where)
+        assert (row["instrument"], row["arguments"], row["place"]) == ("papers.hdpl", "--scale zoo", one.where)
