@@ -392,17 +392,16 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "Four seeds do not decide the sign": lambda: verdict(
         "pls_long/claims", "pls below 0", "effect.capitalization.entity").startswith("not resolved"),
     "Gender is judged on models that read TinyStories alone": only_tinystories_has_gender,
-    "Whether Canon layers help hyper-connections depends on the text": lambda: verdict(
+    "Whether they also help hyper-connections is not decided": lambda: verdict(
         f"{KROM}/order", "kromcanon < kromhc").startswith("not resolved on both texts"),
     "AdamW stays at −8. AdamW in fp32 leaves it": lambda: every(
         table("krom_arithmetic/arithmetic-claims").set_index("claim")["holds"][[
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
     "Hyper-connections lower the loss, as the blog says": lambda: verdict(
         f"{KROM}/order", "kromhc < gpt2") == "holds",
-    "Of Canon layers it depends on the text": lambda: verdict(
+    "So do Canon layers in the longer training": lambda: verdict("krom_long/order", "canon < gpt2") == "holds",
+    "In the shorter training the two texts disagree": lambda: verdict(
         f"{KROM}/order", "canon < gpt2").startswith("not resolved on both texts"),
-    "At step 2,000 it was": lambda: every(
-        table(f"{KROM}/gaps").query("claim == 'canon < gpt2' and step == 2000")["ci_low"] > 0),
     "below where weight decay alone would take it": lambda: mean(
         f"{KROM}/sweep", "mixed", LONG.format(-2, "fp32"), "ci_high") < -0.01,
     "none of them is in the first third of the layers": lambda: every(
