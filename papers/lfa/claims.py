@@ -173,12 +173,17 @@ def claims(quantities: pd.DataFrame, arms: Arms | None = None) -> pd.DataFrame:
     able = competence(quantities)
     rows = [order_row(c, quantities, arms) for c in ORDERS]
     rows += [{**bound_row(c, quantities), "more": c.preset, "less": "", "test": ""} for c in BOUNDS]
-    instead = {i: text for i, row in enumerate(rows) if (text := _instead(row, quantities, able, arms or Arms()))}
+    few = [""] * len(ORDERS) + [c.preset if c.side == "below" else "" for c in BOUNDS]
+    why = [_instead(row, little, quantities, able, arms or Arms()) for row, little in zip(rows, few, strict=True)]
+    instead = {i: text for i, text in enumerate(why) if text}
     return with_verdicts(rows, instead, quantities)
 
 
-def _instead(row: dict[str, Any], quantities: pd.DataFrame, able: pd.DataFrame, arms: Arms) -> str:
-    """Why a claim cannot be judged on these runs; "" where it can, and where there is nothing to judge."""
+def _instead(row: dict[str, Any], few: str, quantities: pd.DataFrame, able: pd.DataFrame, arms: Arms) -> str:
+    """Why a claim cannot be judged on these runs; "" where it can, and where there is nothing to judge.
+
+    `few` is the preset of which it says that it has little.
+    """
     own = quantities[quantities["preset"].isin([row["more"], row["less"]])]
     measured_here, other = set(own["quantity"]), row["quantity"].replace(".keys.", ".candidates.")
     both = {row["more"], row["less"]} <= {*own["preset"], ""}
@@ -186,8 +191,7 @@ def _instead(row: dict[str, Any], quantities: pd.DataFrame, able: pd.DataFrame, 
         return WITHDRAWN
     if row["quantity"] in EXACT or row["difference"] != row["difference"]:
         return ""
-    few = row["less"] or (row["more"] if " below " in row["claim"] else "")
-    if why := unable(row["quantity"], (row["more"], row["less"]), able, few):
+    if why := unable(row["quantity"], (row["more"], row["less"]), able, row["less"] or few):
         return f"{CANNOT}: {why}"
     if not row["less"]:
         return ""

@@ -142,17 +142,7 @@ def test_another_text_is_measured_and_named(out: Path, runs: dict[str, Path], tm
     """The layers where tokens settle are of the other text, and its tables do not pool with those of the runs'."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(streamscope.papers.modes, "LEAST", 100)
-        asked = [
-            "--tokens",
-            str(TOKENS),
-            "--kmeans-tokens",
-            "200",
-            "--resamples",
-            "100",
-            "--static",
-            "none",
-            "--no-html",
-        ]
+        asked = f"--tokens {TOKENS} --kmeans-tokens 200 --resamples 100 --static none --no-html".split()
         pair = [str(runs[name]) for name in ("pls-0", "c2-0")]
         main([*pair, "--data", "stories:9:40", "--out", str(tmp_path / "both" / "a"), *asked, "--device", "cpu"])
     about = read_about(tmp_path / "both" / "a" / "runs.parquet")["about"]
