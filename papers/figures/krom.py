@@ -132,6 +132,33 @@ def cosines(tables: Tables, style: Style) -> Any:
     return canvas
 
 
+def finetuned(tables: Tables, style: Style) -> Any:
+    """Cosine of the safety direction between streams, of every run before and after fine-tuning, a panel per arm; the
+    same of shuffled labels, and of fine-tuning on exchanged responses; the post's own, after, in open markers."""
+    rows = tables["runs"][tables["runs"]["unit"] == "cosine"]
+    wide = rows.pivot(index=["preset", "seed"], columns="quantity", values="value").dropna()
+    arms = {", ".join(name.split(", ")[:2]): one for name, one in wide.groupby(level=0)}
+    titles = [name.replace("-", "−") for name in arms]
+    canvas = panels(style, titles, len(arms), 0.75, horizontal_spacing=0.05, shared_yaxes=True)
+    when = {".before": "before", "": "after", ".control": "control"}
+    for column, (name, one) in enumerate(arms.items(), 1):
+        for i, (quantity, words) in enumerate((("cosine", "contrast"), ("shuffled", "shuffled labels"))):
+            for seed, y in enumerate(one[[f"{quantity}{end}" for end in when]].to_numpy()):
+                canvas.add_scatter(
+                    x=list(when.values()), y=y, name=words, legendgroup=words, showlegend=column == 1 and not seed,
+                    mode="lines+markers", line={"color": style.colour(i), "width": 1, "dash": DASHES[i]},
+                    marker={"size": 4, "symbol": MARKERS[i]}, row=1, col=column,
+                )  # fmt: skip
+        of_post, storage = name.removeprefix("kromcanon -").split(", ")
+        if of_post in ("8", "2") and storage == "fp32":
+            canvas.add_scatter(
+                x=["after"], y=[printed(f"krom-sweep-cosine-b{of_post}")], name="the post", legendgroup="the post",
+                showlegend=column == 1, **style.points(6, paper=True, size=8), row=1, col=column,
+            )  # fmt: skip
+    canvas.update_yaxes(title="cosine between streams", col=1)
+    return canvas
+
+
 def sweep(tables: Tables, style: Style) -> Any:
     """Swap probability by the initial bias, stored in fp32: at the start, where decay alone would take it, and trained;
     trained in bf16 as well, where that was done. The post prints that of the start."""
