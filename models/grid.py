@@ -422,8 +422,8 @@ def _bar(ledger: Ledger, names: Sequence[str], *, visible: bool) -> Iterator[Cal
         yield update
 
 
-def print_status(out: Path, cells: Sequence[Cell]) -> None:
-    """Print a line per run: its state, its step, its last validation loss, or its error."""
+def print_status(out: Path, cells: Sequence[Cell], notes: Mapping[str, str] | None = None) -> None:
+    """Print a line per run: its state, its step, its last validation loss, or its error, or else its note by name."""
     rows_printed, ledger = [], Ledger(out / ".ledger")
     for cell in cells:
         state, folder = ledger.state(cell.name), out / cell.name
@@ -431,7 +431,7 @@ def print_status(out: Path, cells: Sequence[Cell]) -> None:
         rows = read_rows(log, strict=False) if log.is_file() else []
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
-        detail = state.detail if state.kind in ("failed", "running") else ""
+        detail = state.detail if state.kind in ("failed", "running") else (notes or {}).get(cell.name, "")
         rows_printed.append((cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
     columns = ("run", "state", "step", "validation loss", "")
     print_grid(columns, rows_printed, title=str(out), width=None if sys.stdout.isatty() else 160)

@@ -4,8 +4,9 @@
     python -m papers.scales zoo --papers lfa pls --seeds 1
     python -m papers.scales paper --train device=cuda --launch submitit --workers 8 --partition gpu
     python -m papers.scales zoo --status
+    python -m papers.scales long --only krom-kromhc-s0 krom-kromhc-s1
 
-Afterwards `python -m papers.lfa --scale zoo`, and so for every paper, measures and judges. Killed, the same command
+--status names the runs, and the folder of `results` that has measurements of one. Afterwards `python -m papers.lfa --scale zoo`, and so for every paper, measures and judges. Killed, the same command
 goes on. A training that two papers need is done once, and one that the folder has already, as those of the bundled
 models, not again.
 """
@@ -19,10 +20,11 @@ from typing import Annotated, Literal
 import tyro
 
 from streamscope.cli.bounds import Count
+from streamscope.cli.errors import unknown
 from streamscope.cli.launch import LaunchOptions, is_worker, launch
 from streamscope.cli.parse import command, parse
 from streamscope.models.grid import begin, print_status, reopen, work
-from streamscope.papers.scales.training import ORDER, Paper, all_cells
+from streamscope.papers.scales.training import ORDER, Paper, all_cells, published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Options(LaunchOptions):
     """Whose models; the scorecard has every architecture."""
     seeds: Count | None = None
     """Training seeds of every arm; by default as many as a paper's grid.toml says."""
+    only: tuple[str, ...] = ()
+    """Names of runs, as --status lists them: train these alone, in this order."""
     out: Path | None = None
     """Folder of the runs; default runs/SCALE."""
     threads: Count = 1
@@ -53,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     out = options.out if options.out is not None else Path("runs") / options.scale
     wanted = all_cells(options.papers, options.scale, options.seeds, options.train)
+    if options.only:
+        by_name = {cell.name: cell for cell in wanted}
+        for name in options.only:
+            if name not in by_name:
+                raise unknown("run", name, list(by_name))
+        wanted = [by_name[name] for name in options.only]
     cells = list(dict.fromkeys(begin(wanted, out, write=not options.status)))
     if not options.status:
         if not is_worker(options):
@@ -61,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         launch(options, "streamscope.papers.scales", words, logs=out / ".ledger" / "logs")
         work(cells, out, threads=options.threads, visible=not is_worker(options))
     if not is_worker(options):
-        print_status(out, cells)
+        print_status(out, cells, published(out))
 
 
 if __name__ == "__main__":

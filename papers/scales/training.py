@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeVar, get_args
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.ledger import Ledger
 from streamscope.models.grid import Cell, begin, cells_of, read_grid, reopen, with_options, work
+from streamscope.papers.comparison import TRAINED
+from streamscope.papers.comparison.runs import trained_runs
+from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.scales.options import ScaleOptions
 
 Options = TypeVar("Options", bound=ScaleOptions)
@@ -55,6 +58,16 @@ def all_cells(papers: Sequence[str], scale: str, seeds: int | None = None, given
     """The runs of several papers: seed 0 of each in their order, then the next seeds."""
     by_seed = [(int(cell.argv[-1]), cell) for paper in papers for cell in cells(paper, scale, seeds, given)]
     return [cell for _, cell in sorted(by_seed, key=lambda pair: pair[0])]
+
+
+def published(folder: Path) -> dict[str, str]:
+    """Name of a run of the folder -> "measured in results/…", where `results` has measurements of it."""
+    return {
+        run.folder.name: f"measured in results/{page.parent.name}"
+        for page in sorted(RESULTS.glob(f"*/{TRAINED}"))
+        for run in trained_runs(page.parent)
+        if run.folder == folder / run.folder.name
+    }
 
 
 def runs_of(paper: str, options: Options) -> Options:

@@ -163,6 +163,11 @@ def test_trained_once_measured_once_judged_again(
     said = capsys.readouterr().out  # its title is a path, and a parallel test's has popen in it
     assert said.count("│ done") == 5 and said.count("│ open") == 2
 
+    train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *shared, "--only", "hdpl-s0", "--status"])
+    assert capsys.readouterr().out.count("│ done") == 1
+    with pytest.raises(InputError, match="unknown run 'hdpl-s7'"):
+        train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *shared, "--only", "hdpl-s7"])
+
     def never(what: str) -> Callable[..., None]:
         def stub(*args: object) -> None:
             raise AssertionError(f"{what} again")
@@ -229,3 +234,9 @@ def test_every_paper_at_its_smallest(paper: str, tmp_path: Path) -> None:
     page = tmp_path / f"page-{paper}"
     assert (page / "README.md").is_file() and (page / "measured.json").is_file()
     assert list(page.glob(f"{paper}-figure-*.html"))
+
+
+def test_the_status_names_the_measurements_that_are_there(capsys: pytest.CaptureFixture) -> None:
+    train_all(["long", "--papers", "krom", "--only", "krom-gpt2-s0", "krom-kromhc-hc-s0", "--status"])
+    gpt2, other = (line for line in capsys.readouterr().out.splitlines() if "krom-" in line)
+    assert "measured in results/krom_long" in gpt2 and "measured" not in other
