@@ -4,7 +4,6 @@ import copy
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from streamscope.papers.comparison.printed import claims_to_judge, of_arms
 from streamscope.papers.comparison.report import each_model
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.verdicts import judge
-from streamscope.papers.krom.mixing import arm, hyper_connected, label
+from streamscope.papers.krom.mixing import arm_label
 from streamscope.papers.krom.report import open_runs
 from streamscope.probes.directions.measure import ONE_STREAM, find, mean_difference
 from streamscope.probes.stream_states import RESID, stream_states
@@ -205,11 +204,10 @@ def measured(options: Any) -> tuple[list[Run], pd.DataFrame]:
     runs, rows = open_runs(options.runs), []
     train, held_out = read("train"), read("held-out")
     for run, model, _, progress in each_model(runs, "cpu"):
-        name = label(SimpleNamespace(**arm(run))) if hyper_connected(run) else run.arm
         values = measure_run(model, run.seed, train, held_out, options, progress)
         for quantity, unit in UNIT.items():
             why = {"value": ONE_STREAM} if values[quantity] != values[quantity] else {}
-            rows.append((name, run.seed, quantity, unit, values[quantity], note(why)))
+            rows.append((arm_label(run), run.seed, quantity, unit, values[quantity], note(why)))
     return runs, pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
 
 

@@ -8,6 +8,7 @@ check the replay: they show what rounding makes of a gradient that is zero.
 """
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,11 @@ def mixing_row(run: Run, factor_rows: pd.DataFrame) -> dict[str, Any]:
         **stream_cosines(run),
         "gradient": float(gradient.median()) if len(gradient) else NAN, "undefined": note(why),
     }  # fmt: skip
+
+
+def arm_label(run: Run) -> str:
+    """The arm of a run in few words; of a single stream, its preset."""
+    return label(SimpleNamespace(**arm(run))) if hyper_connected(run) else run.arm
 
 
 def of_blog(runs: pd.DataFrame) -> Iterator[tuple[tuple[str, str, int], pd.DataFrame, dict[float, str]]]:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,10 @@ from streamscope.papers.krom.mixing import (
     ARM,
     RECIPE,
     arm,
+    arm_label,
     by_factors,
     factors,
     hyper_connected,
-    label,
     mixing_row,
     topology,
     way,
@@ -94,8 +93,7 @@ def read(runs: Sequence[Run]) -> Tables:
         """The arm of a run, with its recipe where it is none of the loss comparison."""
         if any(run is one for one in plain):
             return run.arm
-        own = SimpleNamespace(**arm(run)) if hyper_connected(run) else None
-        return f"{run.arm}, {run.manifest['steps']:,} steps" if own is None else label(own)
+        return arm_label(run) if hyper_connected(run) else f"{run.arm}, {run.manifest['steps']:,} steps"
 
     mixed = [(run, factors(run)) for run in progress_bar("mixing")([r for r in runs if by_factors(r)])]
     rows = [mixing_row(run, one) for run, one in mixed]

@@ -1,7 +1,6 @@
 """Streams and modules within a run of KROM: what `papers.krom.streams` measures and judges."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from streamscope.papers.comparison.report import each_model
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN
 from streamscope.papers.comparison.verdicts import judge
-from streamscope.papers.krom.mixing import arm, by_factors, label, layer_cosines
+from streamscope.papers.krom.mixing import arm_label, by_factors, layer_cosines
 from streamscope.papers.krom.report import open_runs
 from streamscope.probes.contraction import Contraction
 from streamscope.probes.mixing import final, kept_step, log
@@ -105,9 +104,10 @@ def measured(options: Any) -> tuple[list[Run], pd.DataFrame]:
     for run, model, shards, progress in each_model(runs, "cpu"):
         data = Documents(max_documents=options.documents)
         opened = OpenDocuments(data, shards, model.config.n_ctx, model.tokenizer)
-        name = label(SimpleNamespace(**arm(run)))
         for quantity, (value, why) in measure_run(run, model, opened, options.steps, progress).items():
-            rows.append((name, run.seed, quantity, UNIT[quantity], value, note({"value": why} if why else {})))
+            rows.append(
+                (arm_label(run), run.seed, quantity, UNIT[quantity], value, note({"value": why} if why else {}))
+            )
     return runs, pd.DataFrame(rows, columns=["preset", "seed", "quantity", "unit", "value", "undefined"])
 
 

@@ -6,9 +6,10 @@
     python -m papers.scales zoo --status
     python -m papers.scales long --only krom-kromhc-s0 krom-kromhc-s1
 
---status names the runs, and the folder of `results` that has measurements of one. Afterwards `python -m papers.lfa --scale zoo`, and so for every paper, measures and judges. Killed, the same command
-goes on. A training that two papers need is done once, and one that the folder has already, as those of the bundled
-models, not again.
+--status names the runs, and the folder of `results` that has measurements of one. Afterwards
+`python -m papers.lfa --scale zoo`, and so for every paper, measures and judges. Killed, the same command goes on. A
+training that two papers need is done once, and one that the folder has already, as those of the bundled models, not
+again.
 """
 
 import sys
