@@ -41,12 +41,14 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page: title, one lead, one figure, sentences, sections, and how it was made."""
+    """A page: title, one lead, one figure, sentences, details, sections, and how it was made."""
 
     title: str
     lead: str = ""
     figure: Strip | None = None
     sentences: Sequence[str] = ()
+    details: Sequence[tuple[str, str]] = ()
+    """Title and text of each."""
     sections: Sequence[Section] = ()
     made: Sequence[str] = ()
     """Commands, each once, with {arm} and {seed}."""
@@ -64,9 +66,10 @@ class Page:
 # ---- what the template does with texts ---------------------------------------------------------
 
 
-def wrapped(text: str) -> str:
-    """A paragraph in lines of at most `LINE` characters."""
-    return textwrap.fill(" ".join(text.split()), LINE, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, mark: str = "") -> str:
+    """A paragraph in lines of at most `LINE` characters, or an item of a list that begins with a mark."""
+    how: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(mark)}
+    return textwrap.fill(mark + " ".join(text.split()), LINE, **how)
 
 
 def command(line: str) -> str:

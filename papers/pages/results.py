@@ -159,6 +159,13 @@ def sentences(given: Mapping[str, Any], source: Source, where: str) -> list[str]
     return [fill_in(text, values, where) for text in given["sentences"]]
 
 
+def details(given: Mapping[str, Any], source: Source, where: str) -> list[tuple[str, str]]:
+    """What a page says beyond its sentences, by title."""
+    values = _values(given, source, where)
+    texts = [(one["title"], " ".join(one["sentences"])) for one in given.get("detail", ())]
+    return [(title, fill_in(text, values, where)) for title, text in texts]
+
+
 def _values(given: Mapping[str, Any], source: Source, where: str) -> dict[str, Value]:
     return {name: read(of, source, where) for name, of in given.get("values", {}).items()}
 
@@ -249,6 +256,7 @@ def paper_page(paper: str, source: Source) -> Page:
         lead=f"{given['about']}. {given['paper']}. Models: {given['models']}.",
         figure=replace(strip(given["figure"], source, where), path=f"figures/{paper}.svg"),
         sentences=sentences(given, source, where),
+        details=details(given, source, where),
         sections=[
             Section(
                 title="Claims that were decided",

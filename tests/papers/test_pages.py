@@ -59,6 +59,11 @@ def declared() -> list[dict[str, Any]]:
     return [*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"], *given["tables"].values()]
 
 
+def declared_texts() -> list[str]:
+    """All sentences of `pages.toml`."""
+    return [text for one in declared() for part in (one, *one.get("detail", ())) for text in part["sentences"]]
+
+
 def test_pages_are_what_the_tables_say(source: Source) -> None:
     """A table that changes makes this fail: `python -m papers --write results` writes the pages again."""
     for name, page in pages_of(source).items():
@@ -93,11 +98,13 @@ def test_the_title_of_a_figure_fits_its_width() -> None:
 
 def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
     """At most 25 words and one number from a table; no digits but those of names such as −8 and fp32."""
-    texts = [text for one in declared() for text in one["sentences"]]
+    texts = declared_texts()
     for text in texts:
         for sentence in re.split(r"(?<=[.:]) (?=[A-Z])", text):
             assert len(sentence.split()) <= 25, sentence
         assert not re.search(r"\d\.\d|\d ?%", re.sub(r"\{[^}]*\}", "", text)), text
+    for paper in page_texts()["paper"].values():
+        assert len(re.findall(r"[.:](?= [A-Z]|$)", " ".join(paper["sentences"]))) <= 5, "three to five sentences on top"
 
 
 def test_the_readme_counts_the_ledger(source: Source) -> None:
@@ -344,7 +351,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         lambda n: 0.38 < n["in clusters of both"] / n["all, noise a cluster"] < 0.43),
     "the reverse of the paper": lambda: verdict(
         "dst_eighth/claims", "dst-kron above 0", "gap.zero.head") == "opposite",
-    "; the difference is not significant": lambda: (
+    ", and the difference is not significant": lambda: (
         (one := claim_row("dst_eighth/claims", "dst-kron above 0", "gap.zero.everywhere"))["ci_low"] < 0
         and one["ci_high"] > 0),
     "of its weight on one key, as the paper says": lambda: verdict(
@@ -357,7 +364,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         for axis, x in (("linear", [1, 2, 4, 8, 16]), ("log2", range(5)))),
     "Giving each head its own channels cost less in the longer of two trainings": lambda: bool(
         loss_gap("lfa > d-cas", "lfa_long")["ci_high"] < loss_gap("lfa > d-cas", "lfa_eighth")["ci_low"]),
-    "The second difference is not significant when it is corrected": lambda: bool(
+    "The difference is not significant when it is corrected": lambda: bool(
         loss_gap("lfa > d-cas")["ci_low"] > 0 and loss_gap("lfa > d-cas")["p_holm"] > 0.05),
     "That `cfm` loses more than `lfa` is as the paper says": lambda: loss_gap("cfm > lfa")["direction"] == "holds",
     "after correction it is not significant": lambda: bool(
@@ -368,13 +375,13 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "lfa_long/rules").query("rule == 'recency' and difference > 0")["p"].min() > 0.05,
     "The main claim, a lower loss, is not decided": lambda: verdict(
         "hdpl_zoo/order", "hdpl < llama").startswith("not resolved"),
-    "After more steps than the paper's it is": lambda: bool(
+    "After more steps than the paper's the hybrid's is": lambda: bool(
         (steps := table("hdpl_zoo/losses")["steps"]).min() > 20_000 and len(steps) == 6),
     "which are rare in training": lambda: table("hdpl_zoo/lengths")["share"].min() > 0.95,
     "In the seed of which all logged steps were kept": lambda: table("hdpl_zoo/kl-steps")["seed"].nunique() == 1,
     "Five of the reproduced claims are sizes": lambda: judged(HERE, RESULTS).query(
         "paper == 'hdpl' and verdict == 'reproduced' and table.str.startswith('parameter_counts')").shape[0] == 5,
-    "Its lowest validation loss is lower there, too": lambda: mean(
+    "The lowest validation loss of the hybrid is lower there, too": lambda: mean(
         "hdpl_overfit/arms", "lowest", "hdpl", "ci_high") < mean("hdpl_overfit/arms", "lowest", "llama", "ci_low"),
     "the hybrid overfits less, as the paper says": lambda: verdict(
         "hdpl_overfit/claims", "llama > hdpl", "overfit") == "holds",
@@ -455,7 +462,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("words", IN_WORDS)
 def test_what_sentences_say_in_words_is_what_the_tables_hold(words: str) -> None:
     """A sentence that is written anew needs its words here anew."""
-    texts = [text for one in declared() for text in one["sentences"]]
+    texts = declared_texts()
     assert any(words in text for text in texts), "no sentence says this"
     assert IN_WORDS[words]()
 
