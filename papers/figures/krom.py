@@ -132,6 +132,10 @@ def cosines(tables: Tables, style: Style) -> Any:
     return canvas
 
 
+OF_POST = {"kromcanon -8, bf16": "krom-sweep-cosine-b8", "kromcanon -2, fp32": "krom-sweep-cosine-b2"}
+"""Arms that mix as the post's of one bias do: stored in bf16 as there, or with a bias that is not rounded away."""
+
+
 def finetuned(tables: Tables, style: Style) -> Any:
     """Cosine of the safety direction between streams, of every run before and after fine-tuning, a panel per arm; the
     same of shuffled labels, and of fine-tuning on exchanged responses; the post's own, after, in open markers."""
@@ -149,10 +153,9 @@ def finetuned(tables: Tables, style: Style) -> Any:
                     mode="lines+markers", line={"color": style.colour(i), "width": 1, "dash": DASHES[i]},
                     marker={"size": 4, "symbol": MARKERS[i]}, row=1, col=column,
                 )  # fmt: skip
-        of_post, storage = name.removeprefix("kromcanon -").split(", ")
-        if of_post in ("8", "2") and storage == "fp32":
+        if name in OF_POST:
             canvas.add_scatter(
-                x=["after"], y=[printed(f"krom-sweep-cosine-b{of_post}")], name="the post", legendgroup="the post",
+                x=["after"], y=[printed(OF_POST[name])], name="the post", legendgroup="the post",
                 showlegend=column == 1, **style.points(6, paper=True, size=8), row=1, col=column,
             )  # fmt: skip
     canvas.update_yaxes(title="cosine between streams", col=1)

@@ -20,7 +20,9 @@ Directions and refusals are those of the held-out scenes.
     refusal.abliterated of harmful prompts, when the direction is projected out of all outputs (SPEC §1.8)
     refusal.random      the same with a random direction, mean of three
 
-Units are training seeds. A model of one stream has no cosine between streams.
+What the blog says of a bias of −8, at which no streams mix, is judged on models that are stored in bf16 as its own are:
+in fp32 a long training loses the bias to weight decay. Units are training seeds. A model of one stream has no cosine
+between streams.
 """
 
 from collections.abc import Sequence

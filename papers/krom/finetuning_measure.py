@@ -213,7 +213,7 @@ def measured(options: Any) -> tuple[list[Run], pd.DataFrame]:
 
 def claims(quantities: pd.DataFrame) -> pd.DataFrame:
     """The blog's sentences, of the arms that are there; one correction over all rows."""
-    names = ("kromcanon -2, fp32", "kromcanon -8, fp32", "kromcanon -8, bf16")
+    names = ("kromcanon -2, fp32", "kromcanon -8, bf16")
     first = {name: [arm for arm in quantities["preset"] if arm.startswith(name)][:1] for name in names}
     arms = {name: arm for name, found in first.items() for arm in found}
     return judge(of_arms(claims_to_judge("krom.finetuning"), arms), quantities)

@@ -21,7 +21,7 @@ from streamscope.papers.krom.finetuning_measure import REFUSALS, UNIT, Pair, exc
 from tests.papers.pages import planted, short_page
 from tests.tiny import arguments, randomise
 
-DEEP, MILD, BF16 = (f"kromcanon {b}, adamw, 13,350 steps" for b in ("-8, fp32", "-2, fp32", "-8, bf16"))
+DEEP, MILD = (f"kromcanon {b}, adamw, 13,350 steps" for b in ("-8, bf16", "-2, fp32"))
 
 
 @pytest.fixture(scope="module")
