@@ -23,7 +23,17 @@ from streamscope.papers.claims.ledger import keys
 from streamscope.papers.claims.words import DECIDED, MEANINGS, reason
 from streamscope.papers.comparison.printed import number as printed_number
 from streamscope.papers.pages.folder import folder_page, table_of
-from streamscope.papers.pages.markdown import Page, Raw, Section, cell, measurement, minus, quotation, with_unit
+from streamscope.papers.pages.markdown import (
+    Page,
+    Raw,
+    Section,
+    cell,
+    in_percent,
+    measurement,
+    minus,
+    quotation,
+    with_unit,
+)
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 
 FILE = Path(__file__).with_name("pages.toml")
@@ -220,8 +230,10 @@ def decided_rows(decided: pd.DataFrame, source: Source) -> list[list[str]]:
         measured = cell(measurement(r, levels.get(r.measurement)))
         if r.measurement in letters:
             measured += f" <sup>{letters[r.measurement]}</sup>"
-        why = f"{r.verdict}: {reason(r.finding)}" if r.verdict == "no effect" else r.verdict
-        rows.append([quotation(r.quote), reading(r), with_unit(r.printed, r.unit), Raw(measured), r.tokens, why])
+        why = f"{r.verdict}: {in_points(reason(r.finding), r)}" if r.verdict == "no effect" else r.verdict
+        how = r.why.partition("; after `")[0]  # the commands that came before the last one are in the ledger
+        printed = with_unit(r.printed, r.unit)
+        rows.append([quotation(r.quote), r.configuration, how, printed, Raw(measured), r.tokens, why])
     return rows
 
 
@@ -231,9 +243,9 @@ def legend(rows: list[list[str]]) -> str:
     return " ".join(text for of, text in page_texts()["legend"].items() if of == "always" or of in shown)
 
 
-def reading(claim: Any) -> str:
-    """The model of a claim, and how it was read; the commands that came before the last one are in the ledger."""
-    return "; ".join(filter(None, (claim.configuration, claim.why.partition("; after `")[0])))
+def in_points(text: str, claim: Any) -> str:
+    """A reason with its limits in points where the measurement is written in percent: "within ±1 points"."""
+    return re.sub(r"±([\d.]+)", lambda x: f"±{100 * float(x[1]):g} points", text) if in_percent(claim) else text
 
 
 def paper_page(paper: str, source: Source) -> Page:
@@ -264,7 +276,8 @@ def paper_page(paper: str, source: Source) -> Page:
                 f"The others: {other}. {legend(rows)}",
                 columns=(
                     "the paper says",
-                    "model, and how we read it",
+                    "model",
+                    "how we read it",
                     "printed",
                     "measured (95 %)",
                     "training tokens",

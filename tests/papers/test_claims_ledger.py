@@ -196,7 +196,6 @@ def test_claims_that_read_one_number_share_a_measurement(shipped: pd.DataFrame) 
     of = shipped.set_index("id")["measurement"]
     early = ["pls-t1-early-order", "pls-s33-independent-progress", "pls-depth-reads-supervision"]
     assert of[early].nunique() == 1 and of["pls-t1-early-order"].startswith("pls_long/claims.parquet; depth.early;")
-    assert of["dst-s42-at-least-2-tokens"] == of["dst-s42-at-most-3-tokens"], "two limits of one number"
     assert of[shipped.set_index("id")["measured"].eq("")].eq("").all()
 
 
