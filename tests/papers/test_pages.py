@@ -336,7 +336,7 @@ def less_passes_the_token_stream() -> bool:
 
 KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
 IN_WORDS: dict[str, Callable[[], bool]] = {
-    "mixing stays frozen only if parameters are stored in bf16": lambda: verdict(
+    "stays frozen only if parameters are stored in bf16": lambda: verdict(
         f"{KROM}/sweep-claims", f"{LONG.format(-8, 'bf16')} below 0.01", "in use") == "holds",
     "The loss holds it below that": lambda: mean(
         f"{KROM}/sweep", "mixed", LONG.format(-8, "fp32"), "ci_high") < 0,
@@ -366,7 +366,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "The two increases do not differ significantly": lambda: (
         (one := claim_row("dst_eighth/claims", "dst-kron above 0", "gap.zero.everywhere"))["ci_low"] < 0
         and one["ci_high"] > 0),
-    "of its weight on one key, as the paper says": lambda: verdict(
+    "of its weight on one key, on average over all layers, as the paper says": lambda: verdict(
         "dst_eighth/claims", "dst-kron+frozen_token above 0.5", "peak.16") == "holds",
     "that of about eight equal weights": lambda: 7.5 < math.exp(
         mean("dst_eighth/presets", "spread.1", "dst-kron+frozen_token")) < 8.5,
