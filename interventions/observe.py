@@ -213,7 +213,8 @@ def document_losses(
     done = ticks(progress, len(batches) * (1 + len(variants)))
     others = [Plan(model, {}) for variant in variants if not isinstance(variant, Mapping)]  # a whole pass each
     padded = sum(tokens.numel() for _, tokens, _ in batches)
-    forecast = Forecast(progress, model, [*plans, *others], padded, f"{n:,} documents")
+    cases = "windows" if shards.window.any() else "documents"
+    forecast = Forecast(progress, model, [*plans, *others], padded, f"{n:,} {cases}")
     measured = 0
 
     def measure(index: np.ndarray, tokens: Tensor, targets: Tensor) -> None:
@@ -247,7 +248,7 @@ def document_losses(
         done(-1)
         if not keep:
             raise
-        keep_after(interrupt, progress, measured, n, "documents", least=2)
+        keep_after(interrupt, progress, measured, n, cases, least=2)
         found[:, :, tokens_of == 0] = 0.0
     done(0)
     out = Losses(baseline, edited_loss, divergence, shift, tokens_of)

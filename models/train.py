@@ -173,6 +173,8 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
+    from streamscope.models.training.config import steps_given
+    from streamscope.models.training.data import repeated_documents
     from streamscope.models.training.loop import run_to_end
     from streamscope.text.shards import document_count
 
@@ -189,6 +191,11 @@ def _fit(trainer: Any, data: Any) -> None:
         late = late_positions_message(phases_of(trainer.training.phases), model.config.n_ctx)
         if late and model.config.positions.table:
             print(late, file=sys.stderr)
+        if data.source["valid"] is not None and (repeated := repeated_documents(data)):
+            print(f"{repeated:,} of {data.valid.n_documents:,} validation documents are also in the training text: "
+                  "their loss says nothing of unseen text", file=sys.stderr)  # fmt: skip
+        if lost := [step for step in steps_given(trainer.training.snapshots) if step > trainer.steps]:
+            print(f"--snapshots: no step {', '.join(map(str, lost))}, the run ends at {trainer.steps}", file=sys.stderr)
     run_to_end(trainer)
 
 

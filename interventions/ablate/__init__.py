@@ -45,7 +45,7 @@ from streamscope.models.head_spec import score_names
 
 @instrument("ablate", Documents(max_documents=200), Prompts())
 class Ablate(Instrument):
-    heads: Names = ("all",)
+    heads: Annotated[Names, AtLeastOne()] = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7), top3:pds (three of the largest PDS).
 
     --heads without values means all."""

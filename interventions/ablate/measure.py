@@ -125,7 +125,7 @@ def with_resolved_heads(how: Ablate, data: Opened) -> Ablate:
 
 def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
     """The heads that the options name; top3:pds ranks them on the prompts."""
-    specs = how.heads or ("all",)
+    specs = how.heads
     if missing := score_names(specs) - {"pds"}:
         raise unknown("head score", min(missing), ["pds"])
     scores = {}

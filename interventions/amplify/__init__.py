@@ -26,7 +26,7 @@ from streamscope.instruments.figures import Curve, HeadMap
 class Amplify(Instrument):
     alpha: Annotated[tuple[Positive, ...], AtLeastOne()] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the attention scores; 1 is always included."""
-    heads: Names = ("all",)
+    heads: Annotated[Names, AtLeastOne()] = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7)."""
     text: str = "Leo found a bag and a chisel. He used it"
     """Text whose attention is drawn; empty for none."""

@@ -80,7 +80,7 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units
 def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every α, and every head at every α. Units: documents."""
     cfg, alphas = model.config, how.alphas
-    heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads)
+    heads = parse_heads(how.heads, cfg.n_layers, cfg.n_heads)
     drawn = parse_heads(how.picture, cfg.n_layers, cfg.n_heads)
     if how.prompt:
         check_room(model, how.prompt, how.sample_tokens)

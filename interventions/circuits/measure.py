@@ -178,7 +178,11 @@ def tables(how: Circuits, seen: InstrumentData, estimates: Mapping[str, Estimate
     effect = whole.frame.iloc[0]
     flat = "" if effect["low"] > 0 or effect["high"] < 0 else whole.reasons.get((0, "low"), FLAT)
     m = estimates["circuits"].where(ranking="whole model", quantity="m").frame.iloc[0]
-    able = f"clean {m['value']:+.2f} ({m['low']:.2f} … {m['high']:.2f}) nats" if m["low"] == m["low"] else ""
+    able = (
+        f"clean {m['value']:+.2f} ({m['low']:.2f} … {m['high']:.2f}) nats on the pairs that judge"
+        if m["low"] == m["low"]
+        else ""
+    )
     title = f"{title}; {able}" if able else title
     curve = _faithfulness(seen, values, estimates["circuits"], flat, title)
     return {

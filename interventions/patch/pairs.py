@@ -106,7 +106,7 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
     if not found:
         why = Counter(reason for _, reason in filtered).most_common(1)
         reason = why[0][0] if why else "it has no minimal pairs"
-        raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use another --suite")
+        raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
     return Pairs(tuple(found), tuple(filtered))
 
 

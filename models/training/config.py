@@ -211,6 +211,11 @@ def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
     return sum(min(max(step - p.first, 0), p.steps) * p.batch_size * p.n_ctx for p in phases)
 
 
+def steps_given(spec: str) -> list[int]:
+    """The steps that `--snapshots` names one by one; [] for a rule such as log."""
+    return [int(word) for word in spec.split(",")] if re.fullmatch(r"\d+(,\d+)*", spec) else []
+
+
 def snapshot_steps(spec: str, steps: int) -> list[int]:
     """The steps that `--snapshots` saves in a run of `steps` steps, in order; [] for "none".
 

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ def prepare(
         "valid_fraction": valid_fraction, "valid_blocks": valid_blocks,
     }  # fmt: skip
     return Data(tok, train, val, description, source_options)
+
+
+def repeated_documents(data: Data) -> int:
+    """How many validation documents, token by token, are also in the training part."""
+
+    def hashes(shards: TokenShards) -> list[int]:
+        return [hash(shards.tokens[a:b].tobytes()) for a, b in zip(shards.begins, shards.ends, strict=True)]
+
+    parts = data.train.parts if isinstance(data.train, Mixture) else [data.train]
+    seen = set(chain.from_iterable(map(hashes, parts)))
+    return sum(one in seen for one in hashes(data.valid))
 
 
 def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: int | None) -> TokenShards | Mixture:

@@ -160,9 +160,13 @@ class Trainer:
         attention are bf16 with fp32 sums; the softmax of the loss, hyper-connection coefficients, RoPE tables and KL
         are fp32. With --dtype fp32, and in every analysis, products are true fp32: TF32 is never used.
         """
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    @property
+    def bf16(self) -> bool:
+        """Whether matrix products are bf16."""
         wide = self.device.type == "cuda" or self.model.config.d_model >= BF16_WIDTH
-        on = self.training.dtype == "bf16" or (self.training.dtype == "auto" and wide)
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on)
+        return self.training.dtype == "bf16" or (self.training.dtype == "auto" and wide)
 
     def update(self) -> dict[str, Tensor | float]:
         """Run one optimiser step; returns its losses (means over all its targets) on the device.
@@ -221,9 +225,10 @@ class Trainer:
     def _nan_message(self, loss: float, norm: float) -> str:
         last = self.run.folder / "checkpoint.safetensors"
         state = f"the last good state is {last}" if last.exists() else "no checkpoint was written yet"
+        other = " or --dtype fp32" if self.bf16 else ""
         return (
             f"step {self.step + 1}: loss {loss}, gradient norm {norm}: not finite; {state}; "
-            "try a lower --lr, a lower --clip or --dtype fp32"
+            f"try a lower --lr, a lower --clip{other}, and another --out or delete {self.run.folder}"
         )
 
     def micro_batches(self, step: int) -> list[Any]:

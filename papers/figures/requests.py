@@ -64,7 +64,10 @@ def read(figure: PaperFigure, folder: Path | None) -> dict[str, pd.DataFrame]:
     found: dict[str, pd.DataFrame] = {}
     for path in paths_of(figure, folder):
         if not path.is_file():
-            where = "the clone has the tables; name a folder with --tables" if folder is None else "it has other tables"
+            if folder is None:
+                where = "the clone has the tables; name a folder with --tables"
+            else:
+                where = "it has other tables" if any(folder.glob("*.parquet")) else f"--tables {folder} has no tables"
             raise InputError(f"figure {figure.number} is drawn of {path.name}, and there is no {path}: {where}")
         found[path.stem] = read_parquet(path).to_pandas()
     return found

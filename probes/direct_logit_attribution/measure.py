@@ -64,10 +64,10 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
         for h, x in enumerate(heads):
             parts.append(({"part": f"L{layer}H{h}", "kind": "head", "layer": layer, "index": h}, x))
         parts.append(({"part": f"L{layer} FFN", "kind": "FFN", "layer": layer, "index": -1}, mlp))
-    for part, x in (
-        ("attention biases", (c.attn - c.heads.sum(1)).sum(0)),
-        ("final bias", bias[ids[:, 0]] - bias[ids[:, 1]]),
-    ):
+    others = {"final bias": bias[ids[:, 0]] - bias[ids[:, 1]]}
+    if any(getattr(block.attn.o, "bias", None) is not None for block in model.blocks):
+        others = {"attention biases": (c.attn - c.heads.sum(1)).sum(0), **others}
+    for part, x in others.items():
         parts.append(({"part": part, "kind": part, "layer": -1, "index": -1}, x))
     query = Query(tokens=list(reads.tokens), logits=[[p] for p in reads.positions])
     logits = run(model, query).logits

@@ -17,6 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -45,7 +46,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
     if sys.argv[0].startswith(SCRIPT):
         prog = sys.argv[0]
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_all(sys.argv[1:] if argv is None else argv, options)
     how: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,), "registry": _constructors()}
     if {"-h", "--help"} & set(words):
         describe(options)
@@ -57,7 +58,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     describe(options, empty=True)
     try:
         with redirect_stderr(output):
-            found: Any = tyro.cli(cast(Any, options), args=argv, **how)
+            found: Any = tyro.cli(cast(Any, options), args=words, **how)
     except SystemExit as end:
         if not end.code:
             raise
@@ -67,6 +68,16 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         ) from None
     check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
+
+
+def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
+    """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
+    names = {one.name for made in dataclasses_of(options) for one in fields(made) if one.default == ("all",)}
+    words = list[str]()
+    for word, after in zip(argv, [*argv[1:], "--"], strict=True):
+        bare = word.removeprefix("--") in names and word.startswith("--") and after.startswith("--")
+        words += [word, "all"] if bare else [word]
+    return words
 
 
 def main_with_body(options: type[Options], doc: str | None, body: str) -> Callable[..., None]:

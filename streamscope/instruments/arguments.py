@@ -31,7 +31,8 @@ class Arguments(LaunchOptions):
     the same run as --control."""
     out: Annotated[Path | None, OUTPUT] = None
     """Write the main table here as .parquet, with the other tables and the observations next to it; .csv writes
-    the tables alone. A command that was killed continues where it stopped when you give it again."""
+    the tables alone. Ctrl-C writes what was measured so far, and never over an earlier result. Of several runs, those
+    that were measured before a kill are not measured again when you repeat the command."""
     figure: Annotated[Path | None, OUTPUT] = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
     device: Annotated[str, MODEL] = "auto"

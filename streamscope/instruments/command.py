@@ -368,9 +368,17 @@ def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[
 
 
 def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure: Path | None = None) -> None:
-    """Write a result, with what is also known `about` it, then print it: what was measured is safe first."""
+    """Write a result, with what is also known `about` it, then print it: what was measured is safe first.
+
+    One that was interrupted is written as NAME-interrupted where there is an earlier result.
+    """
     from streamscope.instruments.figures import write_figure
 
+    if out is not None and "interrupted" in result.about and out.exists():
+        print(
+            visible(f"{out} holds an earlier result and stays; what was measured before the interruption is next to it")
+        )
+        out = out.with_stem(f"{out.stem}-interrupted")
     written = [] if out is None else replace(result, about={**result.about, **about}).save(out)
     result.print()
     print("Columns:\n" + visible(next(iter(result.tables.values())).column_legend(), keep="\n"))

@@ -80,7 +80,8 @@ class Documents(Data):
     """Text to measure on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
     validation data."""
     max_documents: Count | None = 100
-    """Use at most this many documents; None for all."""
+    """Use at most this many documents; None for all. Some commands have another default than `Documents()`, see their
+    --help."""
     batch_size: Count = 32
     """Documents (or windows of long ones) per batch."""
     text_field: str = "text"

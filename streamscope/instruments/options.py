@@ -14,6 +14,8 @@ class _Signature:
     """`__signature__` of a class of options: its fields with plain types, bounds left to the validation."""
 
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        if "__init__" not in vars(owner):  # a base that is no dataclass: pydoc asks it, too
+            raise AttributeError("__signature__")
         hints = typing.get_type_hints(owner)  # without Annotated and what stands in it
         _, *given = inspect.signature(vars(owner)["__init__"]).parameters.values()
         return inspect.Signature([one.replace(annotation=hints[one.name]) for one in given])

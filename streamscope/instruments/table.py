@@ -84,9 +84,10 @@ class Column:
         if self.format.endswith("d") and isinstance(value, float) and value.is_integer():
             value = int(value)  # pandas makes floats of counts where one is missing
         if low is None or np.isnan(low):
-            return value if isinstance(value, str) else format(value, unsigned_zero(self.format))
-        spec = unsigned_zero(finer(self.format, float(high) - float(low)))
-        return f"{value:{spec}} ({low:{spec}} … {high:{spec}})"
+            return value if isinstance(value, str) else unsigned_zero(value, self.format)
+        spec = finer(self.format, float(high) - float(low))
+        own, *ends = (unsigned_zero(x, spec) for x in (value, low, high))
+        return f"{own} ({ends[0]} … {ends[1]})"
 
 
 def probability(p: float) -> str:
@@ -113,15 +114,10 @@ def finer(spec: str, width: float) -> str:
     return spec if needed > FINEST else f"{sign}.{needed}f"
 
 
-def unsigned_zero(spec: str) -> str:
-    """The format of a number whose rounded zero has no minus: "+.4f" gives "+z.4f"."""
-    return (
-        f"{spec[:1]}z{spec[1:]}"
-        if spec[:1] == "+" and spec.endswith("f")
-        else f"z{spec}"
-        if spec.endswith("f")
-        else spec
-    )
+def unsigned_zero(value: Any, spec: str) -> str:
+    """A number as `spec` writes it, without a sign where that rounds it to zero."""
+    text = format(value, spec)
+    return text.lstrip("+-") if spec.endswith("f") and not text.strip("+-0.") else text
 
 
 def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:

@@ -199,6 +199,7 @@ def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
         ("{not json", "expected a prompt as JSON"),
         ("[1, 2]", "expected a prompt as JSON"),
         (json.dumps({**LINE, "txt": "a"}), "unknown key of a prompt 'txt': did you mean text"),
+        (json.dumps({**LINE, "claen": "a"}), "unknown key of a prompt 'claen': did you mean clean"),
         (json.dumps({k: v for k, v in LINE.items() if k != "category"}), "category: Field required"),
         (json.dumps({**LINE, "text": 3}), "text: Input should be a valid string"),
         (json.dumps({**LINE, "pair": 3}), "pair: Input should be a valid string"),

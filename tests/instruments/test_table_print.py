@@ -164,9 +164,10 @@ def test_a_narrow_interval_has_two_digits_of_its_width() -> None:
     assert value.text(-0.00003, -0.00006, -0.00001) == "-0.000030 (-0.000060 … -0.000010)"
     assert value.text(-0.0123, -0.01236, -0.01224) == "-0.01230 (-0.01236 … -0.01224)"
     assert value.text(0.1, 0.05, 0.2) == "+0.1000 (+0.0500 … +0.2000)"
-    assert value.text(0.0, 0.0, 0.0) == "+0.0000 (+0.0000 … +0.0000)"
-    assert value.text(1e-9, -1e-9, 1e-9) == "+0.0000 (+0.0000 … +0.0000)", "rounding"
-    assert value.text(-3e-5, -3e-5, -3e-5) == "+0.0000 (+0.0000 … +0.0000)" and value.text(-3e-5) == "+0.0000"
+    assert value.text(0.0, 0.0, 0.0) == "0.0000 (0.0000 … 0.0000)"
+    assert value.text(1e-9, -1e-9, 1e-9) == "0.0000 (0.0000 … 0.0000)", "rounding"
+    assert value.text(-3e-5, -3e-5, -3e-5) == "0.0000 (0.0000 … 0.0000)" and value.text(-3e-5) == "0.0000"
+    assert value.text(-3.9e-5, -2.56e-4, 1.79e-4) == "0.0000 (-0.0003 … +0.0002)", "of no sign"
     assert replace(value, format=",.2f").text(-0.001) == "0.00" and replace(value, format="d").text(-3) == "-3"
     assert value.text(np.float32(-0.00003), np.float32(-0.00006), np.float32(-0.00001)).startswith("-0.000030")
 

@@ -25,6 +25,7 @@ from streamscope.interventions import observe
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate import measure as ablate_measure
 from streamscope.interventions.ablate.measure import heads_within
+from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.patch.activations import attribute_heads
@@ -354,6 +355,13 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
     pd.testing.assert_frame_equal(part.table().frame, four.table().frame, atol=1e-6)
     assert part.about["interrupted"] in part.table().title
     passes.clear()
+    kept = (tmp_path / "four.parquet").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "8"])
+    assert (tmp_path / "four.parquet").read_bytes() == kept, "a part never replaces a result"
+    assert "four.parquet holds an earlier result and stays" in capsys.readouterr().out
+    assert Result.load(tmp_path / "four-interrupted.parquet").about["interrupted"]
+    passes.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
         Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
 
@@ -518,3 +526,14 @@ def test_what_fits_is_reckoned_from_a_few_heads(measured, monkeypatch) -> None:
 def test_a_screen_or_a_budget_that_cannot_be_is_refused(options, line: str) -> None:
     with pytest.raises(InputError, match=line):
         Ablate(**options)
+
+
+def test_no_heads_are_not_all_heads(capsys: pytest.CaptureFixture) -> None:
+    """A selection that finds nothing is an error; --heads without a value means all, as its help says."""
+    for kind in (Ablate, Amplify):
+        with pytest.raises(InputError, match="heads: give at least one"):
+            kind(heads=())
+    main(["lfa", "--heads", "--draws", "0", "--max-documents", "2", "--batch-size", "2"])
+    bare = capsys.readouterr().out
+    main(["lfa", "--draws", "0", "--max-documents", "2", "--batch-size", "2", "--heads", "all"])
+    assert capsys.readouterr().out == bare and "L0H0" in bare

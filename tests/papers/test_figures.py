@@ -555,3 +555,8 @@ def test_a_figure_without_a_case_is_named_among_all_and_refused_alone(
     assert "is not drawn: no run of these tables has heads over the threshold" in said and "written" in said
     with pytest.raises(InputError, match="heads over the threshold"):
         lfa.main([*argv, *(word for number in numbers for word in ("--figure", number))])
+
+
+def test_a_folder_without_tables_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--tables .*nowhere has no tables"):
+        lfa.main(["--figure", "1", "--tables", str(tmp_path / "nowhere"), "--format", "html", "--out", str(tmp_path)])

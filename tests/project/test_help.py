@@ -2,6 +2,7 @@
 
 import json
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from streamscope.instruments.registry import discover
 from streamscope.models.checkpoint import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,3 +185,10 @@ def test_a_block_of_a_help_follows_its_sentence(helped: dict[str, tuple[int, str
 def test_the_help_names_every_bundled_model(helped: dict[str, tuple[int, str]]) -> None:
     _, said = helped["probes.pds"]
     assert set(NAMES) <= set(re.findall(r"[\w-]+", said))
+
+
+def test_the_documentation_that_a_help_names_can_be_read() -> None:
+    """`python -m pydoc` of every instrument, and `help(Class)` in Python."""
+    for name, kind in discover().items():
+        assert name in pydoc.render_doc(sys.modules[kind.__module__], renderer=pydoc.plaintext), name
+        assert "heads" not in vars(kind) or "heads" in pydoc.render_doc(kind, renderer=pydoc.plaintext)

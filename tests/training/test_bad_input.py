@@ -1,6 +1,7 @@
 """Bad input: one line that names the thing and the remedy, exit code 2, nothing written."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -217,3 +218,26 @@ def test_a_run_is_not_measured_on_other_data_in_silence(tiny_run: Path, tmp_path
     load(tiny_run).save(saved)
     with pytest.raises(InputError, match="does not record its training data: give --data"):
         evaluation_shards(saved, tokenizer, None)
+
+
+def test_what_is_odd_but_no_error_is_noted(
+    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Validation documents that are trained on, and snapshots after the end; a good run has no such line."""
+    train_text, valid = corpus
+    both = tmp_path / "both.txt"
+    both.write_text(valid.read_text() + "\n<|endoftext|>\n" + train_text.read_text())
+    train(arguments((train_text, both), tmp_path / "run", "--snapshots", "2,400"))
+    printed = capsys.readouterr().err
+    assert "120 of 140 validation documents are also in the training text" in printed
+    assert "--snapshots: no step 400, the run ends at 12" in printed
+    train(arguments(corpus, tmp_path / "good", "--snapshots", "2,4"))
+    assert not re.search("also in the training|no step", capsys.readouterr().err)
+
+
+def test_a_training_that_diverged_says_what_to_do_with_its_folder(
+    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        train(arguments(corpus, tmp_path / "run", "--lr", "1e30"))
+    assert re.search(r"lower --clip, and another --out or delete .*run\n", capsys.readouterr().err)

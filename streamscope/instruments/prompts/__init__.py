@@ -180,6 +180,6 @@ def _prompt(row: dict[str, Any]) -> Prompt:
     """One line of a suite's file, with every type checked."""
     known = [f.name for f in fields(Prompt)]
     if strange := [key for key in row if key not in known]:
-        raise unknown("key of a prompt", strange[0], known)
+        raise unknown("key of a prompt", strange[0], [*known, "clean"])
     made: Prompt = parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(known)}")
     return made
