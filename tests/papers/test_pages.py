@@ -426,6 +426,11 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
     "Hyper-connections lower the loss, as the blog says": lambda: verdict(
         f"{KROM}/order", "kromhc < gpt2") == "holds",
+    "nats below Canon in the longer training, which is not significant": lambda: bool(
+        (one := table("krom_long/order").query("claim == 'kromcanon < canon'").iloc[0])["ci_low"] < 0 < one["ci_high"]),
+    "In the shorter one it was": lambda: verdict(f"{KROM}/order", "kromcanon < canon") == "holds",
+    "The loss holds it at": lambda: bool((one := table("krom_long/mixing").query(
+        "b_res == -8 and storage == 'fp32'"))["swap"].max() < one["swap_without_gradient"].min() - 0.1),
     "So do Canon layers in the longer training": lambda: verdict("krom_long/order", "canon < gpt2") == "holds",
     "In the shorter training the two texts disagree": lambda: verdict(
         f"{KROM}/order", "canon < gpt2").startswith("not resolved on both texts"),
