@@ -15,8 +15,7 @@ from textwrap import dedent
 import pandas as pd
 import torch
 
-from streamscope.__main__ import entry
-from streamscope.cli.commands import ROOMS, commands, first_line
+from streamscope.cli.commands import ROOMS, commands, entry, first_line
 from streamscope.cli.parse import spoken
 from streamscope.instruments.contract import Instrument, options_of
 from streamscope.instruments.registry import discover

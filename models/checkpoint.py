@@ -292,11 +292,11 @@ def load(
     weights of another configuration, other weights than the completed run had, and another configuration or tokenizer.
     """
     name, device, folder = dtype_name(dtype), pick_device(str(device)), run_folder(run_or_path)
-    if not folder.is_relative_to(cache_root()):
-        return _load(folder, name, device)
     try:
         return _load(folder, name, device)
     except InputError as error:  # the cache is a copy, so it can be rebuilt
+        if not folder.is_relative_to(cache_root()):
+            raise
         print(f"{folder} in the cache is damaged ({error}); it is built again", file=sys.stderr)
         shutil.rmtree(folder)
         return _load(run_folder(run_or_path), name, device)

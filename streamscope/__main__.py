@@ -12,20 +12,10 @@ streamscope completion bash                  a script that completes all this, f
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 
-from streamscope.cli.commands import ROOMS, commands, first_line, whole_name
+from streamscope.cli.commands import ROOMS, commands, entry, first_line, whole_name
 from streamscope.cli.version import version
-
-
-def entry(module: str) -> Callable[[Sequence[str]], None]:
-    """`main` of a command: of its module, or of the __main__ of a package that keeps it there."""
-    found = import_module(module)
-    main: Callable[[Sequence[str]], None] = (
-        found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
-    )
-    return main
 
 
 def listed(room: str, known: Mapping[str, str]) -> None:

@@ -5,8 +5,9 @@ part's class (`models.layers.registry`). So a new projection, norm, position enc
 here and one where it is computed. The docstring under each field is its help text on the command line.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from streamscope.cli.bounds import Bounds, Count, NotNegative, Whole, check
 from streamscope.cli.errors import InputError
@@ -34,6 +35,22 @@ class Part:
         check(self, lambda name: f"{self.kind}.{name}", nested=False)
 
 
+PartClass = TypeVar("PartClass", bound=type[Part])
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def part(kind: str, **constants: Any) -> Callable[[PartClass], PartClass]:
+    """Make a class a part: a frozen dataclass with this `kind`, and with these values for all of its instances."""
+
+    def register(cls: PartClass) -> PartClass:
+        for name, value in {"kind": kind, **constants}.items():
+            setattr(cls, name, value)
+        dataclass(frozen=True, kw_only=True)(cls)
+        return cls
+
+    return register
+
+
 @dataclass(frozen=True, kw_only=True)
 class Init(Part):
     """The rule for the initial weights of a map or a table; `models.layers.initialisation.fill` draws them.
@@ -43,11 +60,10 @@ class Init(Part):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("normal")
 class Normal(Init):
     """N(0, std), independent of the fan-in (GPT-2)."""
 
-    kind: ClassVar[str] = "normal"
     std: NotNegative | None = None
     """σ; none: the model's init_std."""
 
@@ -60,32 +76,25 @@ class Scaled(Init):
     """Factor on the weights."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("fan_in_uniform")
 class FanInUniform(Scaled):
     """U(±gain / sqrt(fan-in)), so σ = gain / sqrt(3 fan-in): the default of PyTorch's and MLX's Linear."""
 
-    kind: ClassVar[str] = "fan_in_uniform"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("fan_in_normal")
 class FanInNormal(Scaled):
     """N(0, gain / sqrt(fan-in)): at gain 1, outputs are as large as inputs (MLX's Embedding, whose fan-in is D)."""
 
-    kind: ClassVar[str] = "fan_in_normal"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("orthogonal")
 class Orthogonal(Scaled):
     """gain times a matrix with orthonormal rows or columns (whichever are fewer); each block of an independent map."""
 
-    kind: ClassVar[str] = "orthogonal"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("initial")
 class Initial(Part):
     """Initial weights of the parts that have no rule of their own (such as `attention.v.init`)."""
 
-    kind: ClassVar[str] = "initial"
     weights: Init = Normal()
     """Dense, independent and Kronecker maps."""
     embed: Init = Normal()
@@ -110,12 +119,9 @@ class Projection(Part):
         """Raise `InputError` if this kind cannot map d_in to d_out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("identity", short="id")
 class Identity(Projection):
     """The identity y = x, without parameters; for square maps only."""
-
-    kind: ClassVar[str] = "identity"
-    short: ClassVar[str] = "id"
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         _square(self, name, d_in, d_out)
@@ -131,13 +137,9 @@ class Weighted(Projection):
     """Initial weights; none: the model's init.weights."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("independent", short="ind", mix="B H in out")
 class Independent(Weighted):
     """Independent channels, y_h = x_h W_h: H · (d_in/H) · (d_out/H) parameters (DST Eq. 4)."""
-
-    kind: ClassVar[str] = "independent"
-    short: ClassVar[str] = "ind"
-    mix: ClassVar[str | None] = "B H in out"
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         if d_in % n_heads or d_out % n_heads:
@@ -146,32 +148,23 @@ class Independent(Weighted):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("kronecker", short="kron", mix="B H H")
 class Kronecker(Weighted):
     """Weighted sums of channels, y_k = Σ_h W_kh x_h, or W ⊗ I: H² parameters; square maps only (DST Eq. 5)."""
-
-    kind: ClassVar[str] = "kronecker"
-    short: ClassVar[str] = "kron"
-    mix: ClassVar[str | None] = "B H H"
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         _square(self, name, d_in, d_out)
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("dense", short="dns")
 class Dense(Weighted):
     """A dense map y = x W between all channels: d_in · d_out parameters (DST Eq. 6)."""
 
-    kind: ClassVar[str] = "dense"
-    short: ClassVar[str] = "dns"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("hdpl", short="hdpl")
 class Hdpl(Projection):
     """Block-diagonal detail and variational global path: y = x W_block + W_dec SiLU(z), z ~ N(μ, σ²) (HDPL §2.1)."""
 
-    kind: ClassVar[str] = "hdpl"
-    short: ClassVar[str] = "hdpl"
     rank: int = 0
     """Latent width R; 0: a quarter of the narrower side (HDPL: 128 of 512)."""
     groups: int = 0
@@ -218,25 +211,19 @@ class Norm(Part):
     """Added to the variance."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("layer")
 class LayerNorm(Norm):
     """LayerNorm, γ (x − mean) / sqrt(var + eps) + β over all D."""
 
-    kind: ClassVar[str] = "layer"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("channel")
 class ChannelLayerNorm(Norm):
     """LayerNorm of each head's d_h dimensions separately, with γ_h, β_h (DST Eq. 13)."""
 
-    kind: ClassVar[str] = "channel"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("rms")
 class RMSNorm(Norm):
     """RMSNorm, γ x / sqrt(mean(x²) + eps)."""
-
-    kind: ClassVar[str] = "rms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +235,7 @@ class Positions(Part):
     slopes: ClassVar[bool] = False  # adds −m_h (q − k) to the scores
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("stretch")
 class Stretch(Part):
     """Slower rotations for contexts longer than in training, by Llama 3.1's rule.
 
@@ -257,7 +244,6 @@ class Stretch(Part):
     are blended. With original = 0 all waves become `factor` times as long (linear scaling).
     """
 
-    kind: ClassVar[str] = "stretch"
     factor: float
     """Factor by which the longest waves are lengthened."""
     original: int
@@ -276,12 +262,10 @@ class Stretch(Part):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("rope", rotates=True)
 class Rope(Positions):
     """Rotary positions, half-rotate layout."""
 
-    kind: ClassVar[str] = "rope"
-    rotates: ClassVar[bool] = True
     base: float = 10_000.0
     """Wavelength base θ."""
     fraction: float = 1.0
@@ -294,30 +278,22 @@ class Rope(Positions):
     """θ of the layers with a window, which are not stretched either (Gemma 3); 0: that of all layers."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("alibi", slopes=True)
 class Alibi(Positions):
     """ALiBi: biases −m_h (q − k) added to the scores, with m_h by the rule of the paper."""
 
-    kind: ClassVar[str] = "alibi"
-    slopes: ClassVar[bool] = True
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("learned", table=True)
 class Learned(Positions):
     """A learned table [n_ctx, D] added to the token embedding."""
 
-    kind: ClassVar[str] = "learned"
-    table: ClassVar[bool] = True
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("none")
 class NoPositions(Positions):
     """No position information except the causal mask."""
 
-    kind: ClassVar[str] = "none"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("canon")
 class Canon(Part):
     """Short causal convolutions, one kernel per channel, inside the branches (SPEC §1.3, §3; PhysicsLM4).
 
@@ -327,7 +303,6 @@ class Canon(Part):
     sequence, as for attention: the last k−1 tokens of a document reach the next document.
     """
 
-    kind: ClassVar[str] = "canon"
     places: str = "ABCD"
     """Places of the convolutions: any of A, B, C, D."""
     kernel: Annotated[int, Bounds(low=2, high=4)] = 4
@@ -360,11 +335,10 @@ class Residual(Part):
         return "shared"
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("single")
 class Single(Residual):
     """One residual stream, as in a standard pre-norm transformer."""
 
-    kind: ClassVar[str] = "single"
     order: Literal["sequential", "parallel"] = "sequential"
     """sequential: the FFN sees the attention update of its layer; parallel: both branches read the same (GPT-NeoX)."""
 
@@ -388,18 +362,15 @@ class DualStream(Residual):
         return "own" if self.values == "token" else "shared"
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("token_factor")
 class TokenFactor(DualStream):
     """Attention writes to x_t, the FFN writes to x_e (DST §2.1)."""
 
-    kind: ClassVar[str] = "token_factor"
 
-
-@dataclass(frozen=True, kw_only=True)
+@part("frozen_token")
 class FrozenToken(DualStream):
     """x_t stays the embedding; attention and FFN write to x_e (DST §2.1, LFA Eq. 18–21, CASCADE)."""
 
-    kind: ClassVar[str] = "frozen_token"
     detach_token: bool = False
     """Stop gradients through x_t into the embedding (LFA "no gradient flow into X_T")."""
 
@@ -427,11 +398,10 @@ class Hyper(Residual):
     """Storage dtype of the parameters; computation is in fp32. In bf16 a step of 0.005 never moves a bias of −8."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("hc")
 class HC(Hyper):
     """Hyper-connections with unconstrained matrices that start as the identity (arXiv 2409.19606)."""
 
-    kind: ClassVar[str] = "hc"
     dyn_act: Literal["tanh", "none"] = "tanh"
     """Activation of the dynamic terms."""
     norm: Literal["rms", "layer"] = "rms"
@@ -446,22 +416,19 @@ class Stochastic(Hyper):
     """Initial logit of mixing, where the identity has logit 0; 0, −1 and −2 mix from the start."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("mhc")
 class MHC(Stochastic):
     """mHC: H_res is a Sinkhorn-normalised n × n matrix (arXiv 2512.24880)."""
 
-    kind: ClassVar[str] = "mhc"
     iterations: Count = 20
     """Sinkhorn iterations, columns then rows."""
     eps: NotNegative = 0.0
     """ε added to H_pre, to the columns' first shares and to all later sums (DeepSeek-V4: 1e-6)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("mhc_lite")
 class MHCLite(Stochastic):
     """mHC-lite: H_res is a convex combination of all n! permutations."""
-
-    kind: ClassVar[str] = "mhc_lite"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -471,11 +438,9 @@ class MHCLite(Stochastic):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("kromhc")
 class KromHC(Stochastic):
     """KromHC: H_res is a Kronecker product of 2 × 2 matrices [[p, 1−p], [1−p, p]] (arXiv 2601.21579)."""
-
-    kind: ClassVar[str] = "kromhc"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -491,11 +456,10 @@ class KromHC(Stochastic):
 # ---- a model ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("gate")
 class Gate(Part):
     """A gate g = σ(W s + b) that multiplies each head's output (DST Eq. 14, PLS A.4.2)."""
 
-    kind: ClassVar[str] = "gate"
     shape: Literal["scalar", "vector"] = "scalar"
     """One number per head, or one per head dimension."""
     source: Literal["query", "normed", "value"] = "query"
@@ -506,11 +470,10 @@ class Gate(Part):
     """Initial weights: 0 (g = 1/2) or N(0, 0.02)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("attention")
 class Attention(Part):
     """Causal multi-head attention (DST Eq. 7–10)."""
 
-    kind: ClassVar[str] = "attention"
     q: Projection = Dense()
     """Queries."""
     k: Projection = Dense()
@@ -541,11 +504,10 @@ class Attention(Part):
     """c of capped scores s → c · tanh(s / c) (Gemma 2); 0: no cap."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("mlp")
 class Mlp(Part):
     """The FFN (DST Eq. 11–12); with `gate`, act(gate x) ⊙ up x (SwiGLU with silu)."""
 
-    kind: ClassVar[str] = "mlp"
     d_mlp: Whole = 0
     """Hidden width; 0: four times the model width."""
     up: Projection = Dense()
@@ -558,11 +520,10 @@ class Mlp(Part):
     """Activation function; gelu is exact, gelu_tanh is GPT-2's approximation."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("supervision")
 class Supervision(Part):
     """Per-layer supervision, L = L_final + strength · Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5)."""
 
-    kind: ClassVar[str] = "supervision"
     weights: Literal["linear", "uniform", "exponential"] = "linear"
     """Layer weights w_ℓ = (ℓ+1)/L, 1, or 2^(ℓ+1−L), with ℓ from 0."""
     strength: float = 0.1
@@ -584,11 +545,10 @@ class Supervision(Part):
         return [self.strength * w / total for w in (weights if self.include_last else weights[:-1])]
 
 
-@dataclass(frozen=True, kw_only=True)
+@part("readout")
 class Readout(Part):
     """Final norm, unembedding and per-layer readouts."""
 
-    kind: ClassVar[str] = "readout"
     norm: Norm = LayerNorm()
     """Norm before the unembedding."""
     tied: bool = True

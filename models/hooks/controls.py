@@ -212,14 +212,18 @@ def _number(value: Any, where: str, key: str) -> float:
 # ---- arrays -> edits -----------------------------------------------------------------------------
 
 
-def control_hooks(config: Any, values: Mapping[str, Tensor]) -> dict[str, Edit]:
+def control_hooks(
+    config: Any, values: Mapping[str, Tensor], neutral: Mapping[str, Tensor] | None = None
+) -> dict[str, Edit]:
     """The edits of the hooks that `values` change: arrays by control, with any subset of the model's controls.
 
-    A hook has one edit. Values are only read inside the edits, so `values` may be what a graph is traced with.
+    A hook has one edit. Values are only read inside the edits, so `values` may be what a graph is traced with. With the
+    arrays that change nothing, `neutral`, there are edits only in the layers where an array differs from its own there.
     """
     edits: dict[str, Edit] = {}
     for layer in range(config.n_layers):
-        edits |= {f"blocks.{layer}.{hook}": fn for hook, fn in _of_layer(config, values, layer).items()}
+        acting = values if neutral is None else _changed(values, neutral, layer)
+        edits |= {f"blocks.{layer}.{hook}": fn for hook, fn in _of_layer(config, acting, layer).items()}
     return edits
 
 
@@ -283,13 +287,7 @@ def edits_of(data: Mapping[str, Any], model: Any) -> dict[str, Edit]:
 
     Raises `InputError` as in `control_values`.
     """
-    have, values = controls(model.config), control_values(data, model.config)
-    neutral = {name: one.unchanged() for name, one in have.items() if isinstance(one, Control)}
-    edits: dict[str, Edit] = {}
-    for layer in range(model.config.n_layers):
-        changed = _changed(values, neutral, layer)
-        edits |= {f"blocks.{layer}.{hook}": fn for hook, fn in _of_layer(model.config, changed, layer).items()}
-    return edits
+    return control_hooks(model.config, control_values(data, model.config), control_values({}, model.config))
 
 
 def _changed(values: Mapping[str, Tensor], neutral: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:

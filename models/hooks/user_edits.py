@@ -55,7 +55,7 @@ def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
 
 def _edits_of(model: Any, spec: str) -> Mapping[str, Edit]:
     code, _, hook = spec.partition("@")
-    member = user_code.member(code, _is_edit, "edit")
+    member = user_code.member(code, lambda one: isinstance(one, Mapping) or _n_arguments(one) in (1, 2), "edit")
     path = user_code.split(code)[0]
     if isinstance(member, Mapping):
         edits: Any = member
@@ -82,10 +82,6 @@ def _n_arguments(member: Any) -> int:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [one for one in inspect.signature(member).parameters.values() if one.default is one.empty]
     return len(needed) if all(one.kind in kinds for one in needed) else 0
-
-
-def _is_edit(member: Any) -> bool:
-    return isinstance(member, Mapping) or _n_arguments(member) in (1, 2)
 
 
 def _in_sequence(first: Edit, then: Edit) -> Edit:

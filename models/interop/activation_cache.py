@@ -140,10 +140,20 @@ class NormedCache(ActivationCache):
     ) -> Any:  # fmt: skip
         """As in TransformerLens: the residual states up to a layer; with `apply_ln`, after the norm before it, with β.
 
-        In the final norm each state has its own statistics; before a middle layer all have that layer's.
+        In the final norm each state has its own statistics; before a middle layer all have that layer's. Where the
+        readout of every layer has its own norm, it reads the states of that layer, so a state times W_U is
+        `model.layer_logits`. The embedding, which no readout reads, goes through the final one.
         """
-        stack, labels = super().accumulated_resid(layer, incl_mid, apply_ln, pos_slice, mlp_input, return_labels=True)
-        if apply_ln and layer not in (None, -1, self.model.cfg.n_layers):
+        n = self.model.cfg.n_layers
+        final = layer in (None, -1, n)
+        own = apply_ln and final and len(getattr(self.model, "layer_norms", ())) > 0
+        normed = apply_ln and not own
+        stack, labels = super().accumulated_resid(layer, incl_mid, normed, pos_slice, mlp_input, return_labels=True)
+        if own:
+            at = [n if label == "final_post" else int(label.split("_")[0]) + label.endswith("mid") for label in labels]
+            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in at]
+            stack = torch.stack([norm(x) for norm, x in zip(norms, stack, strict=True)])
+        elif apply_ln and not final:
             bias = self._norm(layer, mlp_input)[3]
             stack = stack if bias is None else stack + bias
         return (stack, labels) if return_labels else stack
@@ -180,24 +190,6 @@ class Cache(NormedCache):
                     "the branches of this model are parallel, so its FFN reads attention's input: leave out mlp_input"
                 )
         return super()._scale(layer, mlp_input, pos_slice, batch_slice)
-
-    def accumulated_resid(
-        self, layer: int | None = None, incl_mid: bool = False, apply_ln: bool = False, pos_slice: Any = None,
-        mlp_input: bool = False, return_labels: bool = False,
-    ) -> Any:  # fmt: skip
-        """As in TransformerLens; where the readout of every layer has its own norm, it reads the states of that layer.
-
-        So a state times W_U is `model.layer_logits`. The embedding, which no readout reads, goes through the final one.
-        """
-        n = self.model.cfg.n_layers
-        own = apply_ln and len(self.model.layer_norms) > 0 and layer in (None, -1, n)
-        normed = apply_ln and not own
-        stack, labels = super().accumulated_resid(layer, incl_mid, normed, pos_slice, mlp_input, return_labels=True)
-        if own:
-            at = [n if label == "final_post" else int(label.split("_")[0]) + label.endswith("mid") for label in labels]
-            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in at]
-            stack = torch.stack([norm(x) for norm, x in zip(norms, stack, strict=True)])
-        return (stack, labels) if return_labels else stack
 
     def logit_lens(self, **kwargs: Any) -> Any:
         """Raise `InputError`: TransformerLens' logit_lens only supports bridges."""

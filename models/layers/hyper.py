@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import ObservePoint, observe, read_point
+from streamscope.models.hooks.points import observe, read_point
 from streamscope.models.layers.hyper_mixing import CONNECTIONS
 from streamscope.models.layers.registry import implements
 from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology
@@ -23,10 +23,6 @@ def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor,
 
 class HyperBlock(Block):
     """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams."""
-
-    hook_resid_pre: ObservePoint
-    hook_resid_mid: ObservePoint
-    hook_resid_post: ObservePoint
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)

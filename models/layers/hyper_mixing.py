@@ -176,11 +176,11 @@ class HyperConnection(nn.Module):
 
     def H_pre(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
         """Weight of each stream in the branch's input; [N] (the static part) if y has no such term."""
-        raise NotImplementedError
+        return self.logits("pre", y)
 
     def H_post(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
         """Weight of the branch's update in each stream."""
-        raise NotImplementedError
+        return self.logits("post", y)
 
     def H_res(self, y: Dynamic) -> Float[Tensor, "*B_T N N"]:
         """Mixing of the streams; row s gives the new stream s."""
@@ -244,12 +244,6 @@ class UnconstrainedConnection(HyperConnection):
             return rms_product(X, W, self.eps)
         return F.linear(F.layer_norm(X, (self.d_model,), eps=self.eps), W)
 
-    def H_pre(self, y: Dynamic) -> Tensor:
-        return self.logits("pre", y)
-
-    def H_post(self, y: Dynamic) -> Tensor:
-        return self.logits("post", y)
-
     def mixing(self, logits: Tensor) -> Tensor:
         return logits.mT
 
@@ -288,10 +282,10 @@ class StochasticConnection(HyperConnection):
         return rms_product(X.flatten(-2), W, self.eps)
 
     def H_pre(self, y: Dynamic) -> Tensor:
-        return self.logits("pre", y).sigmoid()
+        return super().H_pre(y).sigmoid()
 
     def H_post(self, y: Dynamic) -> Tensor:
-        return 2.0 * self.logits("post", y).sigmoid()
+        return 2.0 * super().H_post(y).sigmoid()
 
 
 class SinkhornConnection(StochasticConnection):

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import ObservePoint, observe, read_point, resid_point
+from streamscope.models.hooks.points import observe, read_point, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
@@ -200,10 +200,6 @@ class MidStreams(NamedTuple):
 
 class DualStreamBlock(Block):
     """A layer whose branches read x_t + x_e and whose FFN writes to x_e; subclasses define where attention writes."""
-
-    hook_resid_pre: ObservePoint
-    hook_resid_mid: ObservePoint
-    hook_resid_post: ObservePoint
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)

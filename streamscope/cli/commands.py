@@ -3,8 +3,11 @@
 import ast
 import re
 import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
@@ -41,6 +44,13 @@ def commands() -> dict[str, str]:
 def whole_name(word: str, known: dict[str, str]) -> str:
     """The command that ROOM.COMMAND means, as in `features.extract`; any other word unchanged."""
     return next((name for name, module in known.items() if module == f"streamscope.{word}"), word)
+
+
+def entry(module: str) -> Callable[[Sequence[str]], None]:
+    """`main` of a command: of its module, or of the __main__ of a package that keeps it there."""
+    found = import_module(module)
+    main: Any = found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
+    return main
 
 
 def first_line(module: str) -> str:

@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from importlib import import_module
 from shlex import quote
+from unittest.mock import patch
 
-from streamscope.cli.commands import commands, first_line
+from streamscope.cli.commands import commands, entry, first_line
 from streamscope.cli.errors import unknown
 
 Options = Mapping[str, tuple[str, ...]]
@@ -29,16 +29,9 @@ def script(shell: str, models: Sequence[str] = ()) -> str:
 
 def options(module: str) -> Options:
     """The options of a command, from its help."""
-    found = import_module(module)
-    main = found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
-    before, output = os.environ.get("COLUMNS"), io.StringIO()
-    os.environ["COLUMNS"] = "400"
-    with redirect_stdout(output), suppress(SystemExit):
+    main, output = entry(module), io.StringIO()
+    with patch.dict(os.environ, COLUMNS="400"), redirect_stdout(output), suppress(SystemExit):
         main(["--help"])
-    if before is None:
-        del os.environ["COLUMNS"]
-    else:
-        os.environ["COLUMNS"] = before
     known: dict[str, tuple[str, ...]] = {}
     for names, values in OPTION.findall(output.getvalue()):
         for name in re.findall(r"--[\w-]+", names):

@@ -31,10 +31,10 @@ def share_output(folder: Path, work: str, out: Path, *, keep: bool = False) -> I
             if other != own and _locked(other):
                 raise InputError(f"another command is writing {out} with other runs or options: give another --out")
         yield
-        if not keep and _is_alone(lock):
+        if not keep and _lock(lock):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
-        if own.exists() and _is_alone(lock):
+        if own.exists() and _lock(lock):
             own.unlink(missing_ok=True)
             with suppress(OSError):  # not empty: unfinished work, which the same command continues
                 folder.rmdir()
@@ -59,16 +59,11 @@ def _hold(path: Path) -> int:
 
 
 def _lock(lock: int, *, shared: bool = False, wait: bool = False) -> bool:
-    """`disk.lock`, which is True as well on a file system without locks."""
+    """`disk.lock`, by default for nobody else; True as well on a file system without locks."""
     try:
         return lock_file(lock, shared=shared, wait=wait)
     except OSError:
         return True
-
-
-def _is_alone(lock: int) -> bool:
-    """Try to make the lock exclusive; whether it succeeded."""
-    return _lock(lock)
 
 
 def _locked(path: Path) -> bool:
@@ -78,7 +73,7 @@ def _locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if not _is_alone(lock):
+        if not _lock(lock):
             return True
         path.unlink(missing_ok=True)
         return False

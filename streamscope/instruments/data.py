@@ -218,17 +218,13 @@ def about_of(opened: Any) -> dict[str, Any]:
     return {**opened.about(), **({"half": half} if half else {})}
 
 
-def own_kind(spec: Data, model: Any, like: Any) -> Any:
-    """Data of a kind that opens itself (`Data.of`)."""
-    return spec.of(model, like)
-
-
 class Opened(Mapping[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 
     def __init__(
-        self, model: Any, specs: Sequence[Any], like: "Opened | None" = None, opener: Callable[..., Any] = own_kind
-    ) -> None:
+        self, model: Any, specs: Sequence[Any], like: "Opened | None" = None,
+        opener: Callable[..., Any] = lambda spec, model, like: spec.of(model, like),
+    ) -> None:  # fmt: skip
         """`opener(spec, model, like)` opens one; that of instruments is `open_data`."""
         self.model, self.like, self.opener = model, like, opener
         self.work: Path | None = None

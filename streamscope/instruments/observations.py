@@ -40,6 +40,13 @@ from streamscope.instruments.stats.proportions import score_p, wilson
 Reasons = dict[tuple[int, str], str]
 """(row, column) -> why that cell of a table has no value."""
 
+
+def reasons_of(reasons: Reasons, rows: Iterable[int]) -> Reasons:
+    """The reasons of some rows, which are counted anew."""
+    at = {old: new for new, old in enumerate(rows)}
+    return {(at[row], name): why for (row, name), why in reasons.items() if row in at}
+
+
 ONE_UNIT, SAME = "one independent case", "the same in every independent case"
 NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
@@ -235,10 +242,8 @@ class Estimates:
         rows = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
         wanted = {name: value if isinstance(value, set) else {value} for name, value in labels.items()}
         keep = [i for i, one in enumerate(rows) if all(one.get(k) in some for k, some in wanted.items())]
-        at = {old: new for new, old in enumerate(keep)}
-        some = {(at[i], name): why for (i, name), why in self.reasons.items() if i in at}
         frame = self.frame.iloc[keep].reset_index(drop=True)
-        return Estimates(frame, some, tuple(self.contrasts[i] for i in keep))
+        return Estimates(frame, reasons_of(self.reasons, keep), tuple(self.contrasts[i] for i in keep))
 
     def wide(self, keys: Sequence[str], *, describe: Sequence[str] = ()) -> tuple[pd.DataFrame, Reasons]:
         """One row per combination of `keys`, one group of columns per quantity; and why cells have no value.

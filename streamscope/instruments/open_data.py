@@ -21,7 +21,7 @@ from streamscope.instruments.prompts.sets import Rows, contrast, encode
 from streamscope.instruments.prompts.suite import Suite, population, unit_of, units
 from streamscope.instruments.prompts.tasks import Task, load_tasks
 from streamscope.instruments.stats.held_out import deal
-from streamscope.instruments.table import Column
+from streamscope.instruments.table import number
 from streamscope.models.readout import IGNORE
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import TokenShards, document_batches
@@ -77,11 +77,11 @@ class Splittable:
         return replace(made, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
 
 
+BEGINS = "where the window begins in the document: what the model reads from there on"
 WINDOW = (
-    Column(name="window", title="window", unit="window", format="d", shown=False, doc="of the document, from 0"),
-    Column(name="offset", title="offset", unit="tokens", format="d", shown=False,
-           doc="where the window begins in the document: what the model reads from there on"),
-)  # fmt: skip
+    number("window", "window", "window", "of the document, from 0", "d", shown=False),
+    number("offset", "offset", "tokens", BEGINS, "d", shown=False),
+)
 """Columns of rows of documents that are read in windows."""
 MANY = 100
 """Documents that are enough: where there are as many, long ones are cut by default, else read in windows."""
@@ -199,14 +199,6 @@ def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards
     return evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
 
 
-def _stride(given: int | None, shards: TokenShards, n_ctx: int, wanted: int | None) -> int:
-    """The stride of the windows, or 0 to cut documents at the context. By default they are cut if there are `wanted`
-    (or `MANY`) of them, or if none is longer than the context."""
-    if given is None and shards.n_documents < (wanted or MANY) and (shards.lengths > n_ctx + 1).any():
-        return max(n_ctx // 2, 1)
-    return given or 0
-
-
 @dataclass(frozen=True)
 class Document:
     """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all.
@@ -315,6 +307,7 @@ def _hash(ids: Sequence[int] | np.ndarray) -> str:
 def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> OpenDocuments | OpenTokens:
     """The documents in the model's tokens; by default what the run was validated on.
 
+    Without a stride they are cut at the context if there are as many as wanted (or `MANY`), or if none is longer.
     With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
     context. Also for a model that comes from no run and a specification without a source.
     """
@@ -326,7 +319,10 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
         return made(like.spec, like.shards, n_ctx, tokenizer)
     shards = _shards(spec, model, tokenizer)
     documents, most = (spec.max_documents, spec.max_windows) if isinstance(spec, Documents) else (None, None)
-    if stride := _stride(spec.stride, shards, n_ctx, documents):
+    stride = spec.stride
+    if stride is None and shards.n_documents < (documents or MANY) and (shards.lengths > n_ctx + 1).any():
+        stride = max(n_ctx // 2, 1)
+    if stride:
         most = documents if spec.stride is None and most is None else most
         shards = overlapping_windows(shards, n_ctx, stride, documents, most)
         spec = replace(spec, max_documents=None) if isinstance(spec, Documents) else spec
@@ -588,31 +584,24 @@ def open_labels(spec: Labels, model: Any) -> OpenLabels:
     return OpenLabels(examples, title, tokenizer)
 
 
+OPENERS: dict[type[Data], Callable[..., Any]] = {
+    Prompts: open_prompts, Tasks: open_tasks, Text: open_text, Sets: open_sets, Labels: open_labels,
+}  # fmt: skip
+
+
 def open_data(spec: Data, model: Any, like: Any = None) -> Any:
     """What a specification opens as for a model. `like`: the main run's data, already opened, for its control.
 
     Raises `InputError` for half of fewer than two clusters, or of tables, and as the opening of its kind does.
     """
-    match spec:
-        case Data() if type(spec).of is not Data.of:  # a kind of the user, which may inherit the fields of one of ours
-            return spec.of(model, like)
-        case Half():
-            opened = open_data(spec.whole, model, None if like is None else like.whole)
-            if not isinstance(opened, Splittable):
-                raise InputError(
-                    f"{spec.kind.__name__} are no cases to split; halve the data that they are measured on"
-                )
-            return opened.half(spec.side, spec.by)
-        case Documents() | Tokens():
-            return open_documents(spec, model, like)
-        case Prompts():
-            return open_prompts(spec, model)
-        case Tasks():
-            return open_tasks(spec, model)
-        case Text():
-            return open_text(spec, model)
-        case Sets():
-            return open_sets(spec, model)
-        case Labels():
-            return open_labels(spec, model)
-    return spec.of(model, like)
+    if type(spec).of is not Data.of:  # a kind of the user, which may inherit the fields of one of ours
+        return spec.of(model, like)
+    if isinstance(spec, Documents | Tokens):
+        return open_documents(spec, model, like)
+    if isinstance(spec, Half):
+        opened = open_data(spec.whole, model, None if like is None else like.whole)
+        if not isinstance(opened, Splittable):
+            raise InputError(f"{spec.kind.__name__} are no cases to split; halve the data that they are measured on")
+        return opened.half(spec.side, spec.by)
+    opener = next((opener for kind, opener in OPENERS.items() if isinstance(spec, kind)), Data.of)
+    return opener(spec, model)

@@ -18,16 +18,12 @@ from streamscope.instruments.figures import OVER
 from streamscope.instruments.observations import Estimates, Reasons
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, quantity
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 
 
 def _described(result: Result, name: str) -> Column | None:
     """The column of a quantity, as any table of the result describes it."""
-    for table in result.tables.values():
-        for column in table.columns:
-            if column.name == name:
-                return column
-    return None
+    return next((one for table in result.tables.values() for one in table.columns if one.name == name), None)
 
 
 def _of(result: Result, block: str) -> Result:
@@ -36,17 +32,10 @@ def _of(result: Result, block: str) -> Result:
     return replace(result, tables={**own, **result.tables})
 
 
-def _labels(result: Result, estimates: Estimates) -> tuple[list[str], list[Column]]:
-    """The keys of the contrasts, and their columns."""
-    keys = list(dict.fromkeys(key for c in estimates.contrasts for key in c.labels))
-    columns = [_described(result, name) or Column(name=name, title=name, unit="name", doc=f"{name} of the row")
-               for name in keys]  # fmt: skip
-    return keys, columns
-
-
 def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: str, title: str) -> Table:
     """The wide table of estimates whose quantities end in one of `suffixes` (-> what it adds to the title)."""
-    keys, columns = _labels(result, estimates)
+    keys = list(dict.fromkeys(name for c in estimates.contrasts for name in c.labels))
+    columns = [_described(result, name) or key(name, name, f"{name} of the row") for name in keys]
     frame, reasons = estimates.wide(keys)
     for name in dict.fromkeys(estimates.frame["quantity"]):
         suffix = next(s for s in suffixes if name.endswith(s))
@@ -154,11 +143,10 @@ def pool_results(results: Sequence[Result]) -> Result:
 SAME = ("instrument", "options")
 """What results of several runs must have in common."""
 RUN = key("run", "run", "the run that was measured")
-STEP = Column(name="step", title="step", unit="optimiser steps", format=",.0f", doc="of the training, at the snapshot")
+STEP = number("step", "step", "optimiser steps", "of the training, at the snapshot", ",.0f")
 
 
-TOKENS = Column(name="tokens", title="tokens", unit="training tokens", format=",.0f",
-                doc="seen by then, repetitions counted")  # fmt: skip
+TOKENS = number("tokens", "tokens", "training tokens", "seen by then, repetitions counted", ",.0f")
 
 
 def _at(one: Result, results: Sequence[Result]) -> dict[str, Any]:

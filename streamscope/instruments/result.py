@@ -140,10 +140,10 @@ class Result:
         `InputError` for another suffix, for files of another instrument, and for what cannot be written.
         """
         maker = str(self.about.get("instrument", ""))
-        exports = () if Path(path).suffix in (".parquet", ".csv") else exports_of(maker)
-        path = check_out(Path(path), exports=exports)
-        if path.suffix in exports:
-            done: list[Path] = import_module(f"{discover()[maker].__module__}.formats").export(self, path)
+        made = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
+        path = check_out(Path(path), exports=() if made is None else made.exports)
+        if made is not None and path.suffix in made.exports:
+            done: list[Path] = import_module(f"{made.__module__}.formats").export(self, path)
             return done
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
@@ -166,7 +166,8 @@ class Result:
             kept = json_meta({OBSERVED: observed, "about": about})
             made[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], kept, True
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
-            kept = json_meta({"table": _columns(table), "about": about, "units": _units(table)})
+            units = {column.name: column.unit for column in table.columns}
+            kept = json_meta({"table": _columns(table), "about": about, "units": units})
             made[files[name]] = table.batches(), kept, not isinstance(table, LongTable)
         before = _files_of(path)
         if self.arrays:
@@ -232,12 +233,6 @@ class Result:
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
 
 
-def exports_of(maker: str) -> tuple[str, ...]:
-    """The suffixes of further forms that an instrument writes; none for one that is not of the house."""
-    made = discover().get(maker)
-    return () if made is None else made.exports
-
-
 def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exports: Sequence[str] = ()) -> Path:
     """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
     it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
@@ -283,10 +278,6 @@ def _columns(table: Table) -> dict[str, Any]:
     layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
     columns = [asdict(column) for column in table.columns]
     return {**layout, "long": isinstance(table, LongTable), "columns": columns}
-
-
-def _units(table: Table) -> dict[str, str]:
-    return {column.name: column.unit for column in table.columns}
 
 
 def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:

@@ -34,7 +34,7 @@ from safetensors import SafetensorError, safe_open
 from streamscope.cli.disk import CHECKSUM, parse, with_checksum, write_atomically
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import cell, visible
-from streamscope.instruments.observations import Reasons
+from streamscope.instruments.observations import Reasons, reasons_of
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import note
 from streamscope.instruments.undefined_cells import reasons as read_reasons
@@ -134,8 +134,8 @@ def number(
 
 HEAD = (
     key("head", "head", "layer and index"),
-    Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0", shown=False),
-    Column(name="index", title="head", unit="head", format="d", doc="of the head in its layer, from 0", shown=False),
+    number("layer", "layer", "layer", "counted from 0", "d", shown=False),
+    number("index", "head", "head", "of the head in its layer, from 0", "d", shown=False),
 )
 """The columns of `observations.head_cells`."""
 
@@ -146,14 +146,12 @@ def quantity(
 ) -> tuple[Column, ...]:  # fmt: skip
     """The columns of an estimate as `Estimates.wide` names them; of a described one the value alone."""
     if not tested:
-        return (Column(name=name, title=title, unit=unit, doc=doc, format=format, source=source, shown=shown),)
+        return (number(name, title, unit, doc, format, shown, source=source),)
     return (
         *described(name, title, unit, doc, format=format, sd=sd, source=source, shown=shown),
-        Column(name=f"{name}_p", title=f"p of {title}", unit="probability", doc=f"p that {name} is 0", format="p",
-               shown=False),
-        Column(name=f"{name}_p_holm", title="p, Holm", unit="probability", format="p", shown=shown,
-               doc=f"p of {name}, corrected over its family"),
-    )  # fmt: skip
+        number(f"{name}_p", f"p of {title}", "probability", f"p that {name} is 0", "p", shown=False),
+        number(f"{name}_p_holm", "p, Holm", "probability", f"p of {name}, corrected over its family", "p", shown),
+    )
 
 
 def described(
@@ -163,21 +161,19 @@ def described(
     """The columns of an estimate with an interval and no test, and of a standard deviation between `sd`, if given."""
     ends = (f"{name}_low", f"{name}_high")
     value = Column(name=name, title=title, unit=unit, doc=doc, format=format, interval=ends, source=source, shown=shown)
-    spread = Column(name=f"{name}_sd", title=f"sd of {title}", unit=f"{unit}, between {sd}", format=format, shown=False,
-                    doc=f"standard deviation of {name} between independent {sd}")  # fmt: skip
+    between = f"standard deviation of {name} between independent {sd}"
+    spread = number(f"{name}_sd", f"sd of {title}", f"{unit}, between {sd}", between, format, shown=False)
     low, high = (
-        Column(name=end, title=f"{title}, {which}", unit=unit, doc=f"{which} end of the 95 % interval of {name}",
-               format=format, shown=False)
+        number(end, f"{title}, {which}", unit, f"{which} end of the 95 % interval of {name}", format, shown=False)
         for end, which in zip(ends, ("lower", "upper"), strict=True)
-    )  # fmt: skip
+    )
     return (value, *([spread] if sd else []), low, high)
 
 
 def descending(frame: pd.DataFrame, missing: Reasons, by: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
     """Rows and reasons in descending order of some columns; equal rows stay in order."""
     order = frame.sort_values(list(by), ascending=False, kind="stable").index
-    at = {old: new for new, old in enumerate(order)}
-    return frame.loc[order].reset_index(drop=True), {(at[row], name): why for (row, name), why in missing.items()}
+    return frame.loc[order].reset_index(drop=True), reasons_of(missing, order)
 
 
 SHORT = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
@@ -192,10 +188,8 @@ def short_columns(columns: Sequence[Column], name: str = "") -> tuple[Column, ..
 def counts(n: str, clusters: str) -> tuple[Column, Column]:
     """The columns n and clusters of `Estimates.wide`."""
     return (
-        Column(name="n", title="n", unit=n, doc=f"how many {n}", format="d", shown=False),
-        Column(
-            name="clusters", title="independent", unit=clusters, doc=f"how many {clusters}", format="d", shown=False
-        ),
+        number("n", "n", n, f"how many {n}", "d", shown=False),
+        number("clusters", "independent", clusters, f"how many {clusters}", "d", shown=False),
     )
 
 
@@ -273,9 +267,8 @@ class Table:
 
     def only(self, rows: Sequence[int], title: str) -> "Table":
         """Some of the rows, by their places, under another title."""
-        at = {old: new for new, old in enumerate(rows)}
-        kept = {(at[row], name): why for (row, name), why in self.missing.items() if row in at}
-        return replace(self, frame=self.frame.iloc[list(rows)].reset_index(drop=True), missing=kept, title=title)
+        frame = self.frame.iloc[list(rows)].reset_index(drop=True)
+        return replace(self, frame=frame, missing=reasons_of(self.missing, rows), title=title)
 
     def rows(self) -> pd.DataFrame:
         """The rows that are shown."""

@@ -45,7 +45,7 @@ from streamscope.instruments.data import (
 )
 from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.open_data import Splittable, open_data
+from streamscope.instruments.open_data import OPENERS, Splittable, open_data
 from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, quantity
@@ -229,8 +229,16 @@ def test_little_of_every_kind_of_data() -> None:
 
 @pytest.mark.parametrize("spec", [Documents(), Tokens(), Prompts(), Tasks(), Text(), Sets(), Labels()])
 def test_data_are_opened_for_the_model(spec: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, asked = f"open_{'documents' if isinstance(spec, Tokens) else type(spec).__name__.lower()}", []
-    monkeypatch.setattr(f"streamscope.instruments.open_data.{name}", lambda *given: asked.append(given) or "opened")
+    asked = []
+
+    def opener(*given: Any) -> str:
+        return asked.append(given) or "opened"
+
+    if isinstance(spec, Documents | Tokens):
+        monkeypatch.setattr("streamscope.instruments.open_data.open_documents", opener)
+    else:
+        assert OPENERS[type(spec)].__name__ == f"open_{type(spec).__name__.lower()}"
+        monkeypatch.setitem(OPENERS, type(spec), opener)
     assert open_data(spec, "m", "like") == "opened"
     assert asked == [(spec, "m", "like") if isinstance(spec, Documents | Tokens) else (spec, "m")]
 

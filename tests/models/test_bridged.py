@@ -30,7 +30,7 @@ from tests.tiny import randomise
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
 REFUSED = {"abliterate", "amplify", "direct_logit_attribution", "extract", "hydra", "latents", "mixing_monitor",
-           "patch", "routing", "streams", "cluster", "profile", "predict_effects", "contraction",
+           "circuits", "patch", "routing", "streams", "cluster", "profile", "predict_effects", "contraction",
            "dual_path", "mixing", "needed_context"}  # fmt: skip
 """What needs parts of ours, or a run; the others measure."""
 

@@ -72,25 +72,23 @@ def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx
     Args:
         n_ctx: the model's context in tokens, BOS included; None for no limit.
     """
-    kept, tokens, positions, continuations = [], [], [], []
+    kept: list[tuple[Any, ...]] = []
     filtered: list[tuple[str, Reason]] = []
     for prompt in suite.prompts:
         ids, spans = tokenizer.spans(prompt.text)
         at = {role: _overlapping(spans, *characters) for role, characters in prompt.roles.items()}
         after = _continuations(prompt, ids, tokenizer)
         reason = _unfit(prompt, len(ids), n_ctx, at, after)
-        if reason is not None:
+        if reason is None:
+            kept.append((prompt, ids, at, after))
+        else:
             filtered.append((prompt.id, reason))
-            continue
-        kept.append(prompt)
-        tokens.append(ids)
-        positions.append(at)
-        continuations.append(after)
     if not kept:
         raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
-    whole = Counter(p.pair for p in kept)
+    prompts, tokens, positions, continuations = map(list, zip(*kept, strict=True))
+    whole = Counter(p.pair for p in prompts)
     return Aligned(
-        tuple(kept), tokens, positions, continuations, filtered, tuple(p for p in suite.pairs if whole[p] < 2)
+        tuple(prompts), tokens, positions, continuations, filtered, tuple(p for p in suite.pairs if whole[p] < 2)
     )
 
 

@@ -43,10 +43,30 @@ def fill(sentence: str, **words: str) -> tuple[str, Spans]:
     return text, spans
 
 
+def every_name() -> list[str]:
+    """The names of both genders."""
+    return [*templates()["names"]["female"], *templates()["names"]["male"]]
+
+
+def _listed(
+    sentence: str, joint: str, names: list[str], n: int, rest: str = "", **words: str
+) -> Iterator[dict[str, Any]]:
+    """A prompt with a list of names whose answer is name n; the corrupted list has the last name there."""
+    target, rival = names[n], names[-1]
+    text, at = fill(sentence, list=joint.join(names), **words)
+    corrupt = fill(sentence, list=joint.join([*names[:n], rival, *names[n + 1 : -1], target]), **words)[0]
+    begin, end = at["list"][0] + len(joint.join([*names[:n], ""])), at["list"][1]
+    yield {
+        "text": text + rest, "corrupt": corrupt + rest,
+        "roles": {"target": (begin, begin + len(target)), "distractor": (end - len(rival), end)},
+        "answers": (f" {target}",), "foils": (f" {rival}",), "words": {"target": target, "competitor": rival},
+    }  # fmt: skip
+
+
 def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
     """Indirect object identification (Wang et al. 2022): both orders of two names, of which one is repeated."""
-    data, names = templates()["ioi"], [*templates()["names"]["female"], *templates()["names"]["male"]]
-    target, rival, *more = rng.sample(names, 5)
+    data = templates()["ioi"]
+    target, rival, *more = rng.sample(every_name(), 5)
     sentence, place, thing = (rng.choice(data[one]) for one in ("sentences", "places", "things"))
     for first, second in ((target, rival), (rival, target)):
         text, at = fill(sentence, first=first, second=second, again=rival, place=place, thing=thing)
@@ -80,18 +100,9 @@ def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
 
 def _induction(rng: Random) -> Iterator[dict[str, Any]]:
     """A repeated list of names: the answer is the name that came next before. The corrupted list has another there."""
-    names = rng.sample([*templates()["names"]["female"], *templates()["names"]["male"]], 6)
+    names = rng.sample(every_name(), 6)
     sentence, n = rng.choice(templates()["induction"]["sentences"]), rng.randrange(1, 5)
-    target, rival = names[n], names[5]
-    swapped = [*names[:n], rival, *names[n + 1 : 5], target]
-    text, at = fill(sentence, list=" ".join(names), again=" ".join(names[:n]))
-    corrupt = fill(sentence, list=" ".join(swapped), again=" ".join(names[:n]))[0]
-    begin = at["list"][0] + len(" ".join(names[:n])) + 1
-    where = {"target": (begin, begin + len(target)), "distractor": (at["list"][1] - len(rival), at["list"][1])}
-    yield {
-        "text": text, "corrupt": corrupt, "roles": where, "answers": (f" {target}",), "foils": (f" {rival}",),
-        "words": {"target": target, "competitor": rival},
-    }  # fmt: skip
+    return _listed(sentence, " ", names, n, again=" ".join(names[:n]))
 
 
 def _agreement(rng: Random) -> Iterator[dict[str, Any]]:
@@ -140,19 +151,11 @@ def _docstring(rng: Random) -> Iterator[dict[str, Any]]:
     The answer is the name that comes next in the list. The corrupted list has another there.
     """
     data, n = templates()["docstring"], rng.randrange(1, 5)
-    names = rng.sample([*templates()["names"]["female"], *templates()["names"]["male"]], 6)
+    names = rng.sample(every_name(), 6)
     opening, row = rng.choice(data["openings"]), rng.choice(data["rows"])
-    things, target, rival = rng.sample(templates()["ioi"]["things"], n), names[n], names[5]
+    things = rng.sample(templates()["ioi"]["things"], n)
     rows = [fill(row, name=name, thing=thing)[0] for name, thing in zip(names, things, strict=False)]
-    rest = " ".join(["", *rows, row.partition(" {name}")[0]])
-    swapped = [*names[:n], rival, *names[n + 1 : 5], target]
-    text, at = fill(opening, list=", ".join(names))
-    begin = at["list"][0] + len(", ".join([*names[:n], ""]))
-    where = {"target": (begin, begin + len(target)), "distractor": (at["list"][1] - len(rival), at["list"][1])}
-    yield {
-        "text": text + rest, "corrupt": fill(opening, list=", ".join(swapped))[0] + rest, "roles": where,
-        "answers": (f" {target}",), "foils": (f" {rival}",), "words": {"target": target, "competitor": rival},
-    }  # fmt: skip
+    return _listed(opening, ", ", names, n, " ".join(["", *rows, row.partition(" {name}")[0]]))
 
 
 def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
@@ -170,8 +173,8 @@ def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
 
 def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
     """A full stop calls for a word with a capital, a comma for one without; either way."""
-    data, names = templates()["letter-case"], templates()["names"]
-    sentence, name = rng.choice(data["sentences"]), rng.choice([*names["female"], *names["male"]])
+    data = templates()["letter-case"]
+    sentence, name = rng.choice(data["sentences"]), rng.choice(every_name())
     text, _ = fill(sentence, name=name)
     for i, (mark, other) in enumerate(((".", ","), (",", "."))):
         yield {

@@ -18,6 +18,7 @@ reason; a line of another format raises `InputError` with file, line and what wa
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 
 from streamscope.cli.errors import InputError
@@ -25,7 +26,8 @@ from streamscope.instruments.prompts.suite import Prompt, Suite, order_of
 from streamscope.text.readers import json_lines, numbered_lines, read_error, strings
 
 Roles = dict[str, tuple[int, int]]
-Skipped = list[tuple[str, str]]
+Entry = Prompt | tuple[str, str]
+"""A prompt; or the id of an entry that cannot be one, and why."""
 PRONOUNS = frozenset({"he", "him", "his", "she", "her", "hers", "they", "them", "their", "theirs"})
 # the forty of WinoBias (Zhao et al. 2018, Table 1), as its sentences spell them
 OCCUPATIONS = (
@@ -57,8 +59,17 @@ def _mention(text: str, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _suite(path: Path, prompts: list[Prompt], skipped: Skipped) -> Suite:
-    return Suite(path.stem, tuple(prompts), str(path), tuple(skipped))
+def _loader(read: Callable[[Path], Iterator[Entry]]) -> Callable[[str | Path], Suite]:
+    """Collect the entries that a generator reads from a file in a suite that is called after the file."""
+
+    @wraps(read)
+    def load(path: str | Path) -> Suite:
+        path = Path(path)
+        entries = list(read(path))
+        prompts = tuple(one for one in entries if isinstance(one, Prompt))
+        return Suite(path.stem, prompts, str(path), tuple(one for one in entries if isinstance(one, tuple)))
+
+    return load
 
 
 def winobias(path: str | Path) -> Suite:
@@ -114,28 +125,23 @@ def _two_candidates(
     right: str,
     wrong: str,
     category: str,
-    skipped: Skipped,
     cluster: str | None = None,
     words: dict[str, str] | None = None,
-) -> list[Prompt]:
+) -> Entry:
     """A prompt whose candidates are named by their words and looked for in `seen`, the text a model has read.
 
     Prompts about the same two candidates are one unit unless `cluster` says otherwise.
     """
     target, distractor = _mention(seen, right), _mention(seen, wrong)
     if target is None or distractor is None:
-        skipped.append((name, f"the {'antecedent' if target is None else 'competitor'} is not named before the query"))
-        return []
+        return name, f"the {'antecedent' if target is None else 'competitor'} is not named before the query"
     if target[0] < distractor[1] and distractor[0] < target[1]:
-        skipped.append((name, "antecedent and competitor are not named apart"))
-        return []
+        return name, "antecedent and competitor are not named apart"
     roles = {"query": query, "target": target, "distractor": distractor}
     cluster = cluster or " / ".join(sorted((right.lower(), wrong.lower())))
-    return [
-        Prompt(
-            id=name, text=text, roles=roles, order=order_of(roles), category=category, cluster=cluster, words=words
-        )
-    ]  # fmt: skip
+    return Prompt(
+        id=name, text=text, roles=roles, order=order_of(roles), category=category, cluster=cluster, words=words
+    )
 
 
 def schemas(path: Path) -> Iterator[tuple[str, str, str, str]]:
@@ -147,27 +153,25 @@ def schemas(path: Path) -> Iterator[tuple[str, str, str, str]]:
         yield name, sentence, *((one, two) if answer == "1" else (two, one))
 
 
-def wsc273(path: str | Path) -> Suite:
+@_loader
+def wsc273(path: Path) -> Iterator[Entry]:
     """Winograd schemas whose pronoun was replaced by a blank: the text up to the blank.
 
     `{"qID", "sentence", "option1", "option2", "answer": "1" or "2"}`. The file does not say which pronoun it was, so
     the query is the last word before the blank, where a causal model predicts what fills it. What settles a
     schema mostly comes after the blank, and a causal model has not read it there: see `wsc285` for the same limit.
     """
-    path = Path(path)
-    prompts: list[Prompt] = []
-    skipped: Skipped = []
     for name, sentence, right, wrong in schemas(path):
         text = sentence.split("_")[0].rstrip()
         word = re.search(r"\S+$", text)
         if word is None:
-            skipped.append((name, "the sentence starts with the blank"))
+            yield name, "the sentence starts with the blank"
             continue
-        prompts += _two_candidates(name, text, word.span(), text[: word.start()], right, wrong, "winograd", skipped)
-    return _suite(path, prompts, skipped)
+        yield _two_candidates(name, text, word.span(), text[: word.start()], right, wrong, "winograd")
 
 
-def wsc285(path: str | Path) -> Suite:
+@_loader
+def wsc285(path: Path) -> Iterator[Entry]:
     """`WSCollection.xml`: the whole sentence, its pronoun as query, the two answers at their mentions before it.
 
     What settles a schema mostly comes after the pronoun, so attention from the pronoun of a causal model shows
@@ -175,7 +179,6 @@ def wsc285(path: str | Path) -> Suite:
     """
     import xml.etree.ElementTree as ElementTree
 
-    path = Path(path)
     expected = "an XML collection of <schema> with <text>, <answers> and <correctAnswer>"
     try:
         root = ElementTree.fromstring(path.read_bytes())
@@ -186,8 +189,6 @@ def wsc285(path: str | Path) -> Suite:
     schemas = list(root.iter("schema"))
     if not schemas:
         raise InputError(f"{path}:1: expected {expected}, found <{root.tag}> without any")
-    prompts: list[Prompt] = []
-    skipped: Skipped = []
     for i, schema in enumerate(schemas):
         before, pronoun, after = (
             " ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "pron", "txt2")
@@ -199,8 +200,7 @@ def wsc285(path: str | Path) -> Suite:
         right, wrong = answers if letter == "A" else answers[::-1]
         query = (len(before) + 1, len(before) + 1 + len(pronoun))
         text = f"{before} {pronoun}{'' if after[:1] in tuple(',.;:!?') else ' '}{after}".rstrip()
-        prompts += _two_candidates(f"wsc285-{i:03d}", text, query, before, right, wrong, "winograd", skipped)
-    return _suite(path, prompts, skipped)
+        yield _two_candidates(f"wsc285-{i:03d}", text, query, before, right, wrong, "winograd")
 
 
 def _below(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -212,7 +212,8 @@ def _below(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     yield from lines
 
 
-def winogender(path: str | Path) -> Suite:
+@_loader
+def winogender(path: Path) -> Iterator[Entry]:
     """`all_sentences.tsv`: a header `sentid<TAB>sentence`, ids as `technician.customer.1.male.txt`.
 
     The number says who is meant, 0 the occupation and 1 the participant; the pronoun is the first of the id's gender.
@@ -220,10 +221,7 @@ def winogender(path: str | Path) -> Suite:
     are 120 templates of 60 occupations: an occupation is one unit, and some share their participant. The template's
     two sentences often are the same up to the pronoun (`attention.undecided`).
     """
-    path = Path(path)
     forms = {"male": "he|him|his", "female": "she|her|hers", "neutral": "they|them|their|theirs"}
-    prompts: list[Prompt] = []
-    skipped: Skipped = []
     for where, line in _below(path, ("sentid", "sentence")):
         name, _, text = line.partition("\t")
         parts = name.split(".")
@@ -239,22 +237,19 @@ def winogender(path: str | Path) -> Suite:
         seen = text[: pronoun.start()]
         category = f"winogender-{parts[3]}"
         someone = parts[1] if parts[1] != "someone" else f"someone beside the {parts[0]}"
-        prompts += _two_candidates(
-            name.removesuffix(".txt"), text, pronoun.span(), seen, right, wrong, category, skipped,
+        yield _two_candidates(
+            name.removesuffix(".txt"), text, pronoun.span(), seen, right, wrong, category,
             cluster=parts[0], words={"participant": someone},
         )  # fmt: skip
-    return _suite(path, prompts, skipped)
 
 
-def gap(path: str | Path) -> Suite:
+@_loader
+def gap(path: Path) -> Iterator[Entry]:
     """`gap-*.tsv`: eleven columns with offsets of the pronoun and of the names A and B.
 
     An entry in which neither name is meant has no target and is skipped. A name after the pronoun stays: `align`
     filters it.
     """
-    path = Path(path)
-    prompts: list[Prompt] = []
-    skipped: Skipped = []
     for where, line in _below(path, GAP_COLUMNS):
         cells = line.split("\t")
         row = dict(zip(GAP_COLUMNS, cells, strict=False))
@@ -268,25 +263,18 @@ def gap(path: str | Path) -> Suite:
         if len(cells) != len(GAP_COLUMNS) or not set(corefers) <= {"TRUE", "FALSE"}:
             raise InputError(f"{where}: expected {len(GAP_COLUMNS)} columns, and TRUE or FALSE for A and B")
         if corefers[0] == corefers[1]:
-            skipped.append((row["ID"], f"{'both names are' if corefers[0] == 'TRUE' else 'neither name is'} meant"))
+            yield row["ID"], f"{'both names are' if corefers[0] == 'TRUE' else 'neither name is'} meant"
             continue
         right, wrong = ("A", "B") if corefers[0] == "TRUE" else ("B", "A")
         roles = {"query": spans["Pronoun"], "target": spans[right], "distractor": spans[wrong]}
-        prompts.append(
-            Prompt(
-                id=row["ID"], text=row["Text"], roles=roles, order=order_of(roles), category="gap", cluster=row["URL"]
-            )
-        )  # fmt: skip
-    return _suite(path, prompts, skipped)
+        yield Prompt(
+            id=row["ID"], text=row["Text"], roles=roles, order=order_of(roles), category="gap", cluster=row["URL"]
+        )
 
 
 FORMATS: dict[str, Callable[[str | Path], Suite]] = {
-    "winobias": winobias,
-    "wsc273": wsc273,
-    "wsc285": wsc285,
-    "winogender": winogender,
-    "gap": gap,
-}
+    "winobias": winobias, "wsc273": wsc273, "wsc285": wsc285, "winogender": winogender, "gap": gap,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,8 +131,7 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     """The rule "token" over the prompts of a suite."""
     texts = [(p.text, p.text + str(p.coherent), p.text + str(p.incoherent)) for p in suite.prompts]
     rows = tokenizer.encode_batch([text for three in texts for text in three])
-    kept: list[Prompt] = []
-    tokens, positions, ids, given = [], [], [], []
+    kept: list[tuple[Any, ...]] = []
     filtered: Filtered = list(suite.skipped)
     for i, prompt in enumerate(suite.prompts):
         alone, answer, foil = rows[3 * i : 3 * i + 3]
@@ -140,17 +139,14 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
         reason = _unfit(prompt, alone, answer, foil, n, n_ctx)
         if reason:
             filtered.append((prompt.id, reason))
-            continue
-        kept.append(prompt)
-        tokens.append(answer[:n])
-        positions.append(n - 1)
-        ids.append((answer[n], foil[n]))
-        given.append(n - len(alone))
+        else:
+            kept.append((prompt, n - len(alone), answer[:n], n - 1, (answer[n], foil[n])))
     _require(suite.name, kept, filtered, n_ctx)
+    prompts, given, tokens, positions, ids = map(list, zip(*kept, strict=True))
     cases = pd.DataFrame(
         [{"id": p.id, "pair": p.pair or "", "cluster": unit, "category": p.category, "relation": p.relation or "",
           "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n}
-         for p, unit, n in zip(kept, units(kept), given, strict=True)]
+         for p, unit, n in zip(prompts, units(prompts), given, strict=True)]
     )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.arange(len(kept)), np.ones((len(kept), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
@@ -172,9 +168,8 @@ def _unfit(
 def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """The rule "sentence" over pairs of sentences."""
     rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
-    kept: list[SentencePair] = []
-    given: list[int] = []
-    tokens, positions, ids, owner, sides = [], [], [], list[int](), []
+    kept: list[tuple[SentencePair, int]] = []
+    reads: list[tuple[Any, ...]] = []
     filtered: Filtered = list(pairs.skipped)
     for i, pair in enumerate(pairs.pairs):
         good, bad = rows[2 * i : 2 * i + 2]
@@ -182,23 +177,19 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
         if n >= max(len(good), len(bad)) or (n_ctx is not None and max(len(good), len(bad)) > n_ctx):
             filtered.append((pair.id, SAME if n >= max(len(good), len(bad)) else LONG))
             continue
-        for side, sentence in enumerate((good, bad)):
-            for at in range(n, len(sentence)):
-                tokens.append(sentence[:at])
-                positions.append(at - 1)
-                ids.append((sentence[at], sentence[at]))
-                owner.append(len(kept))
-                sides.append((side == 0, side == 1))
-        kept.append(pair)
-        given.append(n - 1)
+        for sentence, sides in ((good, (True, False)), (bad, (False, True))):
+            ends = range(n, len(sentence))
+            reads += [(sentence[:at], at - 1, (sentence[at], sentence[at]), len(kept), sides) for at in ends]
+        kept.append((pair, n - 1))
     _require(pairs.name, kept, filtered, n_ctx)
     cases = pd.DataFrame(
         [{"id": p.id, "pair": "", "cluster": (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id,
           "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
-         for p, n in zip(kept, given, strict=True)]
+         for p, n in kept]
     )  # fmt: skip
-    reads = Reads(tokens, positions, ids, np.array(owner), np.array(sides))
-    return Task(pairs.name, pairs.source, "sentence", cases, reads, filtered)
+    tokens, positions, ids, owner, sides_read = map(list, zip(*reads, strict=True))
+    every = Reads(tokens, positions, ids, np.array(owner), np.array(sides_read))
+    return Task(pairs.name, pairs.source, "sentence", cases, every, filtered)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -303,6 +303,8 @@ def cluster_bootstrap(
 
     Raises `InputError` for fewer than eight clusters, totals that are not finite and columns of different lengths.
     """
+    from scipy import stats
+
     if len({np.shape(c)[-1] for c in columns}) != 1:
         raise InputError("a bootstrap needs columns of one length, one number per cluster")
     d = columns[0].shape[-1]
@@ -312,8 +314,9 @@ def cluster_bootstrap(
         raise InputError("a bootstrap needs finite totals; leave undefined cells out")
     expanded = 1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1))
     data = np.broadcast_arrays(*columns)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        result = _scipy_bootstrap(
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # without variation it is NaN in the answer
+        result = stats.bootstrap(
             data,
             statistic,
             paired=True,
@@ -362,15 +365,6 @@ def statistic_interval(
     half = t_quantile(confidence, float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
     centre = np.asarray(statistic(*cells, axis=-1))
     return np.asarray(centre - half), np.asarray(centre + half)
-
-
-def _scipy_bootstrap(*args: Any, **options: Any) -> Any:
-    """scipy's bootstrap; a statistic without variation is NaN in the answer and no warning."""
-    from scipy import stats
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        return stats.bootstrap(*args, **options)
 
 
 def ratio(totals: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -8,13 +8,14 @@ seed 0, validation seed 1, evaluation seed 2 with `held_out=True`: combinations 
 other story uses. See `datasets/stories/README.md`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from streamscope.text.stories.cases import HELD_OUT_PART, Passage, event, is_held_out
-from streamscope.text.stories.template import Case, Span, Story, capital, parse, resolve
+from streamscope.text.stories.cases import HELD_OUT_PART, NoCombination, Passage, event, is_held_out
+from streamscope.text.stories.template import Case, Label, Span, Story, capital, parse, resolve
 from streamscope.text.stories.world import PASSAGES, cast, tell
 
 __all__ = [
@@ -36,9 +37,14 @@ def story(seed: int, index: int, *, held_out: bool = False) -> Story:
     """Story `index` of `seed`, with its labelled cases in order; with `held_out`, all use reserved combinations."""
     rng = Random(f"{'held-out' if held_out else 'story'} {seed} {index}")
     marked, labels = tell(rng, held_out)
+    return Story(*text_and_cases(marked, labels))
+
+
+def text_and_cases(marked: str, labels: Iterable[Label]) -> tuple[str, tuple[Case, ...]]:
+    """The text of a marked story, and its labelled cases in order."""
     text, spans = parse(marked)
-    cases = sorted((resolve(label, spans) for label in labels), key=lambda case: case.pronoun.start)
-    return Story(text, tuple(cases))
+    cases = (resolve(label, spans) for label in labels)
+    return text, tuple(sorted(cases, key=lambda case: case.pronoun.start))
 
 
 def labelled(seed: int, n: int, *, held_out: bool = False) -> Iterator[Story]:
@@ -92,38 +98,33 @@ def minimal_pairs(
     if unknown or not relations:
         raise ValueError(f"no minimal pairs for {unknown}; known: {', '.join(PAIRABLE)}")
 
-    def make(relation: str, rng: Random, first: bool) -> Passage | None:
+    def make(relation: str, rng: Random, first: bool) -> Passage:
         return PAIRABLE[relation](rng, cast(rng), "0", held_out, first, True)
 
     return order_pairs(f"pair {seed}", n, {relation: partial(make, relation) for relation in relations})
 
 
-def order_pairs(seed: str, n: int, makers: Mapping[str, Callable[[Random, bool], Passage | None]]) -> list[MinimalPair]:
+def order_pairs(seed: str, n: int, makers: Mapping[str, Callable[[Random, bool], Passage]]) -> list[MinimalPair]:
     """`n` distinct pairs of `makers` in turn: functions (rng, target first) -> a passage with `pair`."""
     names = list(makers)
-    pairs: list[MinimalPair] = []
-    seen: set[str] = set()
+    pairs: dict[str, MinimalPair] = {}
     for attempt in range(50 * n + 1000):
         if len(pairs) == n:
-            return pairs
+            break
         name = names[len(pairs) % len(names)]
-        pair = _pair(f"{seed} {attempt}", name, makers[name])
-        if pair is not None and pair.first not in seen:
-            seen.add(pair.first)
-            pairs.append(pair)
-    if len(pairs) == n:
-        return pairs
-    raise ValueError(f"only {len(pairs)} distinct pairs found of {n} wanted")
+        with suppress(NoCombination):
+            pair = _pair(f"{seed} {attempt}", name, makers[name])
+            pairs.setdefault(pair.first, pair)
+    if len(pairs) < n:
+        raise ValueError(f"only {len(pairs)} distinct pairs found of {n} wanted")
+    return list(pairs.values())
 
 
-def _pair(seed: str, category: str, make: Callable[[Random, bool], Passage | None]) -> MinimalPair | None:
+def _pair(seed: str, category: str, make: Callable[[Random, bool], Passage]) -> MinimalPair:
     texts: list[str] = []
     cases: list[Case] = []
     for first in (True, False):  # with the same random numbers, so that only the order differs
-        passage = make(Random(seed), first)
-        if passage is None:
-            return None
-        marked, labels, _ = passage
+        marked, labels, _ = make(Random(seed), first)
         text, spans = parse(capital(marked))
         texts.append(text)
         cases.append(resolve(labels[0], spans))

@@ -29,16 +29,18 @@ def is_held_out(category: str, combination: Combination) -> bool:
     return crc32("|".join((category, *combination)).encode()) % HELD_OUT_PART == 0
 
 
-def draw(
-    category: str, held_out: bool, propose: Callable[[], Combination], both_ways: bool = False
-) -> Combination | None:
+class NoCombination(Exception):
+    """Among many draws none was on the wanted side of `is_held_out`, so there is no passage."""
+
+
+def draw(category: str, held_out: bool, propose: Callable[[], Combination], both_ways: bool = False) -> Combination:
     """Draw a combination, reserved or not; `both_ways` if the passage also labels the competitor."""
     for _ in range(200):
         a, b, verb = combination = propose()
         other_way = is_held_out(category, (b, a, verb)) if both_ways else held_out
         if is_held_out(category, combination) == other_way == held_out:
             return combination
-    return None
+    raise NoCombination(category)
 
 
 BETWEEN_PEOPLE = _TEXT["between_people"]
@@ -54,10 +56,11 @@ def between(rng: Random, templates: tuple[str, ...], env: Env, pair: bool) -> st
     return "".join(" " + expand(t, env, rng) for t in rng.sample(templates, n))
 
 
-def after(rng: Random, templates: tuple[str, ...], env: Env, pair: bool) -> str:
-    if pair or rng.random() < 0.3:
-        return ""
-    return " " + expand(pick(rng, templates), env, rng)
+def after(rng: Random, templates: tuple[str, ...], env: Env, pair: bool, article: bool = True) -> str:
+    """Perhaps one more sentence; of a pair the beginning of one that a name or, with `article`, a noun completes."""
+    if pair:
+        return f" {PAIR_END} the" if article else f" {PAIR_END}"
+    return "" if rng.random() < 0.3 else " " + expand(pick(rng, templates), env, rng)
 
 
 def after_animal(text: str, env: Env) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ QUALITIES = _TEXT["qualities"]
 LOOKS = _TEXT["looks"]
 
 
-def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage:
     """Tools are used, containers hold: "He used it", "He put the apples into it"."""
     is_tool = rng.random() < 0.5
     tools, containers, items = WORDS["tools"], WORDS["containers"], WORDS["items"]
@@ -105,8 +108,6 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
         return (tool, container, pick(rng, tools[tool])) if is_tool else (container, tool, pick(rng, items))
 
     combination = draw("tool-container", held_out, propose)
-    if combination is None:
-        return None
     target, other, verb = combination
     env = actor(rng, env)
     things = ordered(first, noun(rng, "a" + k, target, QUALITIES, pair), noun(rng, "b" + k, other, QUALITIES, pair))
@@ -131,7 +132,6 @@ def tool_container(rng: Random, env: Env, k: str, held_out: bool, first: bool, p
     else:
         cue = expand(pick(rng, _TEXT["use"] if is_tool else _TEXT["fill"]), env, rng)
     text += f" {cue}" + after(rng, AFTER_THING, env, pair)
-    text += f" {PAIR_END} the" if pair else ""
     relation = "tool" if is_tool else "container"
     return text, (Label("tool-container", relation, "p" + k, "a" + k, keys, "u" + k, combination),), "here"
 
@@ -142,7 +142,7 @@ GLAD = frozenset(_TEXT["glad"])
 BIG_HUNTERS = tuple(h for h in WORDS["hunters"] if h not in WORDS["small_hunters"])
 
 
-def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage:
     """Agent and patient: hunter and hunted, or an event in active or passive voice."""
     is_agent = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
@@ -151,14 +151,14 @@ def agent_patient(rng: Random, env: Env, k: str, held_out: bool, first: bool, pa
     return _event(rng, env, k, held_out, first, pair, is_agent, style > 0.75)
 
 
-def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def event(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage:
     """One animal did something to another of the same kind, and only the event distinguishes them."""
     return _event(rng, env, k, held_out, first, pair, rng.random() < 0.5, people=False)
 
 
 def _event(
     rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool, people: bool
-) -> Passage | None:
+) -> Passage:
     guests = others_like(env["hs"], env)
     events, animals = tuple(EVENTS), tuple(WORDS["animals"])
 
@@ -173,8 +173,6 @@ def _event(
         return (agent, patient, verb) if is_agent else (patient, agent, verb)
 
     combination = draw("agent-patient", held_out, propose)
-    if combination is None:
-        return None
     target, other, verb = combination
     past, participle, *cues, why_agent, why_patient, then_agent, then_patient = EVENTS.get(verb, _TEXT["chase"])
     env = actor(rng, env)
@@ -199,12 +197,11 @@ def _event(
         text = expand(f"{event}.", env, rng)
         text += between(rng, BETWEEN_PEOPLE, env, pair) + f" [u{k} {cue}], [p{k} {pronoun}] {then}."
     text += after(rng, AFTER_PERSON if people else after_animal(text, env), env, pair)
-    text += f" {PAIR_END} the" if pair else ""
     relation = "agent" if is_agent else "patient"
     return text, (label_of_two("agent-patient", relation, k, combination),), "past" if people else "tale"
 
 
-def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool) -> Passage | None:
+def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_agent: bool) -> Passage:
     """A hunter and its prey; their kinds make them agent and patient."""
 
     def propose() -> Combination:
@@ -215,8 +212,6 @@ def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
         return (hunter, hunted, pick(rng, _TEXT["hunt"])) if is_agent else (hunted, hunter, pick(rng, _TEXT["flee"]))
 
     combination = draw("agent-patient", held_out, propose)
-    if combination is None:
-        return None
     target, other, cue = combination
     env = actor(rng, env)
     animals = ordered(first, noun(rng, "a" + k, target, LOOKS, pair), noun(rng, "b" + k, other, LOOKS, pair))
@@ -231,6 +226,5 @@ def _hunt(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool
         then = pick(rng, _TEXT["stalk"] if is_agent else _TEXT["escape"])
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env), env, pair)
-    text += f" {PAIR_END} the" if pair else ""
     relation = "agent" if is_agent else "patient"
     return text, (label_of_two("agent-patient", relation, k, combination),), "here"

@@ -8,7 +8,6 @@ from streamscope.text.stories.cases import (
     BETWEEN_PEOPLE,
     BETWEEN_PLURAL,
     LOOKS,
-    PAIR_END,
     QUALITIES,
     Combination,
     Passage,
@@ -28,7 +27,7 @@ from streamscope.text.stories.template import Env, Label, capital, expand, pick
 _TEXT = TEXT["people"]
 
 
-def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage:
     """Owner and owned: animacy distinguishes a person or an animal from a thing."""
     is_owner = rng.random() < 0.5
     style = 0.0 if pair else rng.random()
@@ -50,8 +49,6 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
         return (env["s"], thing, verb) if double or is_owner else (thing, env["s"], verb)
 
     combination = draw("possessor-possessed", held_out, propose, both_ways=double)
-    if combination is None:
-        return None
     owner, verb = env["s"], combination[2]
     thing = combination[1] if combination[0] == owner else combination[0]
     keys = ("a" + k, "b" + k)
@@ -85,7 +82,7 @@ def possessor_possessed(rng: Random, env: Env, k: str, held_out: bool, first: bo
 
 def _animal_and_thing(
     rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool, is_owner: bool
-) -> Passage | None:
+) -> Passage:
     """Both are "it"; the words before the pronoun are only true of one of them."""
     things = WORDS["things"]
 
@@ -94,8 +91,6 @@ def _animal_and_thing(
         return (animal, thing, pick(rng, _TEXT["animal_moods"])) if is_owner else (thing, animal, things[thing][0])
 
     combination = draw("possessor-possessed", held_out, propose)
-    if combination is None:
-        return None
     target, other, cue = combination
     env = actor(rng, env)
     adjectives = (LOOKS, QUALITIES) if is_owner else (QUALITIES, LOOKS)
@@ -119,12 +114,11 @@ def _animal_and_thing(
         then = things[target][1]
     text += f" [u{k} {cue}], [p{k} it] {then}."
     text += after(rng, after_animal(text, env) if is_owner else AFTER_THING[:4], env, pair)
-    text += f" {PAIR_END} the" if pair else ""
     relation = "possessor" if is_owner else "possessed"
     return text, (label_of_two("possessor-possessed", relation, k, combination),), frame
 
 
-def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage:
     """He and she, with one child of each; a fact about the child returns after the pronoun."""
     is_hero = rng.random() < 0.5
     a, b = ("h", "f") if is_hero else ("f", "h")
@@ -138,8 +132,6 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
         return (env[a], env[b], f"{wish} {pick(rng, options)}" if style > 0.7 else pick(rng, tuple(states)))
 
     combination = draw("gender", held_out, propose)
-    if combination is None:
-        return None
     verb = combination[2]
     keys: tuple[str, ...] = ("a" + k, "b" + k)
     people = [f"[a{k} {env[a]}]", f"[b{k} {env[b]}]"]
@@ -174,12 +166,11 @@ def gender(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
         else:
             text = pick(rng, _TEXT["joints"]).join(clauses) + "."
     text += between(rng, BETWEEN_PEOPLE, env, pair)
-    text += f" [p{k} {capital(env[a + 's'])}] {expand(fact, env, rng)}." + after(rng, AFTER_PERSON, env, pair)
-    text += f" {PAIR_END}" if pair else ""
+    text += f" [p{k} {capital(env[a + 's'])}] {expand(fact, env, rng)}." + after(rng, AFTER_PERSON, env, pair, False)
     return text, (Label("gender", env[a + "s"], "p" + k, "a" + k, keys, "p" + k, combination),), frame
 
 
-def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage | None:
+def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: bool) -> Passage:
     """A group and a single one, each in its own state, so that "they" cannot mean all of them."""
     is_group = rng.random() < 0.5
     animals = rng.random() < 0.5
@@ -196,8 +187,6 @@ def number(rng: Random, env: Env, k: str, held_out: bool, first: bool, pair: boo
         return (group, single, state) if is_group else (single, group, state)
 
     combination = draw("number", held_out, propose)
-    if combination is None:
-        return None
     target, other, state = combination
     group, single = (target, other) if is_group else (other, target)
     other_state = pick(rng, [s for s in states if states[s][0] != states[state][0]])

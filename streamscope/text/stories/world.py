@@ -7,16 +7,17 @@ location, pet and pet_name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from streamscope.text.stories.cases import Passage, agent_patient, tool_container
+from streamscope.text.stories.cases import NoCombination, Passage, agent_patient, tool_container
 from streamscope.text.stories.lexicon import LISTS, TEXT, WORDS
 from streamscope.text.stories.people import gender, number, possessor_possessed
 from streamscope.text.stories.template import Label, capital, expand, pick
 
-Passages = Mapping[str, Callable[..., Passage | None]]
+Passages = Mapping[str, Callable[..., Passage]]
 _TEXT = TEXT["world"]
 PASSAGES = {
     "tool-container": tool_container, "agent-patient": agent_patient, "possessor-possessed": possessor_possessed,
@@ -125,10 +126,10 @@ def tell_plot(
     for i, stage in enumerate(stages):
         paragraphs[-1].append(stage)
         for k in (str(j) for j, gap in enumerate(gaps) if gap == i):
-            passage = passages[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
-            if passage is not None:
-                waiting.append([lead(rng, env, passage[0], passage[2])])
-                labels += passage[1]
+            with suppress(NoCombination):
+                text, cases, frame = passages[categories[int(k)]](rng, env, k, held_out, rng.random() < 0.5, False)
+                waiting.append([lead(rng, env, text, frame)])
+                labels += cases
         if waiting and (i + 1 == len(stages) or not stages[i + 1].startswith('"')):  # do not interrupt a dialogue
             paragraphs += [*waiting, []]
             waiting = []
@@ -148,18 +149,16 @@ def tell_evening(
     paragraphs = [expand(pick(rng, EVENINGS), env, rng)]
     labels: list[Label] = []
     for k, category in enumerate(categories):
-        passage = passages[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
-        if passage is not None:
-            paragraphs.append(lead(rng, env, passage[0], passage[2]))
-            labels += passage[1]
+        with suppress(NoCombination):
+            text, cases, frame = passages[category](rng, env, str(k), held_out, rng.random() < 0.5, False)
+            paragraphs.append(lead(rng, env, text, frame))
+            labels += cases
     return "\n\n".join([*paragraphs, expand(pick(rng, NIGHTS), env, rng)]), labels
 
 
 def lead(rng: Random, env: dict[str, str], text: str, frame: str) -> str:
     """Add words that lead into a passage."""
-    link = (
-        ""
-        if text.startswith(('"', "here", "first", "there was"))
-        else expand(pick(rng, _TEXT["links"][frame]), env, rng)
-    )
+    if text.startswith(('"', "here", "first", "there was")):
+        return capital(text)
+    link = expand(pick(rng, _TEXT["links"][frame]), env, rng)
     return capital(link) + text if link else capital(text)

@@ -15,11 +15,11 @@ from functools import partial
 from random import Random
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.text.stories import MinimalPair, order_pairs
+from streamscope.text.stories import MinimalPair, order_pairs, text_and_cases
 from streamscope.text.stories import statistics as case_statistics
 from streamscope.text.stories import world as story_world
 from streamscope.text.stories.cases import Passage
-from streamscope.text.stories.template import Env, Label, Story, parse, pick, plain, resolve
+from streamscope.text.stories.template import Env, Label, Story, pick, plain
 from streamscope.text.stories4 import passages, repeats
 from streamscope.text.stories4.lexicon import RESERVED, TRAINING
 from streamscope.text.stories4.passages import HELD_OUT, vocabulary
@@ -48,11 +48,11 @@ class Tale(Story):
     periods: tuple[int, ...] = ()
 
 
-def _older(name: str) -> Callable[..., Passage | None]:
+def _older(name: str) -> Callable[..., Passage]:
     """Wrap a passage of version 3, which has reserved combinations instead of reserved words."""
     make = story_world.PASSAGES[name]
 
-    def passage(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage | None:
+    def passage(rng: Random, env: Env, k: str, held_out: str, first: bool, pair: bool) -> Passage:
         return make(rng, env, k, bool(held_out), first, pair)
 
     return passage
@@ -82,9 +82,7 @@ def story(seed: int, index: int, stage: float = 1.0, held_out: str = "") -> Tale
     `held_out` is "" for training, "combinations" or "words" for evaluation. Raises `InputError` for others.
     """
     kind, marked, labels, periods = _tell(seed, index, check_stage(stage), held_out)
-    text, spans = parse(marked)
-    cases = sorted((resolve(label, spans) for label in labels), key=lambda case: case.pronoun.start)
-    return Tale(text, tuple(cases), kind, periods)
+    return Tale(*text_and_cases(marked, labels), kind, periods)
 
 
 def labelled(seed: int, n: int, stage: float = 1.0, held_out: str = "") -> Iterator[Tale]:

@@ -14,7 +14,6 @@ from random import Random
 from streamscope.text.stories.cases import (
     BETWEEN_PEOPLE,
     EVENTS,
-    PAIR_END,
     Combination,
     Passage,
     after,
@@ -81,7 +80,7 @@ def _finish(
     env = {**env, "the": f"the {target}" if article else target}
     text = story.replace(",.", ".") + between(rng, BETWEEN_PEOPLE, env, pair)
     text += f" [u{k} {cue}], [p{k} {pronoun}] {then}."
-    text += f" {PAIR_END}{' the' if article else ''}" if pair else after(rng, _TEXT["after"], env, pair)
+    text += after(rng, _TEXT["after"], env, pair, bool(article))
     return text, (label_of_two(category, relation, k, combination),), frame
 
 
