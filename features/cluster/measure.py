@@ -288,11 +288,11 @@ def summary_of(
 
 
 def _share(name: str, title: str, doc: str, shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit="share of the cluster's tokens", doc=doc, format=".3f", shown=shown)
+    return number(name, title, "share of the cluster's tokens", doc, ".3f", shown)
 
 
 def _layers(name: str, title: str, doc: str, shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit="layers", doc=doc, format=".3f", shown=shown)
+    return number(name, title, "layers", doc, ".3f", shown)
 
 
 CLUSTERS = (
@@ -373,12 +373,13 @@ STABILITY = (
     number("ari_clustered", "ARI, clustered", "1: same clusters, 0: chance level",
            "agreement on tokens clustered in both", ".3f"),
 )  # fmt: skip
+TABLE = key("file", "file", "number of its table among the given ones", "table", "d")
+PLACE = tuple(number(name, name, "UMAP", "position on the map", ".2f", False) for name in "xy")
 LABELS = (
-    key("file", "file", "number of its table among the given ones", "table", "d"),
+    TABLE,
     *(column for column in TOKEN if column.name not in ("target_id", "prediction_id")),
     number("k_star", "k*", "layers", "layers until the prediction is final", ",.0f"),
     key("cluster", "cluster", "number of its cluster, −1 for noise", "cluster", "d"),
     number("probability", "probability", "λ/λ_max", "membership in the cluster", ".3f"),
-    *(Column(name=name, title=name, unit="UMAP", format=".2f", doc="position on the map", shown=False)
-      for name in "xy"),
+    *PLACE,
 )  # fmt: skip

@@ -48,7 +48,7 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
             blocks[name + suffix] = block = Observations(
                 measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
             )
-            contrasts[name + suffix] = each(name, block.cells, **({} if suffix else {"null": None}))
+            contrasts[name + suffix] = each(name, block.cells, null=0.0 if suffix else None)
     title = f"{title_of(model)}: predictions kept with only the last tokens; {len(tokens):,} tokens of "
     title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}

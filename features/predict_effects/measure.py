@@ -71,7 +71,7 @@ VARIANCE = "share of variance, held-out documents"
 
 
 def _r2(name: str, title: str, doc: str, shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit=VARIANCE, format=".3f", doc=doc, shown=shown)
+    return number(name, title, VARIANCE, doc, ".3f", shown)
 
 
 COLUMNS = (

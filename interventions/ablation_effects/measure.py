@@ -123,9 +123,9 @@ def columns_of(name: str) -> tuple[Column, ...]:
     unit, source = UNIT[name], "PLS Table 2"
     return (
         TASK, GROUP,
-        Column(name="heads", title="heads", unit="layer and index", doc="the heads of the group"),
-        Column(name="rule", title="rule", unit="name", shown=False,
-               doc="scoring: the answer's token after a prompt, or the good one of two sentences"),
+        key("heads", "heads", "the heads of the group", "layer and index"),
+        key("rule", "rule", "scoring: the answer's token after a prompt, or the good one of two sentences",
+            shown=False),
         *quantity("edited", f"{NAMES[name]}, ablated", unit, f"{NAMES[name]} with the heads ablated", tested=False,
                   format=".4f", shown=False),
         *quantity("baseline", f"{NAMES[name]}, unedited", unit, f"{NAMES[name]} of the unedited model", tested=False,

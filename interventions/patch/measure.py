@@ -278,27 +278,21 @@ def errors(swept: SweepResults) -> pd.DataFrame:
 
 NATS, WAY = ODDS.unit, SHARE.unit
 DIRECTION = key("direction", "direction", "denoise: clean into corrupted; noise: corrupted into clean")
-
-
-def _hidden(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
-    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=False)
-
-
 CELL_COLUMNS = (
     DIRECTION,
     key("name", "patch", "hook, layer or head, and position"),
-    _hidden("hook", "hook", "short name of the hook"),
-    _hidden("layer", "layer", "counted from 0; −1 outside the blocks", "layer", "d"),
-    _hidden("position", "position", "role of the patched positions; all: every position"),
-    _hidden("head", "head", "the patched head; empty: not a single one"),
-    _hidden("index", "index", "number of the head in its layer, from 0; −1: not a single one", "head", "d"),
+    key("hook", "hook", "short name of the hook", shown=False),
+    key("layer", "layer", "counted from 0; −1 outside the blocks", "layer", "d", False),
+    key("position", "position", "role of the patched positions; all: every position", shown=False),
+    key("head", "head", "the patched head; empty: not a single one", shown=False),
+    key("index", "index", "number of the head in its layer, from 0; −1: not a single one", "head", "d", False),
 )  # fmt: skip
 EDGE_COLUMNS = (
     DIRECTION,
     key("sender", "sender", "a head, a layer's attention or its FFN"),
     key("reader", "reader", "the part that reads the change"),
-    _hidden("reader_kind", "kind of reader", "the reading input of a layer, or the head"),
-    _hidden("reader_layer", "layer of the reader", "counted from 0", "layer", "d"),
+    key("reader_kind", "kind of reader", "the reading input of a layer, or the head", shown=False),
+    key("reader_layer", "layer of the reader", "counted from 0", "layer", "d", False),
 )  # fmt: skip
 MEASURED = (
     *quantity("effect", "effect", NATS, "log-odds of the patched run − unpatched run", format="+.3f", sd="pairs"),
@@ -308,8 +302,8 @@ MEASURED = (
               tested=False),
     *described("attributed", "recovery, first-order", WAY, "first-order approximation of the recovery", format="+.3f",
                sd="pairs", shown=False),
-    _hidden("defined", "pairs with recovery", "pairs whose runs differ by at least the threshold", "pairs of prompts",
-            "d"),
+    number("defined", "pairs with recovery", "pairs of prompts", "pairs whose runs differ by at least the threshold",
+           "d", False),
 )  # fmt: skip
 ERRORS = (
     DIRECTION,

@@ -260,7 +260,7 @@ INDEX = (
 def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
     """Columns of the token and its window, then of every edit, Δ loss first."""
     effects = (
-        Column(name=f"{measure}_{name}", title=f"{measure} of {name}", unit="nats", format="+.4f", doc=doc, shown=False)
+        number(f"{measure}_{name}", f"{measure} of {name}", "nats", doc, "+.4f", False)
         for measure, doc in DELTAS.items() for name in names
     )  # fmt: skip
     return (*INDEX, *windows, *effects)
@@ -268,7 +268,7 @@ def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Colum
 
 EDITS = (
     key("edit", "edit", "the head, or the name of the group"),
-    Column(name="heads", title="heads", unit="name", doc="the scaled heads", shown=False),
+    key("heads", "heads", "the scaled heads", shown=False),
     number("layer", "layer", "layer", "layer of a single head, from 0", "g", False),
     number("index", "head", "head", "number of a single head in its layer, from 0", "g", False),
     *quantity("delta_loss", "Δ loss", "nats/token", "mean change of the loss of the next token", sd="documents"),

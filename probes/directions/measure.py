@@ -20,10 +20,10 @@ from scipy import optimize, stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.observations import Estimates, Measure, Observations, Reasons, each
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import cohens_d
-from streamscope.instruments.table import Column, Table, counts, described, key, number
+from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.probes.directions import Directions
 from streamscope.probes.stream_states import RESID, States, stream_states
 
@@ -282,11 +282,8 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
         "folder": None if folder is None else str(folder), "massive": left_out,
     }  # fmt: skip
     block = hits(found, sets.a.texts, sets.b.texts)
-    contrasts = [
-        Contrast(quantity="accuracy", weights={i: 1.0}, labels=labels, tested=False,
-                 missing="" if block.inside[i].any() else NO_DIFFERENCE)
-        for i, labels in enumerate(block.cells.to_dict("records"))
-    ]  # fmt: skip
+    missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]
+    contrasts = each("accuracy", block.cells, tested=False, missing=missing)
     return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
 
 
@@ -355,7 +352,7 @@ def relate(whole: Result) -> dict[str, Table]:
 
 LAYER = key("layer", "layer", "layer after which the stream is read", "layer", "d")
 STREAM = key("stream", "stream", "residual stream; joint: all streams concatenated; resid: input of the head")
-WIDTH = Column(name="width", title="width", unit="dimensions", format="d", shown=False, doc="width of the direction")
+WIDTH = number("width", "width", "dimensions", "width of the direction", "d", False)
 OF_HELD_OUT = "for held-out prompts along the direction of the other half"
 DIRECTIONS = (
     LAYER, STREAM, WIDTH,

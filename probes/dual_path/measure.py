@@ -164,7 +164,7 @@ def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimate
 WHERE = (
     key("place", "projection", "layer and projection"),
     number("layer", "layer", "layer", "from 0", "d", False),
-    Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, o, gate, up or down"),
+    key("projection", "projection", "q, k, v, o, gate, up or down", shown=False),
 )  # fmt: skip
 COUNTS = counts("documents or windows", "documents")
 

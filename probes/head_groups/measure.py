@@ -9,13 +9,13 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.estimators import holm
 from streamscope.instruments.stats.held_out import halves
-from streamscope.instruments.table import Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.attention import (
@@ -99,11 +99,8 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
         units=cases[names].assign(unit=ids), total=np.concatenate([*values, np.where(choose, 0.0, held)]),
         size=np.concatenate([*np.ones_like(values), np.broadcast_to(~choose, held.shape)]),
     )  # fmt: skip
-    contrasts = [
-        Contrast(quantity=name, weights={at * n + i: 1.0}, labels=labels, null=0.0 if name == "held_out" else None)
-        for i, labels in enumerate(heads.to_dict("records"))
-        for at, name in enumerate((*CLASSES, "held_out"))
-    ]
+    contrasts = [one for at, name in enumerate(CLASSES) for one in each(name, heads, start=at * n, null=None)]
+    contrasts += each("held_out", heads, start=len(CLASSES) * n)
     extra = {"group": groups, "scored": scored}
     return InstrumentData({"score": block}, {"score": contrasts}, {"title": "groups"}, extra=extra)
 
@@ -128,10 +125,7 @@ COLUMNS = (
     number("layer", "layer", "layer", "counted from 0", "d", False),
     number("index", "index", "head", "of the head in its layer, from 0", "d", False),
     key("head", "head", "layer and index"),
-    *(
-        Column(name=name, title=name, unit=UNIT, format="+.4f", doc=f"score for the class {name}, on all cases")
-        for name in CLASSES
-    ),
+    *(number(name, name, UNIT, f"score for the class {name}, on all cases", "+.4f") for name in CLASSES),
     key("group", "group", "group of the head", unit="class"),
     key("scored", "scored class", "class of the held-out score: that of the group, or the head's largest", "class"),
     *quantity("held_out", "held-out score", UNIT, "score for that class on the other half of the cases",

@@ -157,20 +157,20 @@ def _metric(name: str) -> Column:
     unit = UNITS.get(name, "probability" if name.startswith("swap") else "Frobenius norm" if "distance" in name else
                      "share" if name in ("gate_low", "routing_share") else "number")  # fmt: skip
     digits = ".1e" if name == "gradient" else ".5f"
-    return Column(name=name, title=name.replace("_", " "), unit=unit, format=digits, doc=METRICS[name])
+    return number(name, name.replace("_", " "), unit, METRICS[name], digits)
 
 
 MODULE = (
     key("name", "module", "layer, module, and factor or head"),
-    Column(name="module", title="full name", unit="name", doc="name of the module in the model", shown=False),
-    Column(name="part", title="part", unit="name", doc="factor or head", shown=False),
+    key("module", "full name", "name of the module in the model", shown=False),
+    key("part", "part", "factor or head", shown=False),
 )  # fmt: skip
 LOG = (
     number("step", "step", "optimiser steps", "step of the evaluation", "d"),
     *MODULE,
     key("metric", "metric", "name of the metric (`models.mixing.METRICS`)"),
     number("value", "value", "unit of the metric", "value at that step", ".5g"),
-    Column(name="reason", title="reason", unit="reason", doc="why the value is missing", shown=False),
+    key("reason", "reason", "why the value is missing", "reason", shown=False),
 )  # fmt: skip
 RUNS = {
     "preset": key("preset", "preset", "preset of the model"),

@@ -14,7 +14,7 @@ from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.estimators import cohens_d
-from streamscope.instruments.table import HEAD, Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
@@ -149,8 +149,6 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     }
 
 
-THRESHOLD = Column(name="threshold", title="threshold", unit=UNIT, format=".4f", shown=False,
-                   doc="heads with a larger PDS count as position-dependent")  # fmt: skip
 HEADS = (
     *HEAD,
     number("pds", "PDS", UNIT, "|mean over pairs of attention to the target, last − first|, or mean of |last − first|",
@@ -160,8 +158,8 @@ HEADS = (
     *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="independent cases"),
     number("d", "Cohen's d", "pooled standard deviations",
            "Cohen's d between last and first, pooled over the two orders", "+.3f", False),
-    THRESHOLD,
-    Column(name="over", title="above threshold", unit="yes or no", doc="whether PDS exceeds the threshold"),
+    number("threshold", "threshold", UNIT, "heads with a larger PDS count as position-dependent", ".4f", False),
+    key("over", "above threshold", "whether PDS exceeds the threshold", "yes or no"),
     *counts("pairs",
             "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
 )  # fmt: skip

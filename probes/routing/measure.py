@@ -11,7 +11,7 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.stats.estimators import holm
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.instruments.undefined_cells import note, reasons
@@ -44,10 +44,7 @@ def seen_of(scores: pd.DataFrame) -> InstrumentData:
         measure=Measure(name="hub score", unit=SHARE, resolution=0.0, shift=-1 / n), cells=cells,
         units=pd.DataFrame({"unit": names, "cluster": names}), total=wide.to_numpy(float), size=wide.notna().to_numpy(),
     )  # fmt: skip
-    contrasts = [
-        Contrast(quantity="over_even", weights={i: 1.0}, labels={"projection": one.projection, "head": one.head})
-        for i, one in enumerate(cells.itertuples())
-    ]
+    contrasts = each("over_even", cells[["projection", "head"]])
     return InstrumentData({"hub": block}, {"hub": contrasts}, {"title": "routing"}, extra={"hubs": scores})
 
 
@@ -218,7 +215,7 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
 WEIGHT, SHARE = "|W|", "share of routing between heads"
 GINI, EITHER = "Gini coefficient", "|W|; of uneven: Gini coefficient"
 PROJECTION = key("projection", "projection", "name of the Kronecker projection")
-LAYER = Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0")
+LAYER = key("layer", "layer", "counted from 0", "layer", "d")
 
 UNIFORM = number("even", "uniform score", SHARE, "1/H", ".3f", False)
 HEAD = key("head", "head", "the head with this share")
@@ -242,8 +239,8 @@ LAYERS = (
 )  # fmt: skip
 HEADS = (
     key("name", "head", "projection and head"),
-    Column(name="projection", title="projection", unit="name", doc=PROJECTION.doc, shown=False),
-    Column(name="head", title="head", unit="name", doc="the head with this number in every layer", shown=False),
+    replace(PROJECTION, shown=False),
+    key("head", "head", "the head with this number in every layer", shown=False),
     UNIFORM,
     *quantity("over_even", "hub score − uniform", SHARE, "mean hub score over layers − 1/H", sd="layers"),
     *counts("layers", "layers"),

@@ -14,7 +14,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
 from streamscope.probes.attention import PATTERN, SINK, sink_names, sinks_sentence
@@ -165,10 +165,7 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
             total=np.where(alone[:, None], 0.0, total), size=np.broadcast_to(~alone[:, None], total.shape),
         )  # fmt: skip
         missing = np.where(alone, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()
-        seen.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=one, null=None, missing=lost)
-            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), missing, strict=True))
-        ]
+        seen.contrasts[name] = each(name, cells, null=None, missing=missing)
     return seen
 
 

@@ -124,9 +124,9 @@ def unsigned_zero(spec: str) -> str:
     )
 
 
-def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
+def key(name: str, title: str, doc: str, unit: str = "name", format: str = "", shown: bool = True) -> Column:
     """A column that names rows."""
-    return Column(name=name, title=title, unit=unit, doc=doc, format=format)
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=shown)
 
 
 def number(
