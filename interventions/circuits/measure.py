@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -111,16 +112,13 @@ def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
     """A row per edge: name, sender and reader, layers, the part that reads, the stream that the sender writes to."""
-    residual = model.config.residual
-    rows = []
+    residual, rows = model.config.residual, []
+    streams = ["all streams" if isinstance(residual, Hyper) else "residual"]
+    if isinstance(residual, DualStream):
+        streams = list(residual.streams)
     for (i, j), name in zip(graph.edges, graph.names, strict=True):
         u, v = graph.senders[i], graph.readers[j]
-        if isinstance(residual, Hyper):
-            stream = "all streams"
-        elif isinstance(residual, DualStream):
-            stream = residual.streams[int(write_vector(residual, u.kind).argmax())]
-        else:
-            stream = "residual"
+        stream = streams[int(write_vector(residual, u.kind).argmax())]
         rows.append({"edge": name, "sender": u.name, "reader": v.name, "sender_layer": u.layer, "reader_layer": v.layer,
                      "part": v.part, "stream": stream})  # fmt: skip
     return pd.DataFrame(rows)
@@ -317,15 +315,14 @@ def relate(whole: Result) -> dict[str, Table]:
         for label, one in frame.groupby(runs, sort=False)
     }
     rows = []
-    for i, a in enumerate(scores):
-        for b in list(scores)[i + 1 :]:
-            shared = scores[a].index.intersection(scores[b].index)
-            x, y = (scores[name].loc[shared].to_numpy() for name in (a, b))
-            for k in SHARES[:-1]:
-                n = worth.size_of(k, len(shared))
-                same = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
-                rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": same,
-                             "chance": worth.chance(n, len(shared))})  # fmt: skip
+    for a, b in combinations(scores, 2):
+        shared = scores[a].index.intersection(scores[b].index)
+        x, y = (scores[name].loc[shared].to_numpy() for name in (a, b))
+        for k in SHARES[:-1]:
+            n = worth.size_of(k, len(shared))
+            same = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
+            rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": same,
+                         "chance": worth.chance(n, len(shared))})  # fmt: skip
     if not rows:
         return {}
     return {"agreement": Table(pd.DataFrame(rows), AGREEMENT, {}, "Best edges that two runs share")}
