@@ -276,14 +276,13 @@ def summary_of(
     row |= {"components": len(explained), "variance": float(explained.sum()) if len(explained) else np.nan}
     if not len(explained):
         missing[0, "variance"] = "no components: all columns were used directly"
-    names = ("largest", "median", "single", "sd", "dealt", "flat")
-    row |= dict.fromkeys(names, np.nan)
+    names, values = ("largest", "median", "single", "sd", "dealt", "flat"), [np.nan] * 6
     if len(clusters):
         spread, n = depth_spread(labels), clusters["n"]
-        values = (n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values())
-        row |= dict(zip(names, map(float, values), strict=True))
+        values = [n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values()]
     else:
         missing |= {(0, name): "no cluster" for name in names}
+    row |= dict(zip(names, map(float, values), strict=True))
     return Table(pd.DataFrame([row]), SUMMARY, missing, title)
 
 

@@ -124,8 +124,7 @@ def _sums(labels: pd.DataFrame, clusters: pd.Series, values: np.ndarray) -> tupl
 def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
     """Σ k* over the tokens of each cluster in each document."""
     units, total, size = _sums(labels, clusters, labels["k_star"].to_numpy(float))
-    cells = pd.DataFrame({"cluster": clusters.to_numpy()})
-    return Observations(measure=DEPTH, cells=cells, units=units, total=total, size=size)
+    return Observations(measure=DEPTH, cells=clusters.to_frame("cluster"), units=units, total=total, size=size)
 
 
 def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Observations:

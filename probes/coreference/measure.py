@@ -53,7 +53,7 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
     """
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
-    attention, hit, tie = [], [], []
+    values: dict[str, list[np.ndarray]] = {"attention": [], "hit": [], "tie": []}
     for i, rows in attention_rows(captures, query):
         at = aligned.positions[i]
         target = attention_to(rows, at["target"])
@@ -62,16 +62,15 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
         else:
             own = np.isin(np.arange(rows.shape[-1]), at["target"])
             best, other = rows[..., own].max(-1), rows[..., ~own].max(-1)
-        wins, ties = exceeds(best, other)
-        attention.append(target)
-        hit.append(wins)
-        tie.append(ties)
-    values = {"attention": np.stack(attention), "hit": np.stack(hit), "tie": np.stack(tie)}
-    columns: dict[str, list[Any]] = {**prompt_columns(aligned), "domain": [how.domain] * len(hit), **_rules(aligned)}
+        for name, x in zip(values, (target, *exceeds(best, other)), strict=True):
+            values[name].append(x)
+    domain = [how.domain] * len(aligned.prompts)
+    columns: dict[str, list[Any]] = {**prompt_columns(aligned), "domain": domain, **_rules(aligned)}
     if how.domain == "keys":
         each = zip(aligned.positions, aligned.queries, strict=True)
         columns["chance"] = [len(roles["target"]) / (q + 1) for roles, q in each]
-    return tidy(columns, list(by_layer(captures, "hook_pattern")), values)
+    stacked = {name: np.stack(some) for name, some in values.items()}
+    return tidy(columns, list(by_layer(captures, "hook_pattern")), stacked)
 
 
 def _rules(aligned: Aligned) -> dict[str, list[Any]]:

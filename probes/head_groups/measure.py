@@ -168,8 +168,7 @@ def shuffled_scores(
         for c in range(len(CLASSES)):
             member = classes[:, at[i]] == c
             scores[:, i, :, c] = member @ flat.T - member.mean(-1)[:, None] * flat.sum(-1)
-    cases = pd.DataFrame(prompt_columns(aligned)).assign(relation="")
-    choose = halves(cases.assign(relation=""), how.split)[0] == 0
+    choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), how.split)[0] == 0
     best = scores[:, choose].mean(1).argmax(-1)
     return np.take_along_axis(scores[:, ~choose].mean(1), best[..., None], -1)[..., 0].astype(float)
 
@@ -183,19 +182,16 @@ def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
     own = summary["group"].to_numpy() != ""
     found, dealt = summary[own].reset_index(drop=True), shuffled_scores[:, own]
     p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
-    edges = {"shuffled_95": np.quantile(dealt, 0.95, axis=0), "draws": len(dealt), "p_shuffled": p}
-    found = found.assign(**edges)
+    found = found.assign(shuffled_95=np.quantile(dealt, 0.95, axis=0), draws=len(dealt), p_shuffled=p)
     found["p_shuffled_holm"] = holm(found["p_shuffled"])
     return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
 
 
 def check_heads(n: int, k: int) -> None:
     """Raise `InputError` if `n` heads are too few for groups of k in every class."""
-    if n < k * len(CLASSES):
-        need = k * len(CLASSES)
-        raise InputError(
-            f"{len(CLASSES)} groups of {k} need {need} heads, here are {n}; lower --k, or use --layers all"
-        )
+    if n < (need := k * len(CLASSES)):
+        groups = f"{len(CLASSES)} groups of {k} need {need} heads"
+        raise InputError(f"{groups}, here are {n}; lower --k, or use --layers all")
 
 
 def _assign_groups(scores: np.ndarray, k: int) -> list[str]:
