@@ -198,12 +198,7 @@ def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     """The entry `kind` in the description of a result; `InputError` for another kind of file or another format."""
-    try:
-        about = read_about(path).get("about")
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; python -m features.extract --out {path} writes one") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{path} is not a parquet file or is damaged ({str(error).splitlines()[0]})") from None
+    about = read_about(path).get("about")
     entry = about.get(kind) if isinstance(about, dict) else None
     if not isinstance(entry, dict):
         if not isinstance(about, dict):

@@ -161,12 +161,11 @@ RANK_COLUMNS = (
 REASON = "undefined by construction: heads do not change the attention of their own or earlier layers"
 
 
-def by_construction(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> bool:
-    """Whether gating the heads cannot change the measure."""
-    if measure != "sps":
-        return False
+def inert_reason(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> str:
+    """The reason if gating the heads cannot change the measure, else ""."""
     first = min(head.layer for head in heads)
-    return first == n_layers - 1 if readout == "all" else int(readout[1:]) <= first
+    unmoved = first == n_layers - 1 if readout == "all" else int(readout[1:]) <= first
+    return REASON if measure == "sps" and unmoved else ""
 
 
 def effect_sizes(

@@ -193,11 +193,12 @@ def document_losses(
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
-    if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
-        raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     device = model.cfg.device
-    edited = [i for i, variant in enumerate(variants) if isinstance(variant, Mapping)]
-    plans = [Plan(model, edits) for edits in ({}, *(v for v in variants if isinstance(v, Mapping)))]
+    edited = {i: variant for i, variant in enumerate(variants) if isinstance(variant, Mapping)}
+    models = {i: variant for i, variant in enumerate(variants) if not isinstance(variant, Mapping)}
+    plans = [Plan(model, edits) for edits in ({}, *edited.values())]
+    if edited_at(model) and models:
+        raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     n = min(shards.n_documents, max_documents or shards.n_documents)
     found = np.zeros((3, len(variants), n))
     edited_loss, divergence, shift = found
@@ -211,10 +212,10 @@ def document_losses(
         for part in _parts(*batch, size)
     ]  # fmt: skip
     done = ticks(progress, len(batches) * (1 + len(variants)))
-    others = [Plan(model, {}) for variant in variants if not isinstance(variant, Mapping)]  # a whole pass each
+    every = [*plans, *(Plan(model, {}) for _ in models)]  # a model is a whole pass
     padded = sum(tokens.numel() for _, tokens, _ in batches)
     cases = "windows" if shards.window.any() else "documents"
-    forecast = Forecast(progress, model, [*plans, *others], padded, f"{n:,} {cases}")
+    forecast = Forecast(progress, model, every, padded, f"{n:,} {cases}")
     measured = 0
 
     def measure(index: np.ndarray, tokens: Tensor, targets: Tensor) -> None:
@@ -227,16 +228,13 @@ def document_losses(
         unedited, *values = measure_rows(model, tokens, plans, sums, done=finished, budget=budget, **options)
         for at, value in zip(edited, values, strict=True):
             found[:, at, index] = value
-        other = len(plans)
-        for at, variant in enumerate(variants):
-            if not isinstance(variant, Mapping):
-                of = variant if isinstance(variant, StreamTransformer) else variant()
-                x = of.readout(of.segment(of.embed_tokens(tokens)))
-                place = {} if along is None else {last: x.double() @ along}
-                found[:, at, index] = sums(of.ln_final(x), place, of.head)
-                finished([other])
-                other += 1
-                del of, x
+        for member, (at, variant) in enumerate(models.items(), len(plans)):
+            of = variant if isinstance(variant, StreamTransformer) else variant()
+            x = of.readout(of.segment(of.embed_tokens(tokens)))
+            place = {} if along is None else {last: x.double() @ along}
+            found[:, at, index] = sums(of.ln_final(x), place, of.head)
+            finished([member])
+            del of, x
         baseline[index] = unedited[0]
         tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
 
@@ -428,12 +426,10 @@ def observe_prompts(
     Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` for
     another measure, and if no prompt has what a measure needs.
     """
-    readers: list[tuple[str, Any, RoleQuery]] = []
-    for measure in measures:
-        if measure not in ("sps", "coherence"):
-            raise unknown("measure of prompts", measure, ["sps", "coherence"])
-        probe: Any = Sps() if measure == "sps" else Coherence()
-        readers.append((measure, probe, probe.plan(aligned, tokenizer)))
+    probes: dict[str, Any] = {"sps": Sps(), "coherence": Coherence()}
+    if strange := [measure for measure in measures if measure not in probes]:
+        raise unknown("measure of prompts", strange[0], list(probes))
+    readers = [(measure, probes[measure], probes[measure].plan(aligned, tokenizer)) for measure in measures]
     if len({str(query.tokens) for _, _, query in readers}) == 1:  # the same prompts: one forward pass serves both
         hooks, logits, positions = (_given(readers, name) for name in ("hooks", "logits", "positions"))
         queries = [Query(tokens=readers[0][2].tokens, hooks=hooks or (), logits=logits, positions=positions)]

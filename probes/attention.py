@@ -19,6 +19,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.alignment import Aligned, align_once
 from streamscope.instruments.prompts.suite import Prompt, Suite, Unit, units
+from streamscope.instruments.stats.estimators import cohens_d
 from streamscope.models.hooks import Captures, Query
 
 PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
@@ -105,10 +106,8 @@ def left_out(query: Query, roles: str) -> str:
     assert isinstance(query, RoleQuery)
     lost = f", {len(query.left_out)} without {roles}" if query.left_out else ""
     if query.undecided:
-        lost += (
-            f", {len(query.undecided)} left out whose text up to the query also occurs with another answer (Top-1 at "
-        )
-        lost += "most 50 % and SPS 0 by construction)"
+        lost += f", {len(query.undecided)} left out whose text up to the query also occurs with another answer "
+        lost += "(Top-1 at most 50 % and SPS 0 by construction)"
     return lost
 
 
@@ -119,12 +118,10 @@ def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False)
     """
     patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate") if gated else {}
     for i, q in enumerate(query.aligned.queries):
-        layers = [x[i][:, 0, : q + 1].double() for x in patterns.values()]
+        layers = {layer: x[i][:, 0, : q + 1].double() for layer, x in patterns.items()}
         if gated:
-            layers = [
-                a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in zip(patterns, layers, strict=True)
-            ]
-        rows = torch.stack(layers).cpu().numpy()
+            layers = {layer: a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in layers.items()}
+        rows = torch.stack(list(layers.values())).cpu().numpy()
         if not np.isfinite(rows).all():
             layer, head = (int(x[0]) for x in np.nonzero(~np.isfinite(rows).all(-1)))
             name = query.aligned.prompts[i].id
@@ -159,6 +156,12 @@ def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """(first > second, tie) elementwise; a tie is a difference below `TIE` of the larger one and does not win."""
     tie = np.abs(first - second) <= TIE * np.maximum(first, second)
     return (first > second) & ~tie, tie
+
+
+def moved_d(condition: np.ndarray, baseline: np.ndarray) -> float:
+    """Cohen's d between attention in two conditions; NaN for one case, and where attention does not vary."""
+    moves = len(condition) > 1 and np.abs(condition - baseline).max() > RESOLUTION
+    return cohens_d(condition, baseline) if moves else float("nan")
 
 
 def clusters(aligned: Aligned) -> list[Unit]:

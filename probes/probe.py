@@ -7,28 +7,17 @@
 an architecture's name; all run on our models and on a TransformerLens bridge.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.text.tokenizer import Tokenizer
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """The methods that `measure` needs."""
-
-    def plan(self, prompts: Any, tokenizer: Tokenizer) -> Query:
-        """The query to run. `prompts` is a suite, or other data that the probe accepts."""
-
-    def read(self, captures: Captures, query: Query) -> pd.DataFrame:
-        """One row per observation."""
+from streamscope.instruments.contract import Probe
+from streamscope.models.hooks import Edits, run
 
 
 def measure(
-    model: Any, probe: Reader, prompts: Any, *, edits: Edits | None = None, tokenizer: Any = None
+    model: Any, probe: Probe, prompts: Any, *, edits: Edits | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
     """Run a probe on a model, under `edits` if given, and return its table of observations.
 

@@ -85,10 +85,9 @@ def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean"
     """
     if not rows or min(map(len, rows)) < 2:
         raise InputError("every prompt needs a token after BOS")
-    kinds = (*stream_hooks(model), RESID)
-    layers = model.cfg.n_layers
+    streams, layers = streams_of(model), model.cfg.n_layers
+    kinds, names = (*stream_hooks(model), RESID), streams if streams == (RESID,) else (*streams, RESID)
     found: list[np.ndarray] = []
-    names: tuple[str, ...] = ()
     left_out = 0
     for start in progress(range(0, len(rows), CHUNK)):
         some = [list(row) for row in rows[start : start + CHUNK]]
@@ -100,9 +99,8 @@ def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean"
             left_out += int((~keep).sum()) if pool == "mean" else 0
             per_layer = []
             for layer in range(layers):
-                parts = {kind: pooled(seen[f"blocks.{layer}.hook_{kind}_post"][i], pool, keep) for kind in kinds}
-                names = tuple(n for kind, x in parts.items() for n in _names(kind, x))
-                per_layer.append(torch.cat([x.reshape(-1, x.shape[-1]) for x in parts.values()]))
+                parts = [pooled(seen[f"blocks.{layer}.hook_{kind}_post"][i], pool, keep) for kind in kinds]
+                per_layer.append(torch.cat([x.reshape(-1, x.shape[-1]) for x in parts]))
             found.append(torch.stack(per_layer).cpu().numpy())
     values = np.stack(found)
     if not np.isfinite(values).all():
@@ -120,7 +118,3 @@ def ordinary(resid: Float[Tensor, "L T D"]) -> Bool[Tensor, " T_minus_1"]:
 def pooled(x: Tensor, pool: Pool, keep: Bool[Tensor, " T_minus_1"]) -> Tensor:
     """One prompt's activation [T, …, D] pooled over the positions to `keep`, float64 [(N,) D]."""
     return x[1:][keep].double().mean(0) if pool == "mean" else x[-1].double()
-
-
-def _names(kind: str, x: Tensor) -> list[str]:
-    return [f"s{i}" for i in range(x.shape[0])] if kind == PARALLEL else [kind]

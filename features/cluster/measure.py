@@ -276,23 +276,22 @@ def summary_of(
     row |= {"components": len(explained), "variance": float(explained.sum()) if len(explained) else np.nan}
     if not len(explained):
         missing[0, "variance"] = "no components: all columns were used directly"
-    names = ("largest", "median", "single", "sd", "dealt", "flat")
-    row |= dict.fromkeys(names, np.nan)
+    names, values = ("largest", "median", "single", "sd", "dealt", "flat"), [np.nan] * 6
     if len(clusters):
         spread, n = depth_spread(labels), clusters["n"]
-        values = (n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values())
-        row |= dict(zip(names, map(float, values), strict=True))
+        values = [n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values()]
     else:
         missing |= {(0, name): "no cluster" for name in names}
+    row |= dict(zip(names, map(float, values), strict=True))
     return Table(pd.DataFrame([row]), SUMMARY, missing, title)
 
 
 def _share(name: str, title: str, doc: str, shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit="share of the cluster's tokens", doc=doc, format=".3f", shown=shown)
+    return number(name, title, "share of the cluster's tokens", doc, ".3f", shown)
 
 
 def _layers(name: str, title: str, doc: str, shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit="layers", doc=doc, format=".3f", shown=shown)
+    return number(name, title, "layers", doc, ".3f", shown)
 
 
 CLUSTERS = (
@@ -373,12 +372,13 @@ STABILITY = (
     number("ari_clustered", "ARI, clustered", "1: same clusters, 0: chance level",
            "agreement on tokens clustered in both", ".3f"),
 )  # fmt: skip
+TABLE = key("file", "file", "number of its table among the given ones", "table", "d")
+PLACE = tuple(number(name, name, "UMAP", "position on the map", ".2f", False) for name in "xy")
 LABELS = (
-    key("file", "file", "number of its table among the given ones", "table", "d"),
+    TABLE,
     *(column for column in TOKEN if column.name not in ("target_id", "prediction_id")),
     number("k_star", "k*", "layers", "layers until the prediction is final", ",.0f"),
     key("cluster", "cluster", "number of its cluster, −1 for noise", "cluster", "d"),
     number("probability", "probability", "λ/λ_max", "membership in the cluster", ".3f"),
-    *(Column(name=name, title=name, unit="UMAP", format=".2f", doc="position on the map", shown=False)
-      for name in "xy"),
+    *PLACE,
 )  # fmt: skip

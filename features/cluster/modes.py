@@ -73,10 +73,8 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         distinct, inverse, weights = distinct_rows(X)
         self.n_distinct_ = len(distinct)
         z = self._fit_projection(distinct, weights)
-        if self.method == "hdbscan":
-            labels, probabilities = self._fit_density(z, weights)
-        else:
-            labels, probabilities = self._fit_kmeans(z, weights)
+        fit = self._fit_density if self.method == "hdbscan" else self._fit_kmeans
+        labels, probabilities = fit(z, weights)
         self.labels_, self.probabilities_ = labels[inverse], probabilities[inverse]
         return self
 
@@ -212,9 +210,7 @@ def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
     sizes = np.bincount(cluster[held], weights[held], n)
     first = np.full(n, len(cluster))
     np.minimum.at(first, cluster[held], np.flatnonzero(held))
-    numbers = np.empty(n, np.int64)
-    numbers[np.lexsort((first, -sizes))] = np.arange(n)
-    return numbers
+    return np.argsort(np.lexsort((first, -sizes)))
 
 
 def _core_of_new(distance: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, read_features
 from streamscope.instruments.contract import Progress
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate_all, joined
-from streamscope.instruments.table import Column, Table, counts, described, key, quantity
+from streamscope.instruments.table import Table, counts, described, key, quantity
 
 if TYPE_CHECKING:
     from streamscope.features.cluster import Cluster
@@ -105,7 +105,7 @@ ROW_UNIT = "unit of the row"
 COLUMNS = (
     key("of", "quantity",
         "number of clusters, share of tokens in clusters, or agreement with a fit on 80 % of the documents"),
-    Column(name="unit", title="unit", unit="name", doc="unit of the row", shown=False),
+    key("unit", "unit", "unit of the row", shown=False),
     *described("own", "own", ROW_UNIT, "mean over the parts", format=".3f"),
     *described("against", "compared with", ROW_UNIT, "the same with the other features or parameters", format=".3f"),
     *quantity("difference", "difference", ROW_UNIT, "own − compared with, paired by part", format="+.3f", sd="parts"),

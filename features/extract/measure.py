@@ -259,8 +259,7 @@ def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tupl
     return (
         *TOKEN, *windows,
         *(
-            Column(name=one.name, title=one.name, unit=one.unit, doc=one.formula, source=one.source, format=".4g",
-                   shown=one.name in SCREEN_FEATURES)
+            number(one.name, one.name, one.unit, one.formula, ".4g", one.name in SCREEN_FEATURES, source=one.source)
             for one in features
         ),
     )  # fmt: skip
@@ -269,7 +268,7 @@ def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tupl
 def raw_columns(hooks: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
     """Columns of the token and its window, then one vector per hook."""
     doc = "at the position, flattened"
-    of_hooks = (Column(name=one, title=one, unit="activation", doc=f"{one} {doc}", shown=False) for one in hooks)
+    of_hooks = (key(one, one, f"{one} {doc}", "activation", shown=False) for one in hooks)
     return (*TOKEN, *windows, *of_hooks)
 
 

@@ -1,7 +1,7 @@
 """Which predictions stay when only the last tokens are kept, by the layer at which they settle."""
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, Reasons, each
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 
 BINS = 10
@@ -48,7 +48,7 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
             blocks[name + suffix] = block = Observations(
                 measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
             )
-            contrasts[name + suffix] = each(name, block.cells, **({} if suffix else {"null": None}))
+            contrasts[name + suffix] = each(name, block.cells, null=0.0 if suffix else None)
     title = f"{title_of(model)}: predictions kept with only the last tokens; {len(tokens):,} tokens of "
     title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}
@@ -65,10 +65,9 @@ Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
 def group_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
     """(keys, totals, sizes) [units] of every group under every window."""
     found: Cells = []
-    for window, value in values.items():
-        for name, inside in groups.items():
-            total, n = (np.bincount(of[inside], weight, minlength=of.max() + 1) for weight in (value[inside], None))
-            found.append(({"depths": name, "window": window}, total, n))
+    for (window, value), (name, inside) in product(values.items(), groups.items()):
+        total, n = (np.bincount(of[inside], weight, minlength=of.max() + 1) for weight in (value[inside], None))
+        found.append(({"depths": name, "window": window}, total, n))
     return found
 
 
@@ -130,17 +129,14 @@ def groups_of(how: NeededContext, k_star: np.ndarray, n_layers: int) -> dict[str
 
     Raises `InputError` for text that is not a number or a range within 0 … L.
     """
-    if not how.depths:
-        ranges = depth_ranges(k_star, n_layers)
-        named = {name: ranges == i for i, name in enumerate(RANGES)}
-    else:
-        named = {}
-        for text in how.depths:
-            first, _, last = text.partition("-")
-            ends = (first, last or first)
-            if not all(end.isdecimal() for end in ends) or not int(ends[0]) <= int(ends[1]) <= n_layers:
-                raise InputError(f"--depths {text}: give K or K-K, with layers from 0 to {n_layers}")
-            named[text] = (k_star >= int(ends[0])) & (k_star <= int(ends[1]))
+    ranges = depth_ranges(k_star, n_layers)
+    named = {} if how.depths else {name: ranges == i for i, name in enumerate(RANGES)}
+    for text in how.depths:
+        first, _, last = text.partition("-")
+        ends = (first, last or first)
+        if not all(end.isdecimal() for end in ends) or not int(ends[0]) <= int(ends[1]) <= n_layers:
+            raise InputError(f"--depths {text}: give K or K-K, with layers from 0 to {n_layers}")
+        named[text] = (k_star >= int(ends[0])) & (k_star <= int(ends[1]))
     return {name: inside for name, inside in named.items() if inside.any()}
 
 
@@ -152,20 +148,14 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
 
 def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per group and window, and one per pair of groups."""
-    made = dict[str, Table]()
-    for suffix, keys in (("", ["depths", "window"]), ("-pairs", ["depths", "other", "window"])):
-        if f"kept{suffix}" not in estimates:  # a single group has no pair
-            continue
-        parts = [estimates[f"{name}{suffix}"].wide(keys, describe=NUMBERS[2:4]) for name in ("kept", "beyond")]
-        frame = pd.concat([part for part, _ in parts], axis=1)
-        frame = frame.loc[:, ~frame.columns.duplicated()]
-        missing: Reasons = {at: why for _, some in parts for at, why in some.items()}
-        if not suffix:
-            frame.insert(2, "tokens", frame["depths"].map(seen.extra))
-        columns, title = (
-            (PAIRS, f"{seen.about['title']}: one group minus another") if suffix else (GROUPS, seen.about["title"])
-        )
-        made["pairs" if suffix else "needed_context"] = Table(frame, columns, missing, title)
+    title = seen.about["title"]
+    frame, missing = joined([estimates["kept"], estimates["beyond"]], ["depths", "window"], GROUPS)
+    frame.insert(2, "tokens", frame["depths"].map(seen.extra))
+    made = {"needed_context": Table(frame, GROUPS, missing, title)}
+    if "kept-pairs" in estimates:  # a single group has no pair
+        both = [estimates["kept-pairs"], estimates["beyond-pairs"]]
+        frame, missing = joined(both, ["depths", "other", "window"], PAIRS)
+        made["pairs"] = Table(frame, PAIRS, missing, f"{title}: one group minus another")
     return made
 
 

@@ -102,8 +102,7 @@ def explain(
     table = table.assign(sd=effects.std(0), n=len(effects), documents=found)
     table = mark(table, list(columns), ~varies, "the effect differs between tokens by rounding only")
     for name in columns:
-        undefined = varies & table[name].isna().to_numpy()
-        table = mark(table, [name], undefined, "no variation over resamples")
+        table = mark(table, [name], varies & table[name].isna().to_numpy(), "no variation over resamples")
     names = np.asarray(documents)[np.unique(codes, return_index=True)[1]]
     return ExplainedVariance(table, errors, around, varies, names)
 

@@ -36,20 +36,15 @@ def observe(how: PredictEffects, model: object, data: Opened, progress: Progress
         resamples=how.resamples, seed=how.seed, progress=progress,
     )  # fmt: skip
     rows = pd.DataFrame(cases, columns=ROW)
-    cells, total = [], []
-    for name, errors in found.errors.items():
-        cells.append(rows[found.varies].assign(columns=name))
-        total.append(errors)
-    names = pd.unique(documents)
-    of = features.found.about
-    n, matches = len(matched.table), len(names)
+    cells = pd.concat([rows[found.varies].assign(columns=name) for name in found.errors], ignore_index=True)
+    of, n, matches = features.found.about, len(matched.table), len(pd.unique(documents))
     return InstrumentData(
         {"r2": Observations(
-            measure=R2, cells=(every := pd.concat(cells, ignore_index=True)),
+            measure=R2, cells=cells,
             units=pd.DataFrame({"unit": [str(d) for d in found.documents], "cluster": found.documents}),
-            total=np.concatenate(total), size=np.concatenate([found.around] * len(total)),
+            total=np.concatenate(list(found.errors.values())), size=np.concatenate([found.around] * len(found.errors)),
         )},
-        {"r2": each("r2", every, null=None)},
+        {"r2": each("r2", cells, null=None)},
         {
             "model": f"{of['preset']} ({of['run']})", "repeated": matched.repeated,
             "unmatched": {"features_only": matched.features_only, "effects_only": matched.effects_only},
@@ -71,7 +66,7 @@ VARIANCE = "share of variance, held-out documents"
 
 
 def _r2(name: str, title: str, doc: str, shown: bool = True) -> Column:
-    return Column(name=name, title=title, unit=VARIANCE, format=".3f", doc=doc, shown=shown)
+    return number(name, title, VARIANCE, doc, ".3f", shown)
 
 
 COLUMNS = (

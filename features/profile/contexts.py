@@ -38,8 +38,7 @@ class Contexts:
     def __init__(self, table: pd.DataFrame) -> None:
         document, position = table["document"].to_numpy(), table["position"].to_numpy()
         self.order = np.lexsort((position, document))  # rows by document and position
-        self.place = np.empty_like(self.order)  # the place of each row in `order`
-        self.place[self.order] = np.arange(len(self.order))
+        self.place = np.argsort(self.order)  # the place of each row in `order`
         d, p = document[self.order], position[self.order]
         joined = np.append(False, (np.diff(d) == 0) & (np.diff(p) == 1))
         self.run = np.cumsum(~joined)  # per place, its stretch of consecutive tokens

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.measure import fingerprint, unclustered_labels
+from streamscope.features.cluster.measure import PLACE, TABLE, fingerprint, unclustered_labels
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
@@ -123,8 +124,7 @@ def _sums(labels: pd.DataFrame, clusters: pd.Series, values: np.ndarray) -> tupl
 def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
     """Σ k* over the tokens of each cluster in each document."""
     units, total, size = _sums(labels, clusters, labels["k_star"].to_numpy(float))
-    cells = pd.DataFrame({"cluster": clusters.to_numpy()})
-    return Observations(measure=DEPTH, cells=cells, units=units, total=total, size=size)
+    return Observations(measure=DEPTH, cells=clusters.to_frame("cluster"), units=units, total=total, size=size)
 
 
 def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Observations:
@@ -196,14 +196,10 @@ def means(table: pd.DataFrame, features: Mapping[str, Feature]) -> tuple[Column,
                  for name in names)  # fmt: skip
 
 
-def _hidden(name: str, title: str, unit: str, doc: str, format: str = "") -> Column:
-    return number(name, title, unit, doc, format, False)
-
-
 CLUSTER = key("cluster", "cluster", "number of the cluster, −1 for noise", "cluster", "d")
 LABEL = key("label", "label", "your own label of the cluster", "label")
 TEXT = key("text", "text", "the token in brackets ⟦ ⟧ with the text around it", "text")
-FILE = _hidden("file", "file", "table", "table of the token")
+FILE = key("file", "file", "table of the token", "table", shown=False)
 PROFILES: tuple[Column, ...] = (
     CLUSTER,
     LABEL,
@@ -213,17 +209,17 @@ PROFILES: tuple[Column, ...] = (
     *described("depth_mean", "mean k*", "layers", "mean over the tokens; interval over documents", format=".2f",
                sd="documents"),
     number("depth_sd", "σ(k*)", "layers", "standard deviation of k* over the tokens", ".2f"),
-    _hidden("radius", "radius", "sds of the features", "rms distance to the centre", ".3f"),
-    _hidden("probability", "probability", "mean λ/λ_max", "mean membership of its tokens", ".3f"),
-    _hidden("tokens", "tokens, JSON", "shares", "the most frequent tokens with their shares"),
-    _hidden("predictions", "predictions, JSON", "shares", "the most frequent predictions with their shares"),
-    _hidden("files", "files, JSON", "shares", "share of its tokens from each table"),
+    number("radius", "radius", "sds of the features", "rms distance to the centre", ".3f", False),
+    number("probability", "probability", "mean λ/λ_max", "mean membership of its tokens", ".3f", False),
+    key("tokens", "tokens, JSON", "the most frequent tokens with their shares", "shares", shown=False),
+    key("predictions", "predictions, JSON", "the most frequent predictions with their shares", "shares", shown=False),
+    key("files", "files, JSON", "share of its tokens from each table", "shares", shown=False),
     number("top_tokens", "frequent tokens", "share of the cluster", "the most frequent tokens", ""),
     number("top_predictions", "frequent predictions", "share of the cluster", "the most frequent predictions", ""),
-    number("more_or_fewer", "kinds of tokens", "share (share elsewhere)",
-           f"over- and under-represented kinds with corrected p < {P:g}", ""),
-    number("heads", "distinctive heads", "mean largest attention weight (over all tokens)",
-           "heads that differ most from all tokens", ""),
+    key("more_or_fewer", "kinds of tokens", f"over- and under-represented kinds with corrected p < {P:g}",
+        "share (share elsewhere)"),
+    key("heads", "distinctive heads", "heads that differ most from all tokens",
+        "mean largest attention weight (over all tokens)"),
 )  # fmt: skip
 DISTANCES = (
     CLUSTER,
@@ -241,11 +237,11 @@ KINDS: tuple[Column, ...] = (
     LABEL,
     key("kind", "kind of token", "kind of token (`token_kinds`)"),
     number("n", "tokens", "tokens", "tokens in the cluster", ",.0f"),
-    _hidden("k", "of this kind", "tokens", "tokens of the kind in the cluster", ",.0f"),
+    number("k", "of this kind", "tokens", "tokens of the kind in the cluster", ",.0f", False),
     number("share", "share", "share of the cluster's tokens", "tokens of the kind in the cluster", ".3f"),
     number("share_elsewhere", "share elsewhere", "share of the other tokens", "tokens of the kind elsewhere", ".3f"),
     number("log_odds", "log-odds", "nats", "odds of the kind inside over outside (`enrichment`)", "+.2f"),
-    _hidden("p", "p", "probability", "two-sided hypergeometric test; assumes independent tokens", "p"),
+    number("p", "p", "probability", "two-sided hypergeometric test; assumes independent tokens", "p", False),
     number("p_holm", "p, Holm", "probability", "p, corrected over clusters and kinds", "p"),
 )
 SAMPLES: tuple[Column, ...] = (
@@ -253,21 +249,21 @@ SAMPLES: tuple[Column, ...] = (
     LABEL,
     key("kind", "kind", "representative (nearest to the centre) or diverse (farthest point)"),
     key("rank", "rank", "rank of the sample, from 1", "rank", "d"),
-    _hidden("distance", "distance", "sds of the features", "distance to the centre of the cluster", ".3f"),
+    number("distance", "distance", "sds of the features", "distance to the centre of the cluster", ".3f", False),
     number("k_star", "k*", "layers", "layers until the prediction is final", ".0f"),
-    *(_hidden(one.name, one.title, one.unit, one.doc, one.format) for one in TOKEN),
+    *(replace(one, shown=False) for one in TOKEN),
     FILE,
-    _hidden("left", "text before", "text", "text before the token"),
-    _hidden("right", "text after", "text", "text after the token"),
+    key("left", "text before", "text before the token", "text", shown=False),
+    key("right", "text after", "text after the token", "text", shown=False),
     TEXT,
     number("prediction_text", "prediction", "text", "argmax of the final layer, on one line", ""),
 )
 TOKENS: tuple[Column, ...] = (
-    key("file", "file", "number of its table among the given ones", "table", "d"),
+    TABLE,
     *(one for one in TOKEN if one.name in ("document", "position", "prediction")),
     CLUSTER,
     LABEL,
     number("k_star", "k*", "layers", "layers until the prediction is final", ".0f"),
-    *(_hidden(name, name, "UMAP", "position on the map", ".2f") for name in "xy"),
+    *PLACE,
     TEXT,
 )

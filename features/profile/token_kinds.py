@@ -19,6 +19,7 @@ independent tokens; tokens of one document are not, so check `documents` in the 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -43,12 +44,8 @@ def kinds(
 
     `start` marks the first tokens of documents, which have no other kind.
     """
-    found: dict[tuple[str, str, str], tuple[bool, ...]] = {}
-    rows = []
-    for three in zip(tokens, before, after, strict=True):
-        if three not in found:
-            found[three] = _kinds(*three)
-        rows.append(found[three])
+    once = cache(_kinds)
+    rows = [once(*three) for three in zip(tokens, before, after, strict=True)]
     table = np.array(rows, bool).reshape(len(rows), len(KINDS) - 1)
     first = np.zeros(len(rows), bool) if start is None else start
     return {"start": first} | {kind: table[:, i] & ~first for i, kind in enumerate(KINDS[1:])}

@@ -23,12 +23,7 @@ from jaxtyping import Float
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
-from streamscope.instruments.observations import (
-    Contrast,
-    Estimates,
-    Observations,
-    effect_contrasts,
-)
+from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablate import Ablate
@@ -37,12 +32,11 @@ from streamscope.interventions.controls import (
     IDENTITY,
     NO_DRAWS,
     RANK_COLUMNS,
-    REASON,
     Sweep,
     beside_draws,
-    by_construction,
     effect_sizes,
     head_sets,
+    inert_reason,
     plan,
     random_sets,
 )
@@ -248,11 +242,8 @@ def sweep_of(
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
     """Columns that name a cell; layer and index of a set are −1."""
-    single = heads[0] if len(heads) == 1 else None
-    return {
-        "head": "+".join(h.label for h in heads), "layer": single.layer if single else -1,
-        "index": single.head if single else -1, "scale": float(g),
-    }  # fmt: skip
+    layer, index = heads[0] if len(heads) == 1 else (-1, -1)
+    return {"head": "+".join(h.label for h in heads), "layer": layer, "index": index, "scale": float(g)}
 
 
 def cells_of(sweep: Sweep) -> pd.DataFrame:
@@ -314,25 +305,18 @@ def add_prompts(
     """Add a measure of every prompt; SPS cannot change if only heads of the last layer are scaled."""
     units = observed.cases.rename(columns={"id": "unit"})
     units["unit"] = units["unit"].map(name_of)
-    total = np.stack([observed.under(None), *(observed.under(i) for i in range(len(sweep.edits)))])
-    name = observed.measure
-    seen.blocks[name] = Observations(
-        measure=MEASURES[name],
-        cells=cells_of(sweep), units=units, total=total, size=1.0,
-    )  # fmt: skip
-    seen.contrasts[name] = contrasts_of(
-        sweep, name, lambda heads: REASON if by_construction(name, "all", heads, n_layers) else ""
-    )
+    name, total = observed.measure, np.stack([observed.under(i) for i in (None, *range(len(sweep.edits)))])
+    cells = cells_of(sweep)
+    seen.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=1.0)
+    seen.contrasts[name] = contrasts_of(sweep, name, lambda heads: inert_reason(name, "all", heads, n_layers))
     seen.extra = {**(seen.extra or {}), name: sweep}
 
 
 def tables(how: Ablate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table per measure, a row per head or set of heads and scale."""
-    out = {}
-    for name in (name for name in seen.blocks if name != "percent"):
-        table = table_of(seen, name, estimates[name], estimates.get("percent") if name == "loss" else None)
-        out[name] = table
-    return out
+    percent = {"loss": estimates.get("percent")}
+    measures = [name for name in seen.blocks if name != "percent"]
+    return {name: table_of(seen, name, estimates[name], percent.get(name)) for name in measures}
 
 
 def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimates | None = None) -> Table:
@@ -346,16 +330,16 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
         row, why = beside_draws(float(frame["delta"][i]), drawn, control.missing)
         missing |= {(i, column): text for column, text in why.items()}
         more.append(row)
-    frame = frame.assign(**{column: [row[column] for row in more] for column in more[0]})
-    unit = block.measure.unit
-    columns = [*HEADS, *_effects(name, unit, "interaction" in frame)]
+    frame = frame.assign(**pd.DataFrame(more))
+    unit, several = block.measure.unit, "interaction" in frame
+    columns = [*HEADS, *_effects(name, unit, several)]
     if percent is not None:
         frame.insert(frame.columns.get_loc("delta"), "percent", percent.frame["value"].to_numpy())
         frame["tokens"] = int(block.sizes[0].sum())
         columns += TOKENS
     else:
         sizes = [effect_sizes(block, [at + 1, 0], i, missing) for i, at in enumerate(sweep.index)]
-        frame = frame.assign(**{column: [row[column] for row in sizes] for column in sizes[0]})
+        frame = frame.assign(**pd.DataFrame(sizes))
         columns += EFFECT_SIZES
     units = ("documents", "documents") if percent is not None else (
         "prompts", "independent cases, or the fewest words of a kind if cases share words"
@@ -368,7 +352,6 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
         columns += SCREENED
         title += (quality := screen.title(frame))
         seen.about["head_selection"] = quality.removeprefix("; ")
-    several = "interaction" in frame
     by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
     return Table(frame, (*columns, *counts(*units)), missing, title, by=by, most=MOST)
 

@@ -5,7 +5,7 @@
 Negative: the heads contributed to the answer; positive: they interfered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, effect_contrasts
 from streamscope.instruments.open_data import task_block
-from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
@@ -25,7 +24,7 @@ from streamscope.interventions.ablation_effects.changes import changes
 from streamscope.interventions.controls import EFFECT_SIZES, NO_DRAWS, RANK_COLUMNS, beside_draws, effect_sizes, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import MEASURES, UNIT, observe_task
-from streamscope.interventions.selection import Group, HeadFinder
+from streamscope.interventions.selection import HeadFinder
 from streamscope.models.head_spec import every_head
 
 KEYS = ("task", "group")
@@ -63,9 +62,8 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
     for (task, group), rows in cells[cells["group"] != ""].groupby(list(KEYS), sort=False):
         base = int(cells.index[(cells["task"] == task) & (cells["group"] == "")][0])
         edited, drawn = int(rows.index[0]), [int(i) for i in rows.index[1:]]
-        share = {i: 1 / len(drawn) for i in drawn}
+        share, less = (dict.fromkeys(drawn, sign / max(1, len(drawn))) for sign in (1, -1))
         labels, none = {"task": task, "group": group}, "" if drawn else NO_DRAWS
-        less = {i: -w for i, w in share.items()}
         out += [
             *effect_contrasts("edited", {edited: 1.0}, base, labels),
             Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=none),
@@ -77,18 +75,19 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
 def tables(how: AblationEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table per measure with a row per task and group, and the diagonality."""
     tasks, groups, own = seen.extra
-    found = {
-        name: table_of(name, seen.blocks[name], estimates[name], tasks, groups, how.resamples, seen.about)
-        for name in seen.blocks
-    }
-    return {**found, "diagonality": diagonality.table(seen.blocks, own, seed=how.seed)} if own else found
+    rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
+    made = {}
+    for name, block in seen.blocks.items():
+        frame, missing = table_of(block, estimates[name], how.resamples)
+        frame.insert(2, "heads", frame["group"].map(heads))
+        frame.insert(3, "rule", frame["task"].map(rules))
+        what = f"change of {NAMES[name]} from ablating groups of heads"
+        made[name] = Table(frame, columns_of(name), missing, f"{seen.about['title']}: {what}; {seen.about['tasks']}")
+    return {**made, "diagonality": diagonality.table(seen.blocks, own, seed=how.seed)} if own else made
 
 
-def table_of(
-    name: str, block: Observations, found: Estimates, tasks: Sequence[Task], groups: Sequence[Group], resamples: int,
-    about: Mapping[str, Any],
-) -> Table:  # fmt: skip
-    """The table of one measure."""
+def table_of(block: Observations, found: Estimates, resamples: int) -> tuple[pd.DataFrame, Reasons]:
+    """The numbers of one measure, a row per task and group, and why cells have no value."""
     frame, missing = found.wide(KEYS)
     deltas = [c for c in found.contrasts if c.quantity == "delta"]
     change, more = changes(block), []
@@ -101,12 +100,7 @@ def table_of(
         missing |= {(row, column): text for column, text in why.items()}
         sizes = effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
         more.append({"spread": change[task, group].std(ddof=1), **rank, **sizes})
-    rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
-    frame.insert(2, "heads", frame["group"].map(heads))
-    frame.insert(3, "rule", frame["task"].map(rules))
-    frame = frame.assign(**pd.DataFrame(more))
-    title = f"{about['title']}: change of {NAMES[name]} from ablating groups of heads; {about['tasks']}"
-    return Table(frame, columns_of(name), missing, title)
+    return frame.assign(**pd.DataFrame(more)), missing
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
@@ -123,9 +117,9 @@ def columns_of(name: str) -> tuple[Column, ...]:
     unit, source = UNIT[name], "PLS Table 2"
     return (
         TASK, GROUP,
-        Column(name="heads", title="heads", unit="layer and index", doc="the heads of the group"),
-        Column(name="rule", title="rule", unit="name", shown=False,
-               doc="scoring: the answer's token after a prompt, or the good one of two sentences"),
+        key("heads", "heads", "the heads of the group", "layer and index"),
+        key("rule", "rule", "scoring: the answer's token after a prompt, or the good one of two sentences",
+            shown=False),
         *quantity("edited", f"{NAMES[name]}, ablated", unit, f"{NAMES[name]} with the heads ablated", tested=False,
                   format=".4f", shown=False),
         *quantity("baseline", f"{NAMES[name]}, unedited", unit, f"{NAMES[name]} of the unedited model", tested=False,

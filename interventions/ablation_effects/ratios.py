@@ -46,7 +46,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"sd_ratio": sd_ratio, "mean_
 
 
 def ratio_of_changes(
-    x: np.ndarray, y: np.ndarray, clusters: Any, *, resolution: float, resamples: int = 2000, seed: int = 0
+    x: np.ndarray, y: np.ndarray, clusters: Any, *, resolution: float, resamples: int = 2000
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """sd_ratio and mean_ratio of x over y on the same cases, with _low and _high, and reasons for missing ones.
 
@@ -61,26 +61,23 @@ def ratio_of_changes(
     row = {"sd": x.std(ddof=1), "control_sd": y.std(ddof=1), "mean": x.mean(), "control_mean": y.mean()}
     why: dict[str, str] = {}
     for name, statistic in STATISTICS.items():
-        found, lost = bootstrap(both, [0, 1], statistic, _sums, resamples=resamples, seed=seed)
-        row |= {f"{name}{end}": found[of] for end, of in zip(ENDS, ("value", "low", "high"), strict=True)}
-        row |= {"n": found["n"], "clusters": found["clusters"]}
-        why |= {f"{name}{end}": lost[of] for end, of in zip(ENDS, ("value", "low", "high"), strict=True) if of in lost}
+        found, lost = bootstrap(both, [0, 1], statistic, _sums, resamples=resamples)
+        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
+        row |= {names.get(of, of): number for of, number in found.items()}
+        why |= {names[of]: reason for of, reason in lost.items()}
     if np.abs(y).max() <= resolution:
         gone = {f"{name}{end}": FLAT for name in STATISTICS for end in ENDS}
     else:
+        of_control = mean(y, clusters)
+        sure = of_control.ci_low > 0 or of_control.ci_high < 0
         gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
-        gone |= {f"mean_ratio{end}": UNSURE for end in ENDS[1:]} if _holds_zero(y, clusters) else {}
+        gone |= {} if sure else {f"mean_ratio{end}": UNSURE for end in ENDS[1:]}
     return row | dict.fromkeys(gone, NAN), why | gone
 
 
 def _sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
     x, y = total
     return [np.ones(len(x)), x, x * x, y, y * y]
-
-
-def _holds_zero(y: np.ndarray, clusters: Any) -> bool:
-    found = mean(y, clusters)
-    return not (found.ci_low > 0 or found.ci_high < 0)
 
 
 def table(run: Mapping[str, Observations], control: Mapping[str, Observations], *, resamples: int = 5000) -> Table:
@@ -106,12 +103,8 @@ def table(run: Mapping[str, Observations], control: Mapping[str, Observations], 
             )  # fmt: skip
             missing |= {(len(rows), column): text for column, text in why.items()}
             rows.append({"measure": name, "task": task, "group": group, **found})
-    return Table(
-        pd.DataFrame(rows),
-        COLUMNS,
-        missing,
-        "Effects of the model divided by effects of the control: spreads and means of Δ",
-    )
+    title = "Effects of the model divided by effects of the control: spreads and means of Δ"
+    return Table(pd.DataFrame(rows), COLUMNS, missing, title)
 
 
 MIXED = "units of the measure"

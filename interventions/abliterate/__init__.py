@@ -16,12 +16,12 @@ Source: Arditi et al. 2024.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument, need_parts, say
+from streamscope.instruments.contract import Instrument, instrument, say
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
 
@@ -67,11 +67,6 @@ class Abliterate(Instrument):
                 "--side read changes the input of attention's output matrix, an embedding has none: "
                 "leave out --embedding"
             )
-
-    def check(self, model: Any) -> None:
-        """Check a direction from a file, the projections, and the folder to write."""
-        need_parts(model, self.name)
-        self._body().check(self, model)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""

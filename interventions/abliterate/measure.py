@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, joined
 from streamscope.instruments.result import Result
@@ -36,12 +36,8 @@ CHECK_DOCUMENTS = 16
 """Number of documents on which outputs are checked."""
 NO_DRAWS = "no random directions were drawn"
 KL = replace(NATS, name="KL(after ‖ before)")
-
-
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
 """Module and name in a block, and part of the configuration."""
-
-Side = Literal["write", "read"]
 
 
 def project_out(W: Tensor, d: Tensor) -> Tensor:
@@ -53,8 +49,8 @@ def project_out(W: Tensor, d: Tensor) -> Tensor:
 
 @torch.no_grad()
 def abliterate_weights(
-    model: StreamTransformer, d: Tensor, *, side: Side = "write", embedding: bool = False, dense: bool = False,
-    share: bool = False,
+    model: StreamTransformer, d: Tensor, *, side: Literal["write", "read"] = "write", embedding: bool = False,
+    dense: bool = False, share: bool = False,
 ) -> StreamTransformer:  # fmt: skip
     """A new model whose attention and FFN outputs (weights and biases) have no component along d [D].
 
@@ -137,6 +133,7 @@ def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[
 
 def check(how: Abliterate, model: Any) -> None:
     """Raise `InputError` for a direction that does not fit, weights that cannot be projected, or a used folder."""
+    need_parts(model, how.name)
     if edited_at(model):
         raise InputError(
             "abliterate projects weights, which an edit of activations does not change: leave the edit out"

@@ -20,14 +20,14 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
-from streamscope.instruments.table import HEAD, Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.edits.amplification import Patterns, amplification, pattern_sums
 from streamscope.interventions.edits.means import document_rows
 from streamscope.interventions.observe import NATS, PERCENT, SMALLEST, document_losses
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
-from streamscope.probes.picture.measure import picture
+from streamscope.probes.picture.measure import QUERY, WEIGHT, picture
 
 BASELINE = "α = 1 is the baseline itself"
 SAME_ORDER = "by construction, the scores of the first amplified layer keep their order"
@@ -114,25 +114,15 @@ def add_losses(
     """Blocks of losses [alphas, documents] in nats, their change from α = 1 (also in percent), and areas from α = 1
     up."""
     cells, one = pd.DataFrame({"alpha": list(alphas)}), list(alphas).index(1.0)
-    rows: list[tuple[int, Any, str]] = [(i, {"alpha": a}, BASELINE if a == 1 else "") for i, a in enumerate(alphas)]
-    base = {one: 1.0}
-    of: dict[str, tuple[Measure, Any, list[Contrast]]] = {
-        "loss": (NATS, tokens, [
-            Contrast(quantity="loss", weights={i: 1.0}, labels=at, null=None) for i, at, _ in rows
-        ]),
-        "delta": (NATS, tokens, [
-            made
-            for i, at, why in rows
-            for made in (
-                Contrast(quantity="baseline", weights=base, labels=at, null=None),
-                Contrast(quantity="delta", weights={one: 0.0} if why else {i: 1.0, one: -1.0}, labels=at, fixed=why),
-            )
-        ]),
-        "percent": (PERCENT, losses[one], [
-            Contrast(quantity="percent", weights={i: 1.0}, labels=at, null=None, fixed=why) for i, at, why in rows
-        ]),
-    }  # fmt: skip
-    for name, (measure, size, contrasts) in of.items():
+    fixed, delta = [BASELINE if alpha == 1 else "" for alpha in alphas], list[Contrast]()
+    for i, (alpha, why) in enumerate(zip(alphas, fixed, strict=True)):
+        labels, weights = {"alpha": alpha}, {one: 0.0} if why else {i: 1.0, one: -1.0}
+        delta.append(Contrast(quantity="baseline", weights={one: 1.0}, labels=labels, null=None))
+        delta.append(Contrast(quantity="delta", weights=weights, labels=labels, fixed=why))
+    for name, measure, size, contrasts in (
+        ("loss", NATS, tokens, each("loss", cells, null=None)), ("delta", NATS, tokens, delta),
+        ("percent", PERCENT, losses[one], each("percent", cells, null=None, fixed=fixed)),
+    ):  # fmt: skip
         seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=losses, size=size)
         seen.contrasts[name] = contrasts
     if len(up := [i for i, alpha in enumerate(alphas) if alpha >= 1]) > 1:
@@ -159,16 +149,13 @@ def add_attention(
         mean = later.mean((1, 2)) if later.shape[1] else sums.mean((1, 2))
         of = {name: ([{"alpha": a} for a in alphas], mean, not later.shape[1]), f"heads-{name}": (every, sums, False)}
         for block, (rows, totals, same) in of.items():
+            cells, total = pd.DataFrame(rows), totals.reshape(len(rows), -1)
+            ordered = [SAME_ORDER if same or row.get("layer", fixed + 1) <= fixed else "" for row in rows]
+            why = [BASELINE if row["alpha"] == 1 else one for row, one in zip(rows, ordered, strict=True)]
             seen.blocks[block] = Observations(
-                measure=measure, cells=pd.DataFrame(rows), units=units, size=patterns.queries,
-                total=totals.reshape(len(rows), -1),
-            )  # fmt: skip
-            seen.contrasts[block] = []
-            for i, row in enumerate(rows):
-                ordered = same or row.get("layer", fixed + 1) <= fixed
-                why = "" if name != "unchanged" else BASELINE if row["alpha"] == 1 else SAME_ORDER if ordered else ""
-                one = Contrast(quantity=name, weights={i: 1.0}, labels=row, null=None, missing=why)
-                seen.contrasts[block].append(one)
+                measure=measure, cells=cells, units=units, total=total, size=patterns.queries
+            )
+            seen.contrasts[block] = each(name, cells, null=None, missing=why if name == "unchanged" else "")
 
 
 def tables(how: Amplify, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -218,7 +205,7 @@ AREAS = (
     key("kind", "kind", "raw, excess over α = 1, relative to α = 1, perplexity, or weighted by α"),
     key("axis", "axis", "variable of the integral: α, log2 α or ln α"),
     *described("area", "area", UNIT, "area under the curve", format=".3f", source="DST §4.2"),
-    Column(name="alphas", title="α", unit="factors on the scores", doc="values of α in the integral", shown=False),
+    key("alphas", "α", "values of α in the integral", "factors on the scores", shown=False),
     *counts("documents or windows", "documents"),
 )  # fmt: skip
 HEADS = (
@@ -228,15 +215,10 @@ HEADS = (
     number("queries", "queries", "queries", "positions with an earlier key", "d", False),
     *counts("documents or windows", "documents"),
 )  # fmt: skip
-SAMPLES = (ALPHA, Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this α"))
+SAMPLES = (ALPHA, key("sample", "sample", "the prompt, continued at this α", "text"))
 PICTURE = (
     key("head", "head", "the head, and α", "layer, index, α"),
-    *HEAD[1:],
-    number("query", "query", "position in tokens", "position of the query; BOS is 0", "d"),
-    key("query_token", "query token", "text of the query token", "text"),
-    number("key", "key", "position in tokens", "position of the key; BOS is 0", "d"),
-    key("key_token", "key token", "text of the key token", "text"),
-    number("attention", "attention", "share of the query's attention", "attention weight A[q, k]", ".3f"),
-    Column(name="role", title="role", unit="name", doc="role of the key in the text, empty for none", shown=False),
+    *HEAD[1:], *QUERY, *WEIGHT,
+    key("role", "role", "role of the key in the text, empty for none", shown=False),
     number("alpha", "α", "factor on the scores", "factor on the attention scores", "g", False),
 )  # fmt: skip

@@ -134,8 +134,7 @@ def _nodes(cfg: Mapping[str, Any], more: Any) -> list[str]:
     known = ["input"]
     for layer in range(cfg["n_layers"]):
         known += [*(f"a{layer}.h{h}" for h in range(cfg["n_heads"])), f"m{layer}"]
-    strange = [name for name in dict.fromkeys(more) if name not in set(known)]
-    return known if not strange else list(dict.fromkeys(more))
+    return known if {*more} <= {*known} else list(dict.fromkeys(more))
 
 
 def _readers(cfg: Mapping[str, Any], more: Any) -> list[str]:
@@ -144,8 +143,7 @@ def _readers(cfg: Mapping[str, Any], more: Any) -> list[str]:
     for layer in range(cfg["n_layers"]):
         known += [*(f"a{layer}.h{h}<{part}>" for part in "qkv" for h in range(cfg["n_heads"])), f"m{layer}"]
     known.append("logits")
-    strange = [name for name in dict.fromkeys(more) if name not in set(known)]
-    return known if not strange else list(dict.fromkeys(more))
+    return known if {*more} <= {*known} else list(dict.fromkeys(more))
 
 
 def _real(cfg: Mapping[str, Any]) -> list[str]:

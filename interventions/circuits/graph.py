@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper, TokenFactor
 from streamscope.models.hooks import edited_at, hooked_at
 from streamscope.models.transformer import StreamTransformer
@@ -111,16 +111,6 @@ class Graph:
     def _slice(parts: Sequence[Any], stage: int, mix: bool = True) -> slice:
         at = [i for i, one in enumerate(parts) if one.stage == stage and (mix or one.part != "mix")]
         return slice(at[0], at[-1] + 1)
-
-    def edge(self, name: str) -> int:
-        """The index of an edge. Raises `InputError` for a name that the graph does not have."""
-        if name not in self._places:
-            raise unknown("edge", name, self.names)
-        return self._places[name]
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.names)}
 
     def pruned(self, kept: np.ndarray) -> np.ndarray:
         """The kept edges [edges] that lie on a path of kept edges from the input to the unembedding.

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from streamscope.instruments.open_data import open_data, sides_of
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
 from streamscope.interventions.circuits.metrics import Batch, batches_of
@@ -111,16 +112,13 @@ def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
     """A row per edge: name, sender and reader, layers, the part that reads, the stream that the sender writes to."""
-    residual = model.config.residual
-    rows = []
+    residual, rows = model.config.residual, []
+    streams = ["all streams" if isinstance(residual, Hyper) else "residual"]
+    if isinstance(residual, DualStream):
+        streams = list(residual.streams)
     for (i, j), name in zip(graph.edges, graph.names, strict=True):
         u, v = graph.senders[i], graph.readers[j]
-        if isinstance(residual, Hyper):
-            stream = "all streams"
-        elif isinstance(residual, DualStream):
-            stream = residual.streams[int(write_vector(residual, u.kind).argmax())]
-        else:
-            stream = "residual"
+        stream = streams[int(write_vector(residual, u.kind).argmax())]
         rows.append({"edge": name, "sender": u.name, "reader": v.name, "sender_layer": u.layer, "reader_layer": v.layer,
                      "part": v.part, "stream": stream})  # fmt: skip
     return pd.DataFrame(rows)
@@ -321,15 +319,14 @@ def relate(whole: Result) -> dict[str, Table]:
         for label, one in frame.groupby(runs, sort=False)
     }
     rows = []
-    for i, a in enumerate(scores):
-        for b in list(scores)[i + 1 :]:
-            shared = scores[a].index.intersection(scores[b].index)
-            x, y = (scores[name].loc[shared].to_numpy() for name in (a, b))
-            for k in SHARES[:-1]:
-                n = worth.size_of(k, len(shared))
-                same = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
-                rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": same,
-                             "chance": worth.chance(n, len(shared))})  # fmt: skip
+    for a, b in combinations(scores, 2):
+        shared = scores[a].index.intersection(scores[b].index)
+        x, y = (scores[name].loc[shared].to_numpy() for name in (a, b))
+        for k in SHARES[:-1]:
+            n = worth.size_of(k, len(shared))
+            same = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
+            rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": same,
+                         "chance": worth.chance(n, len(shared))})  # fmt: skip
     if not rows:
         return {}
     return {"agreement": Table(pd.DataFrame(rows), AGREEMENT, {}, "Best edges that two runs share")}
@@ -339,22 +336,17 @@ SHARE = key("share", "share k", "share of the edges that the circuit keeps", "sh
 RANKED = key("ranking", "ranked by", "score, for CPR; size of the score, for CMD")
 
 
-def _text(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
-    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=False)
-
-
 EDGES = (
     key("edge", "edge", "sender -> reader; a2.h1: head 1 of layer 2, m3: FFN of layer 3, x3.mlp: mixing before it"),
-    _text("sender", "sender", "what writes"), _text("reader", "reader", "what reads"),
-    _text("sender_layer", "layer of the sender", "counted from 0; −1 for the input", "layer", "d"),
-    _text("reader_layer", "layer of the reader", "counted from 0; L for the logits", "layer", "d"),
+    key("sender", "sender", "what writes", shown=False), key("reader", "reader", "what reads", shown=False),
+    key("sender_layer", "layer of the sender", "counted from 0; −1 for the input", "layer", "d", False),
+    key("reader_layer", "layer of the reader", "counted from 0; L for the logits", "layer", "d", False),
     key("part", "read as", "q, k, v: query, key, value; g: gate; mlp: FFN; mix: mixing of streams; logits"),
     key("stream", "stream", "the stream that the sender writes to"),
     *quantity("score", "score", "nats", "m(clean) − m(edge patched), or its approximation", sd="pairs"),
     number("chosen_by", "score, choosing half", "nats", "mean score over the half that chooses the circuit",
            "+.4f", False),
-    Column(name="in_circuit", title="in circuit", unit="yes or no",
-           doc="whether it is among the best --keep of edges"),
+    key("in_circuit", "in circuit", "whether it is among the best --keep of edges", "yes or no"),
     number("enters", "enters at k", "share of edges", "smallest circuit that holds the edge, by size", "g", False),
     number("f", "f at k", "share of the effect", "what that circuit keeps of the effect", ".3f", False),
     *counts("pairs of prompts", "independent pairs, or the fewest words of a kind"),

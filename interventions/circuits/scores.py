@@ -241,20 +241,16 @@ def _prune(
         edges = np.flatnonzero(graph.edges[:, 1] == v)
         senders = graph.edges[edges, 0]
         for one, m in zip(passes, base, strict=True):
+            rows = max(1, MEMORY // (one.clean.out.numel() * one.clean.out.element_size()))  # runs at once
             found[np.ix_(edges, np.array(one.batch.rows))] = np.concatenate([
                 (m - _with_patched(graph, one, v, [[u] for u in some.tolist()], patched, metric)).cpu().numpy()
-                for some in np.array_split(senders, -(-len(senders) // _rows(one)))
+                for some in np.array_split(senders, -(-len(senders) // rows))
             ])  # fmt: skip
         small = np.abs(found[edges].mean(1)) < threshold
         patched[senders[small], v] = True
         if small.any():
             base = [_with_patched(graph, one, v, [[]], patched, metric)[0] for one in passes]
     return found
-
-
-def _rows(one: Pass) -> int:
-    """How often a batch may be repeated with the outputs of its senders."""
-    return max(1, MEMORY // (one.clean.out.numel() * one.clean.out.element_size()))
 
 
 def _with_patched(

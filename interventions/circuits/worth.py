@@ -38,9 +38,7 @@ def size_of(k: float, edges: int) -> int:
 def ranks(scores: np.ndarray, ranking: Ranking = "score") -> np.ndarray:
     """The place of every score [edges], 0 for the largest; earlier edges first among equals."""
     order = np.argsort(-(np.abs(scores) if ranking == "size" else scores), kind="stable")
-    place = np.empty(len(scores), int)
-    place[order] = np.arange(len(scores))
-    return place
+    return np.argsort(order)
 
 
 def top(scores: np.ndarray, n: int, ranking: Ranking = "score") -> np.ndarray:

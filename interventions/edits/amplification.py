@@ -27,20 +27,14 @@ from streamscope.models.hooks import Edit, Query, run
 PATTERNS = "blocks.*.attn.hook_pattern"
 
 
-def check_alpha(alpha: float) -> float:
-    """Return α. Raises `InputError` unless it is finite and above 0."""
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise InputError(f"α = {alpha:g}: give a finite number above 0")
-    return float(alpha)
-
-
 def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, scaled: str = "k") -> dict[str, Edit]:
     """Multiply the heads' scores by α. Hooks: `attn.hook_k` [B, T, H, K], with `slopes` also `attn.hook_slopes` [B, H].
 
     Keys are scaled, which no gate reads, or queries (`scaled="q"`) if several heads share keys. α = 1 changes nothing,
     bit for bit. Raises `InputError` unless α is above 0.
     """
-    check_alpha(alpha)
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise InputError(f"α = {alpha:g}: give a finite number above 0")
     edits: dict[str, Edit] = {}
     for layer, index in heads_by_layer(heads).items():
         edits[f"blocks.{layer}.attn.hook_{scaled}"] = partial(scale_axis, index=index, g=alpha)
@@ -87,7 +81,7 @@ def pattern_sums(
 
     Raises `InputError` if no document has two tokens, and for attention that is not finite.
     """
-    found: list[list[np.ndarray]] = [[], [], []]
+    found: list[np.ndarray] = []
     queries: list[int] = []
     for some in progress(list(chunks([row for row in rows if len(row) > 1], chunk))):
         queries += [len(row) - 1 for row in some]
@@ -107,9 +101,8 @@ def pattern_sums(
                     sums[kind, at - 1, :, :, i] = value.double().sum(-1).cpu().numpy()
         if not np.isfinite(sums).all():
             raise InputError("attention is not finite: α is too large for these weights")
-        for kind in range(3):
-            found[kind].append(sums[kind])
+        found.append(sums)
     if not queries:
         raise InputError("no document has two tokens, so there is no attention; give longer documents")
-    entropy, peak, unchanged = (np.concatenate(parts, -1) for parts in found)
+    entropy, peak, unchanged = np.concatenate(found, -1)
     return Patterns(entropy, peak, unchanged, np.asarray(queries, float))

@@ -1,6 +1,7 @@
 """Means of hooks over documents: the reference of mean ablation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -49,11 +50,6 @@ def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[lis
 
 def chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
     """Lists of `size` rows, the last one shorter."""
-    some: list[Sequence[int]] = []
-    for row in rows:
-        some.append(row)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
+    left = iter(rows)
+    while some := list(islice(left, size)):
         yield some

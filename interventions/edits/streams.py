@@ -68,8 +68,7 @@ def replace_for_head(stream: str, replacement: Replacement, n_layers: int) -> di
 
 def replace_everywhere(stream: str, replacement: Replacement, n_layers: int) -> dict[str, Edit]:
     """Replace the stream wherever it is read."""
-    names = [_hook(stream, layer, place) for layer in range(n_layers) for place in ("pre", "mid")]
-    names.append(_hook(stream, n_layers - 1, "post"))
+    names = hook_names(stream, n_layers)
     return {name: partial(_replace, name=name, stream=stream, replacement=replacement) for name in names}
 
 
@@ -113,6 +112,12 @@ class _RemovedPart:
         if self.taken is None:
             raise InputError("the stream of a layer was put back before it was replaced: run whole layers")
         return self.taken
+
+
+def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
+    """Hooks where a stream is read: pre and mid of every layer, post of the last."""
+    names = [_hook(stream, layer, place) for layer in range(n_layers) for place in ("pre", "mid")]
+    return (*names, _hook(stream, n_layers - 1, "post"))
 
 
 def _index(stream: str) -> int | None:

@@ -38,8 +38,8 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import ratio, read_clusters
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.stats.estimators import ratio
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.observe import SMALLEST, UNIT, answer_log_probs
@@ -55,7 +55,8 @@ NATS = Measure(name="log-odds", unit=UNIT["log_odds"], resolution=SMALLEST["log_
 UNSURE = "the direct effect is not significantly different from 0"
 FEW = "too few independent cases for a bootstrap, or a share that does not vary"
 RESAMPLES = 5000
-ENDS = ("", "_low", "_high")
+NUMBERS, ENDS = ("value", "low", "high"), ("", "_low", "_high")
+"""Numbers of a bootstrap, and the ends of the columns that hold them."""
 
 
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
@@ -124,17 +125,11 @@ def decompose(
     return found
 
 
-def part_values(one: Decomposition) -> dict[str, np.ndarray]:
-    """part (`PARTS`) -> nats of every case [N]; attn and mlp are summed over layers."""
-    sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
-    return {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
-
-
 def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
-    """(layer, "attn", "mlp" or a head as L5H4) -> compensation per case [N], nats, from the group's first layer on."""
+    """(layer, L5 attn, L5 mlp or L5H4, a head) -> compensation per case [N], nats, from the group's first layer on."""
     first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
     for layer in range(first, len(one.attn)):
-        found |= {(layer, "attn"): one.attn[layer], (layer, "mlp"): one.mlp[layer]}
+        found |= {(layer, f"L{layer} attn"): one.attn[layer], (layer, f"L{layer} mlp"): one.mlp[layer]}
         found |= {(layer, f"L{layer}H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
     return found
 
@@ -156,15 +151,17 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
     units = {task.name: opened.units(task) for task in opened.tasks}
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray | None]]] = {"effects": [], "layers": []}
-    layers = [(n, place) for n in range(model.config.n_layers)
-              for place in ("attn", "mlp", *(f"L{n}H{h}" for h in range(model.config.n_heads)))]  # fmt: skip
+    parts = (" attn", " mlp", *(f"H{h}" for h in range(model.config.n_heads)))
+    layers = [(n, f"L{n}{part}") for n in range(model.config.n_layers) for part in parts]
     for task, each in zip(opened.tasks, found, strict=True):
         for group, one in zip(groups, each, strict=True):
             labels = {"task": task.name, "group": group.name}
-            rows["effects"] += [({**labels, "part": part}, x) for part, x in part_values(one).items()]
+            sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+            values = {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
+            rows["effects"] += [({**labels, "part": part}, x) for part, x in values.items()]
             of = layer_values(group, one)
             for at in layers:  # the same cells in every model, even if groups are found in other layers
-                rows["layers"].append(({**labels, "layer": at[0], "place": _place(*at)}, of.get(at)))
+                rows["layers"].append(({**labels, **dict(zip(PLACE, at, strict=True))}, of.get(at)))
     blocks = {name: task_block(NATS, units, some) for name, some in rows.items()}
     contrasts = {
         "effects": [
@@ -186,10 +183,6 @@ def with_resolved_heads(how: Hydra, data: Opened) -> Hydra:
     """These options with single heads given by name, so that a control ablates the same ones."""
     single = HeadFinder(data.model, data[Tasks].tokenizer).single(how.heads, how.groups)
     return replace(how, heads=tuple(group.spec.partition("=")[2] for group in single))
-
-
-def _place(layer: int, part: str) -> str:
-    return part if part.startswith("L") else f"L{layer} {part}"
 
 
 def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -219,10 +212,9 @@ def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates])
     }  # fmt: skip
 
 
-def _two(block: Observations, task: str, group: str) -> tuple[int, int]:
+def _two(block: Observations, task: str, group: str) -> list[int]:
     """The cells of compensation and of the direct effect."""
-    compensation, direct = (block.cell(task=task, group=group, part=part) for part in ("compensation", "direct"))
-    return compensation, direct
+    return [block.cell(task=task, group=group, part=part) for part in ("compensation", "direct")]
 
 
 def _significant(block: Observations, cell: int) -> bool:
@@ -233,10 +225,6 @@ def _significant(block: Observations, cell: int) -> bool:
     return bool(row["low"] > 0 or row["high"] < 0)
 
 
-def _share(undone: Any, direct: Any, axis: int = -1) -> np.ndarray:
-    return np.asarray(ratio(undone, direct, axis))
-
-
 def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float], dict[str, str]]:
     """made_up = −Σ compensation / Σ direct over the cases, with a bootstrap interval; and reasons for missing
     values."""
@@ -244,8 +232,8 @@ def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float
     names = [f"made_up{end}" for end in ENDS]
     if not _significant(block, cells[1]):
         return dict.fromkeys(names, np.nan), dict.fromkeys(names, UNSURE)
-    found, why = bootstrap(block, cells, _share, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
-    return dict(zip(names, (found[k] for k in ("value", "low", "high")), strict=True)), _few(why, "made_up")
+    found, why = bootstrap(block, cells, ratio, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
+    return dict(zip(names, (found[k] for k in NUMBERS), strict=True)), _few(why, "made_up")
 
 
 def _few(why: Mapping[str, str], name: str) -> dict[str, str]:
@@ -260,34 +248,26 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for task, group in run.table("effects").frame[list(KEYS)].itertuples(index=False):
-        row = {"task": task, "group": group, **dict.fromkeys(("run", "control"), np.nan)}
+        row: dict[str, Any] = {"task": task, "group": group}
         why: dict[str, str] = {}
         for name, block in (("run", a), ("control", b)):
             share, lost = made_up(block, task, group)
             row[name] = share["made_up"]
             why |= {name: UNSURE} if "made_up" in lost else {}
         names = [f"difference{end}" for end in ENDS]
-        cells = [(block, list(_two(block, task, group))) for block in (a, b)]
+        cells = [(block, _two(block, task, group)) for block in (a, b)]
         parts = zip(*((one.total[i], one.sizes[i]) for one, i in cells), strict=True)
         totals, sizes = (np.concatenate(x) for x in parts)
-        inside = (sizes > 0).all(0)
-        row |= {"n": int(inside.sum()), **dict.fromkeys(names, np.nan)}
-        if why:
-            why |= dict.fromkeys(names, UNSURE)
-        else:
-            both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=sizes, total=totals)
-            found, few = bootstrap(both, range(4), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
-                                   resamples=RESAMPLES)  # fmt: skip
-            row |= dict(zip(names, (found[name] for name in ("value", "low", "high")), strict=True))
-            why |= _few(few, "difference")
+        both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=sizes, total=totals)
+        found, few = bootstrap(both, range(4), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
+                               resamples=RESAMPLES)  # fmt: skip
+        values = dict.fromkeys(names, np.nan) if why else zip(names, (found[k] for k in NUMBERS), strict=True)
+        row |= {"n": found["n"], **dict(values), "clusters": found["clusters"]}
+        why |= dict.fromkeys(names, UNSURE) if why else _few(few, "difference")
         missing |= {(len(rows), column): text for column, text in why.items()}
-        clusters = a.units["cluster"][inside].to_list()
-        rows.append({**row, "clusters": read_clusters(clusters, len(clusters)).count})
-    return {
-        "made_up": Table(
-            pd.DataFrame(rows), MADE_UP, missing, "Compensated share of the direct effect, run minus control"
-        )
-    }
+        rows.append(row)
+    title = "Compensated share of the direct effect, run minus control"
+    return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, title)}
 
 
 def _two_shares(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
@@ -297,7 +277,7 @@ def _two_shares(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
 SHARE = "share of the direct effect"
 WHICH = (
     key("task", "task", "the task whose answers are scored"), key("group", "ablated", "the ablated group of heads"),
-    Column(name="heads", title="heads", unit="layer and index", shown=False, doc="the heads of the group"),
+    key("heads", "heads", "the heads of the group", "layer and index", shown=False),
 )  # fmt: skip
 CASES = counts("cases", "independent cases, or the fewest words of a kind if cases share words")
 DOCS = {
@@ -322,7 +302,7 @@ EFFECTS = (
     *CASES,
 )  # fmt: skip
 LAYERS = (
-    *WHICH, Column(name="layer", title="layer", unit="layer", format="d", shown=False, doc="counted from 0"),
+    *WHICH, number("layer", "layer", "layer", "counted from 0", "d", False),
     key("place", "place", "attention, FFN or head of the layer"),
     *quantity("compensation", "compensation", UNIT["log_odds"], DOCS["compensation"], sd="independent cases"), *CASES,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from streamscope.instruments.observations import (
     joined,
 )
 from streamscope.instruments.open_data import OpenText, open_text
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits.latents import Latents as LatentValues
 from streamscope.interventions.edits.latents import (
     Place,
@@ -57,13 +57,13 @@ class Cell:
     @property
     def labels(self) -> dict[str, Any]:
         """Columns that name the cell; layer −1 and no projection for several places."""
-        names = [place.label for place in self.places]
-        single = self.places[0] if len(self.places) == 1 else None
+        names, one = [place.label for place in self.places], len(self.places) == 1
         place = "+".join(names) if len(names) < 4 else f"{names[0]}+…+{names[-1]} ({len(names)})"
         dims = "all" if self.dims is None else " ".join(map(str, self.dims))
         return {
             "latents": place if self.dims is None else f"{place} [{dims}]", "place": place,
-            "layer": single.layer if single else -1, "projection": single.path.split(".")[1] if single else "",
+            "layer": self.places[0].layer if one else -1,
+            "projection": self.places[0].path.split(".")[1] if one else "",
             "dims": dims, "edit": self.kind, "amount": float(self.amount),
         }  # fmt: skip
 
@@ -121,21 +121,13 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Instr
         seen.about["title"]["latents"] = (
             f"{name}: loss {loss:.4f} nats/token; {documents.title()}, {losses.tokens.sum():,} tokens"
         )
-    add_texts(seen, texts.positions, opened.names)
+    add_texts(seen, texts[0], opened.names)
     return seen
 
 
 def with_resolved_heads(how: Latents, data: Opened) -> Latents:
     """These options with the projections given by name, so that a control is measured at the same ones."""
     return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Rows for edits on texts: `positions`, the KL at each; `following`, the most probable next tokens."""
-
-    positions: pd.DataFrame
-    following: pd.DataFrame
 
 
 def _sources(how: Latents, model: Any, data: Opened) -> OpenText | None:
@@ -167,8 +159,8 @@ def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[
 def texts_of(
     how: Latents, model: Any, cells: Sequence[Cell], texts: OpenText, sources: Sequence[Sequence[int]],
     progress: Progress = iter,
-) -> Texts:  # fmt: skip
-    """KL at every position, and the k most probable next tokens after the last one, for every text and edit.
+) -> tuple[pd.DataFrame, pd.DataFrame]:  # fmt: skip
+    """(KL at every position, the k most probable next tokens after the last one) for every text and edit.
 
     A blend takes z from an unedited pass of `sources[i]` at aligned positions. `before` is the unedited probability;
     rows with the edit "none" are the unedited predictions.
@@ -198,7 +190,7 @@ def texts_of(
             rows = enumerate(zip(pieces, kl, strict=True))
             positions += [{**labels, "position": i, "token": piece, "kl": value} for i, (piece, value) in rows]
             following += _top(texts.tokenizer, after, before, how.k, labels)
-    return Texts(pd.DataFrame(positions), pd.DataFrame(following))
+    return pd.DataFrame(positions), pd.DataFrame(following)
 
 
 def _latents_at(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> LatentValues:
@@ -235,24 +227,24 @@ def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str
 
 def tables(how: Latents, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """latents: a row per edit over documents; texts: per text and edit; next: next tokens; positions: KL."""
-    made, titles, texts = {}, seen.about["title"], seen.extra
+    made, titles, (positions, following) = {}, seen.about["title"], seen.extra
     if "loss" in estimates:
         frame, missing = joined([estimates["loss"], estimates["kl"]], KEYS, COLUMNS)
         frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
         made["latents"] = Table(frame, COLUMNS, missing, titles["latents"])
     each = ["prompt", *KEYS]
     frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
-    frame["kl_max"] = texts.positions.groupby(each, sort=False)["kl"].max().to_numpy()
-    edited = texts.following[texts.following["edit"] != "none"]
-    frame["following"] = [_probabilities(rows) for _, rows in edited.groupby(each, sort=False)]
-    plain = texts.following[texts.following["edit"] == "none"].groupby("prompt")
-    unedited = "; ".join(_probabilities(rows, before=False) for _, rows in plain)
+    frame["kl_max"] = positions.groupby(each, sort=False)["kl"].max().to_numpy()
+    plain = following["edit"] == "none"
+    frame["following"] = [_probabilities(rows) for _, rows in following[~plain].groupby(each, sort=False)]
+    unedited = "; ".join(_probabilities(rows, before=False) for _, rows in following[plain].groupby("prompt"))
     named = titles["texts"]
     made["texts"] = Table(frame, TEXTS, {}, f"{named}; next tokens of the unedited model: {unedited}", "kl", 40)
-    following = texts.following[[column.name for column in NEXT]]
-    made["next"] = Table(following, NEXT, {}, f"{named}: most probable next tokens", "probability", 10)
-    positions = texts.positions[[column.name for column in POSITIONS]]
-    made["positions"] = Table(positions, POSITIONS, {}, f"{named}: KL at every position", "kl", 10)
+    for name, whole, columns, what, by in (
+        ("next", following, NEXT, "most probable next tokens", "probability"),
+        ("positions", positions, POSITIONS, "KL at every position", "kl"),
+    ):
+        made[name] = Table(whole[[column.name for column in columns]], columns, {}, f"{named}: {what}", by, 10)
     return made
 
 
@@ -264,11 +256,10 @@ def _probabilities(rows: pd.DataFrame, *, before: bool = True) -> str:
 
 WHICH = (
     key("latents", "latents", "the projection, with the changed latent dimensions in brackets if not all"),
-    Column(name="place", title="projection", unit="name", shown=False, doc="the changed projections"),
+    key("place", "projection", "the changed projections", shown=False),
     number("layer", "layer", "layer", "from 0; −1 for several projections", "d", False),
-    Column(name="projection", title="projection", unit="name", shown=False,
-           doc="q, k, v, gate or up; empty for several"),
-    Column(name="dims", title="dimensions", unit="latent dimensions", shown=False, doc="changed dimensions, from 0"),
+    key("projection", "projection", "q, k, v, gate or up; empty for several", shown=False),
+    key("dims", "dimensions", "changed dimensions, from 0", "latent dimensions", shown=False),
     key("edit", "edit", "scale, clamp, or blend with another text's z"),
     key("amount", "amount", "factor on z, value of z, or share of the other text's z", "scale, z or share", "g"),
 )  # fmt: skip
@@ -283,17 +274,17 @@ COLUMNS = (
     *counts("documents or windows", "documents"),
 )  # fmt: skip
 PROMPT = key("prompt", "text", "number of the text, from 0", "text", "d")
-CHANGE = Column(name="change", title="change", unit="name", doc="latents, edit and amount", shown=False)
+CHANGE = key("change", "change", "latents, edit and amount", shown=False)
 MEANS = quantity("kl", "mean KL", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")
 TEXTS = (
     PROMPT, *WHICH, *MEANS,
     number("kl_max", "largest KL", DIVERGENCE, "largest KL at a position of the text", ".4f"),
-    Column(name="following", title="next tokens (unedited)", unit="probability",
-           doc="most probable next tokens with their probability, and the unedited one in brackets"),
+    key("following", "next tokens (unedited)",
+        "most probable next tokens with their probability, and the unedited one in brackets", "probability"),
     counts("positions", "texts")[0],
 )  # fmt: skip
 NEXT = (
-    PROMPT, *WHICH, CHANGE, Column(name="rank", title="rank", unit="rank", format="d", doc="1 is the most probable"),
+    PROMPT, *WHICH, CHANGE, key("rank", "rank", "1 is the most probable", "rank", "d"),
     key("token", "next token", "a likely next token"),
     number("probability", "probability", "probability", "probability under the edit", ".3f"),
     number("before", "unedited probability", "probability", "probability of this token in the unedited model", ".3f"),

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Observations, joined
+from streamscope.instruments.observations import Estimates, Observations, effect_contrasts, joined
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
     average_streams,
@@ -169,15 +169,12 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Instru
     seen.contrasts |= {name: [] for name in measures}
     for cell, at in zip(cells, index, strict=True):
         edited, labels = {i: 1 / len(at) for i in at}, cell.labels
-        one: dict[str, Any] = {"labels": labels, "null": None}
         family = EVERYWHERE if cell.where == EVERYWHERE else cell.change
-        seen.contrasts["loss"] += [
-            Contrast(quantity="loss", weights=edited, missing=cell.why, **one),
-            Contrast(quantity="baseline", weights={0: 1.0}, **one),
-            Contrast(quantity="delta", weights={**edited, 0: -1.0}, labels=labels, family=family, missing=cell.why),
-        ]
+        value, *others = effect_contrasts("loss", edited, 0, labels, family=family, missing=cell.why)
+        value = replace(value, missing=cell.why)
+        seen.contrasts["loss"] += [value, *others]
         for name in ("percent", "kl"):
-            seen.contrasts[name].append(Contrast(quantity=name, weights=edited, missing=cell.why, **one))
+            seen.contrasts[name].append(replace(value, quantity=name))
     return seen
 
 
@@ -209,10 +206,10 @@ def _of_draws(cell: Cell, at: Sequence[int], block: Observations) -> tuple[int, 
 
 
 CHANGE = (
-    Column(name="change", title="change", unit="name", shown=False, doc="value of --change"),
+    key("change", "change", "value of --change", shown=False),
     key("definition", "change", "coefficient or streams → replacement"),
-    Column(name="of", title="changed", unit="name", shown=False, doc="coefficients, or the streams themselves"),
-    Column(name="to", title="becomes", unit="name", shown=False, doc="the replacement"),
+    key("of", "changed", "coefficients, or the streams themselves", shown=False),
+    key("to", "becomes", "the replacement", shown=False),
     key("where", "where", "layer and branch, or everywhere", "place"),
     key("acts", "can act", "whether the change can affect an output"),
 )  # fmt: skip

@@ -190,9 +190,14 @@ class PatchResults:
     patched: np.ndarray
 
     @property
+    def own(self) -> np.ndarray:
+        """Log-odds of the unpatched run [pairs]."""
+        return self.corrupt if self.direction == "denoise" else self.clean
+
+    @property
     def effect(self) -> np.ndarray:
         """Patched minus unpatched run [cells, pairs], nats."""
-        return self.patched - (self.corrupt if self.direction == "denoise" else self.clean)
+        return self.patched - self.own
 
     def recovery(self, threshold: float) -> np.ndarray:
         """(patched − corrupt) / (clean − corrupt) [cells, pairs]; NaN if |clean − corrupt| < `threshold` nats."""
@@ -212,12 +217,8 @@ def patch_pairs(
     """Every cell of every pair, exactly, with one run per cell. Raises `InputError` without pairs or cells."""
 
     def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
-        sweep: list[dict[str, Edit] | None] = []
-        for cell in cells:
-            a = source[cell.hook]
-            index = cell.index(pair, a.ndim + 1)
-            sweep.append(None if index is None else {cell.hook: partial(_put, source=a, index=index)})
-        return sweep
+        at = [(cell.hook, source[cell.hook], cell.index(pair, source[cell.hook].ndim + 1)) for cell in cells]
+        return [None if index is None else {hook: partial(_put, source=a, index=index)} for hook, a, index in at]
 
     if not cells:
         raise InputError("nothing to patch: give at least one hook and one layer")

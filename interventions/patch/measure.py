@@ -28,7 +28,7 @@ from streamscope.interventions.patch.activations import (
     sweep_pairs,
 )
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
-from streamscope.interventions.patch.paths import Edge, edges_of, every_edge, parse_senders, patch_edges
+from streamscope.interventions.patch.paths import edges_of, every_edge, parse_senders, patch_edges
 from streamscope.models.head_spec import Head, parse_layers, score_names
 
 RESOLUTION = 1e-5
@@ -50,11 +50,6 @@ class SweepResults:
     labels: Sequence[Mapping[str, Any]]
     exact: PatchResults
     guessed: np.ndarray | None = None
-
-    @property
-    def own(self) -> np.ndarray:
-        """Log-odds of the unpatched run [pairs]."""
-        return self.exact.corrupt if self.exact.direction == "denoise" else self.exact.clean
 
 
 def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -83,7 +78,8 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Instrum
         run = patch_edges(model, pairs, edges, directions[0], progress=progress)
         odds = np.full((len(every), len(pairs)), np.nan)
         odds[[every.index(edge) for edge in edges]] = run.patched
-        paths = SweepResults([edge_labels(edge, directions[0]) for edge in every], replace(run, patched=odds))
+        keys = [(directions[0], edge.sender.label, edge.label, edge.reader, edge.layer) for edge in every]
+        paths = SweepResults([dict(zip(EDGES, one, strict=True)) for one in keys], replace(run, patched=odds))
         add_blocks(seen, "paths", "paths-recovery", [paths], pairs, how.threshold, "sender")
     clean, corrupt = swept[0].exact.clean.mean(), swept[0].exact.corrupt.mean()
     seen.about["title"] = f"{title_of(model)}, {words}: log-odds clean {clean:+.3f}, corrupted {corrupt:+.3f} nats"
@@ -167,11 +163,6 @@ def cell_labels(cell: Cell, direction: Direction) -> dict[str, Any]:
     return dict(zip(CELLS, row, strict=True))
 
 
-def edge_labels(edge: Edge, direction: Direction) -> dict[str, Any]:
-    """The key columns of a path."""
-    return dict(zip(EDGES, (direction, edge.sender.label, edge.label, edge.reader, edge.layer), strict=True))
-
-
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
     """unit (the pair's id and a hash of its tokens, equal in every model) and cluster of every pair."""
     tokens = [repr((p.clean, p.corrupt, p.answers, p.foils)) for p in pairs]
@@ -187,14 +178,12 @@ def add_blocks(
 
     Holm's p of the effects corrects over the patches with the same direction and `family`.
     """
-    keys: dict[str, list[dict[str, Any]]] = {odds: [], share: []}
-    values: dict[str, list[np.ndarray]] = {odds: [], share: []}
+    cells: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {odds: [], share: []}
     made: dict[str, list[Contrast]] = {odds: [], share: []}
 
     def cell(block: str, label: Mapping[str, Any], run: str, x: np.ndarray) -> int:
-        keys[block].append({**label, "run": run})
-        values[block].append(x)
-        return len(values[block]) - 1
+        cells[block].append(({**label, "run": run}, x))
+        return len(cells[block]) - 1
 
     for one in swept:
         blank = {k: v if k == "direction" else type(v)() for k, v in one.labels[0].items()}
@@ -203,7 +192,7 @@ def add_blocks(
         base = corrupt if one.exact.direction == "denoise" else clean
         rows = [("effect", "recovery", "patched", one.exact.patched)] if len(one.exact.patched) else []
         if one.guessed is not None:
-            rows.append(("attribution", "attributed", "guessed", one.own + one.guessed))
+            rows.append(("attribution", "attributed", "guessed", one.exact.own + one.guessed))
         for i, label in enumerate(one.labels):
             for effect, recovery, run, all_of in rows:
                 at, tested = cell(odds, label, run, all_of[i]), effect == "effect"
@@ -216,11 +205,12 @@ def add_blocks(
                 why = absent or (_unclear(threshold) if np.isnan(part).all() else "")
                 weights = {cell(share, label, run, part): 1.0}
                 made[share].append(Contrast(quantity=recovery, weights=weights, labels=label, null=None, missing=why))
-    units = units_of(pairs)
     for name, measure in ((odds, ODDS), (share, SHARE)):
-        total, cells = np.stack(values[name]), pd.DataFrame(keys[name])
-        block = Observations(measure=measure, cells=cells, units=units, total=total, size=~np.isnan(total))
-        seen.blocks[name], seen.contrasts[name] = block, made[name]
+        keys, total = pd.DataFrame([key for key, _ in cells[name]]), np.stack([x for _, x in cells[name]])
+        seen.blocks[name] = Observations(
+            measure=measure, cells=keys, units=units_of(pairs), total=total, size=~np.isnan(total)
+        )
+        seen.contrasts[name] = made[name]
 
 
 def _unclear(threshold: float) -> str:
@@ -278,27 +268,21 @@ def errors(swept: SweepResults) -> pd.DataFrame:
 
 NATS, WAY = ODDS.unit, SHARE.unit
 DIRECTION = key("direction", "direction", "denoise: clean into corrupted; noise: corrupted into clean")
-
-
-def _hidden(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
-    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=False)
-
-
 CELL_COLUMNS = (
     DIRECTION,
     key("name", "patch", "hook, layer or head, and position"),
-    _hidden("hook", "hook", "short name of the hook"),
-    _hidden("layer", "layer", "counted from 0; −1 outside the blocks", "layer", "d"),
-    _hidden("position", "position", "role of the patched positions; all: every position"),
-    _hidden("head", "head", "the patched head; empty: not a single one"),
-    _hidden("index", "index", "number of the head in its layer, from 0; −1: not a single one", "head", "d"),
+    key("hook", "hook", "short name of the hook", shown=False),
+    key("layer", "layer", "counted from 0; −1 outside the blocks", "layer", "d", False),
+    key("position", "position", "role of the patched positions; all: every position", shown=False),
+    key("head", "head", "the patched head; empty: not a single one", shown=False),
+    key("index", "index", "number of the head in its layer, from 0; −1: not a single one", "head", "d", False),
 )  # fmt: skip
 EDGE_COLUMNS = (
     DIRECTION,
     key("sender", "sender", "a head, a layer's attention or its FFN"),
     key("reader", "reader", "the part that reads the change"),
-    _hidden("reader_kind", "kind of reader", "the reading input of a layer, or the head"),
-    _hidden("reader_layer", "layer of the reader", "counted from 0", "layer", "d"),
+    key("reader_kind", "kind of reader", "the reading input of a layer, or the head", shown=False),
+    key("reader_layer", "layer of the reader", "counted from 0", "layer", "d", False),
 )  # fmt: skip
 MEASURED = (
     *quantity("effect", "effect", NATS, "log-odds of the patched run − unpatched run", format="+.3f", sd="pairs"),
@@ -308,8 +292,8 @@ MEASURED = (
               tested=False),
     *described("attributed", "recovery, first-order", WAY, "first-order approximation of the recovery", format="+.3f",
                sd="pairs", shown=False),
-    _hidden("defined", "pairs with recovery", "pairs whose runs differ by at least the threshold", "pairs of prompts",
-            "d"),
+    number("defined", "pairs with recovery", "pairs of prompts", "pairs whose runs differ by at least the threshold",
+           "d", False),
 )  # fmt: skip
 ERRORS = (
     DIRECTION,

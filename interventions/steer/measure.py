@@ -12,9 +12,9 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, joined
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import add_direction, random_direction
-from streamscope.interventions.edits.means import document_rows
+from streamscope.interventions.edits.means import chunks, document_rows
 from streamscope.interventions.observe import NATS, Losses, document_losses
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
@@ -35,12 +35,9 @@ MEASURES = {
 
 def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
     """Mean ‖resid_post‖ over tokens (without BOS) per layer: the unit of --scale."""
-    rows = [list(row) for row in rows]
-    total = np.zeros(model.config.n_layers)
-    tokens = 0
-    for start in range(0, len(rows), CHUNK):
-        some = [row for row in rows[start : start + CHUNK] if len(row) > 1]
-        if not some:
+    total, tokens = np.zeros(model.config.n_layers), 0
+    for chunk in chunks(rows, CHUNK):
+        if not (some := [row for row in chunk if len(row) > 1]):
             continue
         tokens += sum(len(row) - 1 for row in some)
         for name, xs in run(model, Query(tokens=some, hooks=("blocks.*.hook_resid_post",))).hooks.items():
@@ -70,16 +67,14 @@ def check(how: Steer, model: Any) -> None:
 
 def with_resolved_heads(how: Steer, data: Opened) -> Steer:
     """These options with the layers of the model's direction."""
-    return how if how.layers else replace(how, layers=(str(_direction(how, data)[0].layer),))
-
-
-def _direction(how: Steer, data: Opened) -> tuple[Any, str]:
-    return direction_of(how.direction, data, how.stream, how.method)
+    if how.layers:
+        return how
+    return replace(how, layers=(str(direction_of(how.direction, data, how.stream, how.method)[0].layer),))
 
 
 def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, every scale, and random directions at every scale. Units: documents."""
-    direction, found_in = _direction(how, data)
+    direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
     streams, opened = streams_of(model, how.streams), data[Documents]
     d = direction.vector.to(model.cfg.device)
@@ -90,10 +85,12 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Instrum
     found = document_losses(model, opened.shards, sweep, kl="reverse", direction=d, **opened.limits, progress=progress)
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
-    seen = InstrumentData({}, {}, arrays={"direction": direction.vector.numpy()}, extra={})
-    seen.about |= {"title": title + (f"; direction {found_in}" if found_in else ""), "layers": layers}
-    seen.about |= {"direction": direction.about, "streams": list(streams)}
-    seen.about["norms"] = None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()}
+    about = {
+        "title": title + (f"; direction {found_in}" if found_in else ""), "layers": layers,
+        "direction": direction.about, "streams": list(streams),
+        "norms": None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()},
+    }  # fmt: skip
+    seen = InstrumentData({}, {}, about, {"direction": direction.vector.numpy()}, {})
     add_divergence(seen, found, scales, how.draws, opened.units())
     if how.prompt:
         texts = continuations(model, how.prompt, sweep[: len(scales)], tokens=how.sample_tokens, seed=how.seed)
@@ -141,7 +138,7 @@ def tables(how: Steer, seen: InstrumentData, estimates: Mapping[str, Estimates])
     frame = frame.assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))
     out = {"steer": Table(frame, columns, missing, title)}
     if "samples" in seen.extra:
-        sample = Column(name="sample", title="sample", unit="text", doc="the prompt, continued at this scale")
+        sample = key("sample", "sample", "the prompt, continued at this scale", "text")
         out["samples"] = Table(seen.extra["samples"], (scale, sample), title=f"Samples; {title}")
     return out
 

@@ -130,10 +130,8 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
 
 def monotonicity_contrasts(block: Observations) -> list[Contrast]:
     """The mean over the cases that change."""
-    contrasts = each("spearman", block.cells, tested=False)
-    return [
-        one if n else replace(one, missing=NO_CHANGE) for one, n in zip(contrasts, block.inside.sum(1), strict=True)
-    ]
+    missing = ["" if some else NO_CHANGE for some in block.inside.sum(1)]
+    return each("spearman", block.cells, tested=False, missing=missing)
 
 
 def curve_range(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -159,13 +157,11 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
         found = estimate(own, monotonicity_contrasts(own))
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, why = _range(block, task, group, cells)
-            estimated, moved = found.frame.iloc[i], own.inside[i]
-            values = {"": estimated["value"], "_low": max(estimated["low"], -1.0), "_high": min(estimated["high"], 1.0)}
-            row |= {f"spearman{end}": value for end, value in values.items()}
+            estimated, moved, inside = found.frame.iloc[i], own.inside[i], block.inside[cells[0]]
+            row |= {"spearman": estimated["value"], "spearman_low": max(estimated["low"], -1.0)}
+            row |= {"spearman_high": min(estimated["high"], 1.0), "spearman_curve": NAN}
             names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
             why |= {names[of]: text for (at, of), text in found.reasons.items() if at == i and of in names}
-            inside = block.inside[cells[0]]
-            row["spearman_curve"] = NAN
             if moved.any():
                 mean = block.total[cells][:, inside].mean(1)
                 row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean[:, None])[0])
@@ -216,27 +212,22 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
         for (task, group), cells in curves_of(mine, within).items():
             if (task, group) not in others:
                 continue
-            known = pd.Index(theirs.units["unit"])
-            own = mine.inside[cells[0]]
-            place = known.get_indexer(mine.units["unit"])
-            both = np.flatnonzero(own & (place >= 0))
+            place = pd.Index(theirs.units["unit"]).get_indexer(mine.units["unit"])
+            both = np.flatnonzero(mine.inside[cells[0]] & (place >= 0))
             if len(both) < 2:
                 raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
             x, y = mine.total[cells][:, both], theirs.total[others[task, group]][:, place[both]]
-            joint = Observations(
-                measure=mine.measure, cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
-                units=mine.units.iloc[both].reset_index(drop=True), total=np.concatenate([x, y]), size=1.0,
-            )  # fmt: skip
+            joint = replace(mine.at(both), cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
+                            total=np.concatenate([x, y]), size=1.0)  # fmt: skip
             found, why = bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
             row = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
-            row |= {"leverage": found["value"], "leverage_low": found["low"], "leverage_high": found["high"]}
-            if row["control_range"] <= mine.measure.resolution:
-                row |= dict.fromkeys(("leverage", "leverage_low", "leverage_high"), NAN)
-                why = dict.fromkeys(("value", "low", "high"), CONTROL_CONSTANT)
             names = {"value": "leverage", "low": "leverage_low", "high": "leverage_high"}
+            if row["control_range"] <= mine.measure.resolution:
+                found |= dict.fromkeys(names, NAN)
+                why = dict.fromkeys(names, CONTROL_CONSTANT)
             missing |= {(len(rows), names[of]): text for of, text in why.items()}
-            counted = {"n": found["n"], "clusters": found["clusters"]}
-            rows.append({"measure": name, "task": task, "group": group, **row, **counted})
+            row |= {names.get(of, of): number for of, number in found.items()}
+            rows.append({"measure": name, "task": task, "group": group, **row})
     return Table(pd.DataFrame(rows), LEVERAGE, missing, "Leverage: control range of the model divided by its control's")
 
 
@@ -246,15 +237,11 @@ def tables(how: SteerHeads, seen: InstrumentData, estimates: Mapping[str, Estima
     out = {}
     for name in (name for name in NAMES if name in seen.blocks):
         what = seen.about["tasks"] if name != "loss" else "documents"
-        out[name] = level_table(name, estimates[name], heads, f"{title}: {NAMES[name]} under scaled heads; {what}")
+        frame, missing = estimates[name].wide([*KEYS, "scale"])
+        frame.insert(2, "heads", frame["group"].map(heads))
+        heading = f"{title}: {NAMES[name]} under scaled heads; {what}"
+        out[name] = Table(frame, columns_of(name), missing, heading)
     return {**out, "curves": ranges(seen.blocks, how.within, heads)}
-
-
-def level_table(name: str, found: Estimates, heads: Mapping[str, str], title: str) -> Table:
-    """The levels of one measure."""
-    frame, missing = found.wide([*KEYS, "scale"])
-    frame.insert(2, "heads", frame["group"].map(heads))
-    return Table(frame, columns_of(name), missing, title)
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
@@ -265,7 +252,7 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
 
 TASK = key("task", "task", "the task whose answers are scored, or documents")
 GROUP = key("group", "group", "the scaled group of heads")
-HEADS = Column(name="heads", title="heads", unit="layer and index", doc="the heads of the group")
+HEADS = key("heads", "heads", "the heads of the group", "layer and index")
 MIXED = "units of the measure: probability, nats, nats/token"
 
 

@@ -15,10 +15,10 @@ from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts, joined
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows, hook_means
-from streamscope.interventions.edits.streams import Replacement
+from streamscope.interventions.edits.streams import Replacement, hook_names
 from streamscope.interventions.observe import NATS, PERCENT, document_losses
 from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
@@ -38,25 +38,14 @@ EVERYWHERE, HEAD = "everywhere", "head"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 
 
-def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
-    """Hooks where a stream is read: pre and mid of every layer, post of the last."""
-    kind = "streams" if stream[1:].isdigit() else stream
-    names = [f"blocks.{layer}.hook_{kind}_{place}" for layer in range(n_layers) for place in ("pre", "mid")]
-    return (*names, f"blocks.{n_layers - 1}.hook_{kind}_post")
-
-
 def _stream_part(stream: str, x: Tensor) -> Tensor:
     """The stream's part [T, D] of a hook's activation [T, D] or [T, N, D]."""
     return x[:, int(stream[1:])] if stream[1:].isdigit() else x
 
 
-def stream_means(
-    model: StreamTransformer, stream: str, rows: Iterable[Sequence[int]], *, chunk: int = 32
-) -> dict[str, Tensor]:
+def stream_means(model: StreamTransformer, stream: str, rows: Iterable[Sequence[int]]) -> dict[str, Tensor]:
     """Mean [D] of a stream at every hook where it is read; see `hook_means`."""
-    return hook_means(
-        model, hook_names(stream, model.config.n_layers), rows, part=partial(_stream_part, stream), chunk=chunk
-    )
+    return hook_means(model, hook_names(stream, model.config.n_layers), rows, part=partial(_stream_part, stream))
 
 
 def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
@@ -165,20 +154,13 @@ class Cell:
     reach: str
 
     @property
-    def definition(self) -> str:
-        """The notation of DST Table 4: x_t → 0."""
-        return f"{SYMBOL.get(self.stream, self.stream)} → {TARGET[self.method]}"
-
-    @property
-    def place(self) -> str:
-        """L3, head or everywhere."""
-        return f"L{self.where}" if isinstance(self.where, int) else self.where
-
-    @property
     def labels(self) -> dict[str, Any]:
-        """Columns that name the cell."""
-        where = {"where": self.place, "reach": self.reach, "layer": self.where if isinstance(self.where, int) else -1}
-        return {"stream": self.stream, "definition": self.definition, "method": self.method, **where}
+        """Columns that name the cell; the definition in the notation of DST Table 4: x_t → 0."""
+        place, layer = (f"L{self.where}", self.where) if isinstance(self.where, int) else (self.where, -1)
+        return {
+            "stream": self.stream, "definition": f"{SYMBOL.get(self.stream, self.stream)} → {TARGET[self.method]}",
+            "method": self.method, "where": place, "reach": self.reach, "layer": layer,
+        }  # fmt: skip
 
     def edits(self, replacement: Replacement, n_layers: int) -> Edits:
         """The edits for a replacement."""
@@ -236,24 +218,23 @@ def tables(how: Streams, seen: InstrumentData, estimates: Mapping[str, Estimates
     frame, missing = joined([estimates["loss"], estimates["percent"]], names, COLUMNS)
     block = seen.blocks["loss"]
     loss = block.values
-    frame["draws"] = [len(at) if cell.method in DRAWN else 0 for cell, at in zip(cells, index, strict=True)]
-    frame["draw_sd"] = [float(np.std(loss[list(at)], ddof=1)) if len(at) > 1 else np.nan for at in index]
-    frame["paper_percent"] = [PAPER.get((cell.stream, cell.method), np.nan) for cell in cells]
+    more: list[dict[str, float]] = []
     for i, (cell, at) in enumerate(zip(cells, index, strict=True)):
-        if (i, "delta") in missing:
-            frame.loc[i, "draw_sd"] = np.nan
-            missing[i, "draw_sd"] = EMPTY
-        elif len(at) < 2:
-            missing[i, "draw_sd"] = "one draw" if cell.method in DRAWN else "the replacement is not random"
-        if (cell.stream, cell.method) not in PAPER:
-            missing[i, "paper_percent"] = "not in the paper"
+        drawn, percent = cell.method in DRAWN, PAPER.get((cell.stream, cell.method), np.nan)
+        few = "" if len(at) > 1 else "one draw" if drawn else "the replacement is not random"
+        why = {"draw_sd": EMPTY if (i, "delta") in missing else few}
+        why["paper_percent"] = "not in the paper" if np.isnan(percent) else ""
+        missing |= {(i, name): reason for name, reason in why.items() if reason}
+        sd = np.nan if why["draw_sd"] else float(np.std(loss[list(at)], ddof=1))
+        more.append({"draws": len(at) if drawn else 0, "draw_sd": sd, "paper_percent": percent})
+    frame = frame.assign(**pd.DataFrame(more))
     return {"streams": Table(frame.assign(tokens=int(block.sizes[0].sum())), COLUMNS, missing, seen.about["title"])}
 
 
 COLUMNS = (
-    Column(name="stream", title="stream", unit="name", doc="the removed stream", shown=False),
+    key("stream", "stream", "the removed stream", shown=False),
     key("definition", "stream → replacement", "the stream and its replacement, in the notation of DST Table 4"),
-    Column(name="method", title="method", unit="name", doc="zero, random, mean or resample", shown=False),
+    key("method", "method", "zero, random, mean or resample", shown=False),
     key("where", "where", "a layer, the head, or everywhere", "place"),
     key("reach", "reach", "readers of the change: that layer only, or everything from there on"),
     number("layer", "layer", "layer", "from 0; −1 for head and everywhere", "d", False),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
-from streamscope.interventions.controls import EFFECT_SIZES, REASON, by_construction, effect_sizes, random_sets
+from streamscope.interventions.controls import EFFECT_SIZES, REASON, effect_sizes, inert_reason, random_sets
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import MEASURES, SMALLEST, Observed, observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
@@ -99,7 +100,11 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     for one in observed.values():
         add_measure(seen, protocol, one, model.config.n_layers, prompts.unit)
     if "loss" in how.measures:
-        add_measure(seen, protocol, _losses(model, protocol.edits, data[Documents], progress), model.config.n_layers)
+        documents = data[Documents]
+        found = observe_loss(model, protocol.edits, documents.shards, **documents.limits, progress=progress)
+        units = documents.units()
+        cases = found.cases.assign(id=units["unit"], cluster=units["cluster"])
+        add_measure(seen, protocol, replace(found, cases=cases), model.config.n_layers)
     return seen
 
 
@@ -110,13 +115,6 @@ def _to_rank(how: Suppress, data: Opened) -> Any:
         return prompts
     suite = load_suite(how.rank_on)
     return replace(prompts, aligned=align(suite, prompts.tokenizer, data.model.config.n_ctx), suite=suite)
-
-
-def _losses(model: Any, edits: Sequence[Edits], documents: Any, progress: Progress) -> Observed:
-    """Loss per token of every document and edit, in nats; each document is one case."""
-    observed = observe_loss(model, edits, documents.shards, **documents.limits, progress=progress)
-    units = documents.units()
-    return replace(observed, cases=observed.cases.assign(id=units["unit"], cluster=units["cluster"]))
 
 
 def select(how: Suppress, scores: Mapping[Head, float]) -> dict[str, tuple[Head, ...]]:
@@ -208,17 +206,14 @@ def add_measure(
     units["unit"] = units["unit"].map(name_of)
     measure = MEASURES[name]
     parts = _parts(observed)
-    keys: list[dict[str, Any]] = []
-    totals: list[np.ndarray] = []
-    sizes: list[np.ndarray] = []
+    lost = {cell: _no_effect(name, "all", cell, n_layers) for cell in (*protocol.cells, *protocol.draws)}
+    rows: list[tuple[dict[str, Any], np.ndarray, np.ndarray]] = []
     contrasts: list[Contrast] = []
 
     def put(edit: int | None, part: str, **labels: Any) -> int:
         readout, _, inside = parts[part]
-        keys.append({**labels, "part": part})
-        totals.append(np.where(inside, observed.under(edit, readout), 0.0))
-        sizes.append(inside)
-        return len(keys) - 1
+        rows.append(({**labels, "part": part}, np.where(inside, observed.under(edit, readout), 0.0), inside))
+        return len(rows) - 1
 
     base = {part: put(None, part, selection="unedited", group="", draw=-1, gate=1.0) for part in parts}
     at: dict[tuple[Cell, str], int] = {}
@@ -234,22 +229,18 @@ def add_measure(
     for cell in protocol.draws:
         edited = at[cell, "all"] = put(cell.edit, "all", **cell.labels)
         weights, labels = {edited: 1.0, base["all"]: -1.0}, {**cell.labels, "part": "all"}
-        why = _no_effect(name, "all", cell, n_layers)
-        contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=why))
-    for cell in protocol.cells:
-        if cell.gate != hard or cell.group != "selected":
-            continue
-        labels, why = {**cell.labels, "part": "all"}, _no_effect(name, "all", cell, n_layers)
-        mine = [at[c, "all"] for c in protocol.draws
-                if c.selection == cell.selection and not _no_effect(name, "all", c, n_layers)]  # fmt: skip
-        share = dict.fromkeys(mine, 1 / max(1, len(mine)))
-        none = "" if mine else NO_DRAW
+        contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=lost[cell]))
+    for cell in (cell for cell in protocol.cells if cell.gate == hard and cell.group == "selected"):
+        mine = [at[c, "all"] for c in protocol.draws if c.selection == cell.selection and not lost[c]]
+        share, none = dict.fromkeys(mine, 1 / max(1, len(mine))), "" if mine else NO_DRAW
         beyond = {at[cell, "all"]: 1.0, **{i: -w for i, w in share.items()}}
+        described: dict[str, Any] = {"labels": {**cell.labels, "part": "all"}, "null": None}
         contrasts += [
-            Contrast(quantity="random", weights={**share, base["all"]: -1.0}, labels=labels, null=None, missing=none),
-            Contrast(quantity="above", weights=beyond, labels=labels, null=None, missing=why or none),
+            Contrast(quantity="random", weights={**share, base["all"]: -1.0}, missing=none, **described),
+            Contrast(quantity="above", weights=beyond, missing=lost[cell] or none, **described),
         ]
-    cells, total = pd.DataFrame(keys), np.stack(totals)
+    keys, totals, sizes = zip(*rows, strict=True)
+    cells, total = pd.DataFrame(list(keys)), np.stack(totals)
     block = Observations(measure=measure, cells=cells, units=units, total=total, size=np.stack(sizes))
     seen.blocks[name], seen.contrasts[name] = block, contrasts
     gates = sorted({cell.gate for cell in protocol.cells})
@@ -262,7 +253,7 @@ def add_measure(
 
 def _no_effect(measure: str, readout: str, cell: Cell, n_layers: int) -> str:
     """The reason if the heads cannot change the readout, else ""."""
-    return REASON if by_construction(measure, readout, cell.heads, n_layers) else ""
+    return inert_reason(measure, readout, cell.heads, n_layers)
 
 
 def _parts(observed: Observed) -> dict[str, tuple[str, str, np.ndarray]]:
@@ -284,11 +275,9 @@ def _curves(
     x = np.array(gates) - np.mean(gates)
     line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
     bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
-    by_curve: dict[tuple[str, str], list[Cell]] = {}
-    for cell in protocol.cells:
-        by_curve.setdefault((cell.selection, cell.group), []).append(cell)
     out = []
-    for (selection, group), cells in by_curve.items():
+    for (selection, group), some in groupby(protocol.cells, lambda cell: (cell.selection, cell.group)):
+        cells = list(some)
         labels, why = {"selection": selection, "group": group}, _no_effect(name, "all", cells[0], n_layers)
         for curve, weights in (("slope", line), ("curvature", bend)):
             of = {at[cell, "all"]: float(weights[gates.index(cell.gate)]) for cell in cells}
@@ -321,9 +310,7 @@ def _add_orders(
         {"selection": "unedited", "group": "", "gate": 1.0, "order": order} for order in ("first", "last")
     ]
     totals, contrasts = both(None), []
-    for cell in protocol.cells:
-        if cell.gate != protocol.hard:
-            continue
+    for cell in (cell for cell in protocol.cells if cell.gate == protocol.hard):
         labels = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}
         i, why = len(keys), _no_effect(measure.name, "all", cell, n_layers)
         keys += [{**labels, "order": order} for order in ("first", "last")]
@@ -418,13 +405,11 @@ def _effects(seen: InstrumentData, name: str, found: Estimates, protocol: Protoc
 def _draw_rows(protocol: Protocol, name: str, found: Estimates) -> Part:
     """One row per random set, with the effect of the selected heads."""
     frame, missing = found.where(quantity="drawn").wide(KEYS)
-    frame = _with_names(protocol, frame.drop(columns=["part", "n", "clusters"]), name).rename(
-        columns={"drawn": "delta"}
-    )
+    frame = frame.drop(columns=["part", "n", "clusters"]).rename(columns={"drawn": "delta"})
+    frame = _with_names(protocol, frame, name)
     missing = {(row, "delta"): why for (row, _), why in missing.items()}
-    of = found.where(quantity="delta", group="selected", gate=protocol.hard, part="all")
-    selected = dict(zip(of.frame["selection"], of.frame["value"], strict=True))
-    frame["selected"] = frame["selection"].map(selected)
+    of = found.where(quantity="delta", group="selected", gate=protocol.hard, part="all").frame
+    frame["selected"] = frame["selection"].map(of.set_index("selection")["value"])
     gone = {(row, "selected"): REASON for row, value in enumerate(frame["selected"]) if value != value}
     return frame, missing | gone
 
@@ -444,20 +429,17 @@ def _controls(protocol: Protocol, name: str, found: Estimates, drawn: Part) -> P
     }
     more: list[dict[str, float]] = []
     for row, one in frame.iterrows():
-        values = drawn[0].loc[drawn[0]["selection"] == one["selection"], "delta"].dropna().to_numpy()
-        random = dict.fromkeys(("random_sd", "random_low", "random_high", "p_rank", "p_rank_min"), np.nan)
-        if len(values):
-            random |= {"random_low": values.min(), "random_high": values.max()}
-            random |= ranks(one["selected"], values.tolist()) if one["selected"] == one["selected"] else {}
+        values = drawn[0].loc[drawn[0]["selection"] == one["selection"], "delta"].dropna()
+        random = {"random_sd": np.nan, "random_low": values.min(), "random_high": values.max()}
+        random |= {"p_rank": np.nan, "p_rank_min": np.nan, "draws": len(values)}
+        if len(values) and one["selected"] == one["selected"]:
+            random |= ranks(one["selected"], values.tolist())
         if len(values) > 1:
-            random["random_sd"] = float(values.std(ddof=1))
-        for column, value in random.items():
-            if value != value:
-                inert = REASON if column.startswith("p_") and len(values) else NO_DRAW
-                missing[row, column] = ONE_DRAW if column == "random_sd" else inert
-        if one["bottom"] != one["bottom"]:
-            missing[row, "bottom"] = REASON
-        more.append({**random, "draws": len(values)})
+            random["random_sd"] = float(values.to_numpy().std(ddof=1))
+        reasons = {"random_sd": ONE_DRAW, "random_low": NO_DRAW, "random_high": NO_DRAW, "bottom": REASON}
+        reasons |= dict.fromkeys(("p_rank", "p_rank_min"), REASON if len(values) else NO_DRAW)
+        missing |= {(row, name): why for name, why in reasons.items() if np.isnan({**one, **random}[name])}
+        more.append(random)
     names = [column.name for column in CONTROLS]
     return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more))[names], missing
 

@@ -102,7 +102,8 @@ def _batch(
         nonlocal wanted
         h = stream[at]
         if wanted is None:  # the unedited model comes first
-            wanted = torch.stack([ids[:, 1:][at], map_logits(h, model.head, _argmax).long()], 1)
+            predicted = map_logits(h, model.head, lambda logits, _: logits.argmax(-1).double()).long()
+            wanted = torch.stack([ids[:, 1:][at], predicted], 1)
         return map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
 
     values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda members: done(members, n), budget=budget)
@@ -110,10 +111,6 @@ def _batch(
         raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
     assert wanted is not None
     return values, wanted[:, 1].cpu().numpy()
-
-
-def _argmax(logits: Tensor, rows: slice) -> Tensor:
-    return logits.argmax(-1).double()
 
 
 def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -137,7 +134,9 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         _tables(model, groups, how.scale, chosen, sums, split.values(), progress, windows=bool(windows)),
         columns(names, windows), f"{title_of(model)}: tokens",
     )  # fmt: skip
-    cells = pd.DataFrame([cell_of(group) for group in groups])
+    single = [group.heads[0] if len(group.heads) == 1 else (np.nan, np.nan) for group in groups]
+    cells = pd.DataFrame({"edit": names, "heads": [group.label for group in groups]})
+    cells["layer"], cells["index"] = [layer for layer, _ in single], [index for _, index in single]
     units = opened.units()
     tokens = np.array([len(one.positions) for one in chosen], float)
     seen = InstrumentData({}, {}, extra=rows)
@@ -166,13 +165,6 @@ def with_resolved_heads(how: TokenEffects, data: Opened) -> TokenEffects:
     several = finder.heads_and_groups(how.heads, how.groups)[len(single) :]
     heads = tuple(group.spec.partition("=")[2] for group in single)
     return replace(how, heads=heads, groups=tuple(group.spec for group in several))
-
-
-def cell_of(group: Group) -> dict[str, Any]:
-    """The keys of an edit; layer and index belong to single heads."""
-    head = group.heads[0] if len(group.heads) == 1 else None
-    where = {"layer": head.layer, "index": head.head} if head else {"layer": np.nan, "index": np.nan}
-    return {"edit": group.name, "heads": group.label, **where}
 
 
 def _tables(
@@ -260,7 +252,7 @@ INDEX = (
 def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
     """Columns of the token and its window, then of every edit, Δ loss first."""
     effects = (
-        Column(name=f"{measure}_{name}", title=f"{measure} of {name}", unit="nats", format="+.4f", doc=doc, shown=False)
+        number(f"{measure}_{name}", f"{measure} of {name}", "nats", doc, "+.4f", False)
         for measure, doc in DELTAS.items() for name in names
     )  # fmt: skip
     return (*INDEX, *windows, *effects)
@@ -268,7 +260,7 @@ def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Colum
 
 EDITS = (
     key("edit", "edit", "the head, or the name of the group"),
-    Column(name="heads", title="heads", unit="name", doc="the scaled heads", shown=False),
+    key("heads", "heads", "the scaled heads", shown=False),
     number("layer", "layer", "layer", "layer of a single head, from 0", "g", False),
     number("index", "head", "head", "number of a single head in its layer, from 0", "g", False),
     *quantity("delta_loss", "Δ loss", "nats/token", "mean change of the loss of the next token", sd="documents"),

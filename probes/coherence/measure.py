@@ -20,7 +20,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, estimate_all, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.alignment import Aligned, align, align_once
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
@@ -32,8 +32,6 @@ RESOLUTION = 1e-5
 """Log-odds closer than this count as equal (rounding of float32 logits), in nats."""
 WORDS = ("log_p", "log_p_incoherent")
 AFTER = tuple(f"{name}_elsewhere" for name in WORDS)
-
-
 _END = re.compile(r"[.!?][\"'”’]?\s+")
 NO_CONTROL = "its nouns have no sentence of their own before the query, or no other prompt fits"
 
@@ -84,7 +82,7 @@ def _names(prompt: Prompt) -> set[str]:
     return {word for start, end in spans for word in re.findall(r"\w+", prompt.text[start:end].lower())}
 
 
-def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int | None = None) -> Aligned | None:
+def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int) -> Aligned | None:
     """`with_other_openings` in tokens."""
     suite = with_other_openings(aligned)
     return None if suite is None else align(suite, tokenizer, n_ctx)
@@ -228,10 +226,3 @@ DUE = (
               "how much likelier the text's nouns make both words, without a choice between them", tested=False),
     number("controls", "controls", "prompts with a control", "number of prompts with a control", "d"),
 )  # fmt: skip
-
-
-def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> pd.DataFrame:
-    """The table of `rows` with the short names that `papers` use: sd, ci_low, ci_high, p of the log-odds."""
-    seen = seen_of(found, elsewhere=elsewhere)
-    estimates = estimate_all(seen.blocks, seen.contrasts)
-    return tables(Coherence(), seen, estimates)["coherence"].short("log_odds")

@@ -57,8 +57,9 @@ def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> I
 
     block("spread", SIZE, total["spread"], tokens)
     block("rank", STREAMS, total["rank"], tokens)
-    shares, size = _contraction(total["apart"], total["alone"])
-    block("contracted", SHARE, shares, size, "" if size.any() else EQUAL)
+    alone = total["alone"]  # 0 for documents with equal streams, which are not in the cell
+    lost = np.where(alone > 0, alone - total["apart"], 0.0)
+    block("contracted", SHARE, lost, alone, "" if alone.any() else EQUAL)
     block("predicted", SHARE, total["predicted"], tokens, "" if bound else UNBOUND)
     return seen
 
@@ -84,11 +85,6 @@ def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str,
 def _deviation(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:
     """‖X − X̄‖."""
     return (X - X.mean(-2, keepdim=True)).square().sum((-2, -1)).sqrt()
-
-
-def _contraction(apart: np.ndarray, alone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Σ (alone − apart) and Σ alone; both 0 for documents with equal streams."""
-    return np.where(alone > 0, alone - apart, 0.0), alone
 
 
 def tables(how: Contraction, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -10,7 +10,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all, joined
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all, joined
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
@@ -53,7 +53,7 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
     """
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
-    attention, hit, tie = [], [], []
+    values: dict[str, list[np.ndarray]] = {"attention": [], "hit": [], "tie": []}
     for i, rows in attention_rows(captures, query):
         at = aligned.positions[i]
         target = attention_to(rows, at["target"])
@@ -62,16 +62,15 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
         else:
             own = np.isin(np.arange(rows.shape[-1]), at["target"])
             best, other = rows[..., own].max(-1), rows[..., ~own].max(-1)
-        wins, ties = exceeds(best, other)
-        attention.append(target)
-        hit.append(wins)
-        tie.append(ties)
-    values = {"attention": np.stack(attention), "hit": np.stack(hit), "tie": np.stack(tie)}
-    columns: dict[str, list[Any]] = {**prompt_columns(aligned), "domain": [how.domain] * len(hit), **_rules(aligned)}
+        for name, x in zip(values, (target, *exceeds(best, other)), strict=True):
+            values[name].append(x)
+    domain = [how.domain] * len(aligned.prompts)
+    columns: dict[str, list[Any]] = {**prompt_columns(aligned), "domain": domain, **_rules(aligned)}
     if how.domain == "keys":
         each = zip(aligned.positions, aligned.queries, strict=True)
         columns["chance"] = [len(roles["target"]) / (q + 1) for roles, q in each]
-    return tidy(columns, list(by_layer(captures, "hook_pattern")), values)
+    stacked = {name: np.stack(some) for name, some in values.items()}
+    return tidy(columns, list(by_layer(captures, "hook_pattern")), stacked)
 
 
 def _rules(aligned: Aligned) -> dict[str, list[Any]]:
@@ -122,9 +121,8 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
         cells=pd.concat([heads.assign(what="hit"), heads.assign(what="tie")], ignore_index=True),
         total=np.concatenate([values["hit"], values["tie"]]),
     )  # fmt: skip
-    labels = heads.to_dict("records")
-    contrasts = {"attention": _each("attention", labels), "top1": _each("top1", labels)}
-    contrasts["top1"] += _each("ties", labels, start=len(heads))
+    contrasts = {name: each(name, heads, null=None) for name in ("attention", "top1")}
+    contrasts["top1"] += each("ties", heads, start=len(heads), null=None)
     seen = InstrumentData({"attention": attention, "top1": hits}, contrasts, {"title": "coreference"})
     pairs = pairs_of(cases, values["hit"])
     if pairs is not None:
@@ -137,24 +135,15 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
         cells = [{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS]
         seen.blocks["stability"] = Observations(
             measure=Measure(name="stability", unit="share", resolution=0.0),
-            cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in labels)]),
+            cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in heads.to_dict("records"))]),
             units=about.drop(columns="pair").assign(unit=[unit(*both) for both in ids]),
             total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
             size=np.stack([some_hit, *np.ones((1 + len(heads), len(ids)))]),
         )  # fmt: skip
-        lost = "" if some_hit.any() else NO_HIT
-        seen.contrasts["stability"] = [
-            Contrast(quantity="mean", weights={i: 1.0}, labels={"reading": name}, null=None,
-                     missing=lost if i == 0 else "")
-            for i, name in enumerate(READINGS)
-        ] + _each("stable", labels, start=len(READINGS))  # fmt: skip
+        readings, lost = pd.DataFrame({"reading": READINGS}), ["" if some_hit.any() else NO_HIT, ""]
+        seen.contrasts["stability"] = each("mean", readings, null=None, missing=lost)
+        seen.contrasts["stability"] += each("stable", heads, start=len(READINGS), null=None)
     return seen
-
-
-def _each(quantity: str, labels: list[dict[Any, Any]], start: int = 0) -> list[Contrast]:
-    """The described value of every cell from `start` on."""
-    cells = enumerate(labels, start)
-    return [Contrast(quantity=quantity, weights={i: 1.0}, labels=one, null=None) for i, one in cells]
 
 
 def pairs_of(
@@ -225,19 +214,13 @@ def stability(seen: InstrumentData, found: Estimates) -> Table:
 
 
 CASES = "share of cases"
-RULED = tuple(
-    Column(name=name, title=title, unit=CASES, format=".3f", doc=doc, shown=False)
-    for name, title, doc in (
-        ("chance", "chance", "1 / candidates, or the target's tokens / keys"),
-        ("recency", "last-candidate rule", "cases in which the last candidate is right"),
-        ("first_mention", "first-mention rule", "cases in which the first candidate is right"),
-        (
-            "longest",
-            "longest-candidate rule",
-            "cases in which the candidate with most tokens is right (the last of equals)",
-        ),
-    )
-)
+RULED = (
+    number("chance", "chance", CASES, "1 / candidates, or the target's tokens / keys", ".3f", False),
+    number("recency", "last-candidate rule", CASES, "cases in which the last candidate is right", ".3f", False),
+    number("first_mention", "first-mention rule", CASES, "cases in which the first candidate is right", ".3f", False),
+    number("longest", "longest-candidate rule", CASES,
+           "cases in which the candidate with most tokens is right (the last of equals)", ".3f", False),
+)  # fmt: skip
 INDEPENDENT = "independent cases: pairs and texts count once; the fewest words of a kind if cases share words"
 HEADS = (
     *HEAD,
@@ -266,7 +249,7 @@ HELD_OUT = (
            False),
     number("p", "p", "probability", "p that head and rule are right equally often", "p"),
     *counts("cases", INDEPENDENT),
-    Column(name="apart", title="disjoint in", unit="name", shown=False, doc="what the halves do not share"),
+    key("apart", "disjoint in", "what the halves do not share", shown=False),
 )  # fmt: skip
 STABILITY = (
     key("reading", "reading", "reading of Eq. 6"),
@@ -289,7 +272,7 @@ PAIRS = (
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """The table of heads of the rows of `read`, with the text column `undefined`."""
     seen = seen_of(rows)
-    return table_of(seen, _estimates(seen)).short()
+    return table_of(seen, estimate_all(seen.blocks, seen.contrasts)).short()
 
 
 def _stability_data(rows: pd.DataFrame) -> InstrumentData:
@@ -302,14 +285,10 @@ def _stability_data(rows: pd.DataFrame) -> InstrumentData:
 def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
     """The table of stability of the rows of `read`, with short names; `InputError` without complete pairs."""
     seen = _stability_data(rows)
-    return stability(seen, _estimates(seen)["stability"]).short("mean")
+    return stability(seen, estimate_all(seen.blocks, seen.contrasts)["stability"]).short("mean")
 
 
 def pair_stability(rows: pd.DataFrame) -> pd.DataFrame:
     """`by_pair` for the rows of `read`; `InputError` without complete pairs."""
     pairs: pd.DataFrame = _stability_data(rows).extra
     return pairs
-
-
-def _estimates(seen: InstrumentData) -> dict[str, Estimates]:
-    return estimate_all(seen.blocks, seen.contrasts)

@@ -78,17 +78,16 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
 
 def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: every head; parts: embedding, FFN of each layer, attention biases, final bias, and the sum."""
-    frame, missing = estimates["parts"].wide(("task", "part", "kind", "layer", "index"))
+    found, title = estimates["parts"], seen.about["title"]
+    others = {c.labels["kind"] for c in found.contrasts} - {"head"}
     out = {}
-    for name, is_head, columns, most in (("heads", True, HEADS, 10), ("parts", False, PARTS, 40)):
-        rows = np.flatnonzero((frame["kind"] == "head") == is_head)
-        at = {int(old): new for new, old in enumerate(rows)}
-        some = frame.iloc[rows].reset_index(drop=True).rename(columns={"part": "head"} if is_head else {})
-        lost = {(at[row], column): why for (row, column), why in missing.items() if row in at}
-        some = some[[column.name for column in columns]]
-        what = "contribution of every head" if is_head else "contribution of all other parts, and the sum"
-        out[name] = Table(some, columns, lost, f"{seen.about['title']}; {what}", by="contribution", most=most,
-                          per=("task",))  # fmt: skip
+    for name, kinds, columns, what, most in (
+        ("heads", {"head"}, HEADS, "every head", 10), ("parts", others, PARTS, "all other parts, and the sum", 40),
+    ):  # fmt: skip
+        frame, missing = found.where(kind=kinds).wide(("task", "part", "layer", "index"))
+        frame = frame.rename(columns={"part": columns[1].name})[[column.name for column in columns]]
+        heading = f"{title}; contribution of {what}"
+        out[name] = Table(frame, columns, missing, heading, by="contribution", most=most, per=("task",))
     return out
 
 

@@ -20,10 +20,10 @@ from scipy import optimize, stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.observations import Estimates, Measure, Observations, Reasons, each
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import cohens_d
-from streamscope.instruments.table import Column, Table, counts, described, key, number
+from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.probes.directions import Directions
 from streamscope.probes.stream_states import RESID, States, stream_states
 
@@ -87,19 +87,10 @@ def concentration(norms: np.ndarray) -> np.ndarray:
     return np.asarray(1 - entropy / np.log(norms.shape[-1]))
 
 
-class Separation(NamedTuple):
-    """AUC with its 95 % interval over prompts, and Cohen's d, for projections of held-out prompts."""
-
-    auc: float
-    auc_low: float
-    auc_high: float
-    d: float
-    n_a: int
-    n_b: int
-
-
-def separation(a: np.ndarray, b: np.ndarray) -> Separation:
+def separation(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
     """How far projections a [n_a] lie above b [n_b]: P(a > b) + P(a = b)/2, and (m_a − m_b) / pooled sd.
+
+    auc with its 95 % interval over prompts, auc_low and auc_high; d; n_a and n_b.
 
     Interval: |AUC^ − θ| = z sqrt(θ(1−θ)/(n_a n_b) · (1 + N((1−θ)/(2−θ) + θ/(1+θ)))), N = (n_a + n_b)/2 − 1, solved for
     θ (Newcombe 2006, Statistics in Medicine 25:559, method 5), which also has a length at AUC 0 and 1. d is NaN
@@ -108,7 +99,7 @@ def separation(a: np.ndarray, b: np.ndarray) -> Separation:
     ranks = stats.rankdata(np.concatenate([a, b]))
     auc = float((ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2) / (len(a) * len(b)))
     low, high = auc_interval(auc, len(a), len(b))
-    return Separation(auc, low, high, cohens_d(a, b), len(a), len(b))
+    return {"auc": auc, "auc_low": low, "auc_high": high, "d": cohens_d(a, b), "n_a": len(a), "n_b": len(b)}
 
 
 def auc_interval(auc: float, n_a: int, n_b: int) -> tuple[float, float]:
@@ -207,11 +198,9 @@ def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) ->
         norms, vectors[stream] = np.linalg.norm(difference, axis=-1), unit(difference)
         svd[stream] = singular_directions(x, y, k)
         size = np.concatenate([np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)]).mean(0)
-        control = (
-            np.linalg.norm(shuffled_differences(x, y, draws, seed), axis=-1).mean(0)
-            if draws
-            else np.full(len(norms), NAN)
-        )
+        control = np.full(len(norms), NAN)
+        if draws:
+            control = np.linalg.norm(shuffled_differences(x, y, draws, seed), axis=-1).mean(0)
         agreement = np.abs(np.einsum("ld,ld->l", svd[stream][:, 0], vectors[stream]))
         one = project_held_out(x, y, seed)
         one.a[:, norms == 0] = one.b[:, norms == 0] = NAN
@@ -219,10 +208,10 @@ def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) ->
         for layer, (p, q) in enumerate(zip(one.a.T, one.b.T, strict=True)):
             why = {} if draws else {"shuffled_norm": NO_SHUFFLES}
             if np.isnan(p[0]):
-                got: dict[str, Any] = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
+                got = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
                 why |= dict.fromkeys(SEPARATION, NO_DIFFERENCE)
             else:
-                got = separation(p, q)._asdict()
+                got = separation(p, q)
                 why |= {"d": "the projections have no spread"} if np.isnan(got["d"]) else {}
             if norms[layer] == 0:
                 why["svd_cosine"] = NO_DIFFERENCE
@@ -282,11 +271,8 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
         "folder": None if folder is None else str(folder), "massive": left_out,
     }  # fmt: skip
     block = hits(found, sets.a.texts, sets.b.texts)
-    contrasts = [
-        Contrast(quantity="accuracy", weights={i: 1.0}, labels=labels, tested=False,
-                 missing="" if block.inside[i].any() else NO_DIFFERENCE)
-        for i, labels in enumerate(block.cells.to_dict("records"))
-    ]  # fmt: skip
+    missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]
+    contrasts = each("accuracy", block.cells, tested=False, missing=missing)
     return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
 
 
@@ -340,22 +326,15 @@ def relate(whole: Result) -> dict[str, Table]:
                 continue
             for layer, (r, q) in enumerate(zip(x, y, strict=False)):
                 if r.any() and q.any():
-                    where = {"layer": layer, "stream": stream, "width": len(r)}
-                    cosine = float(r @ q)
-                    also = {"cosine": cosine, "absolute": abs(cosine), "random": random_cosine(len(r))}
-                    rows.append({**names, **where, **also})
-    if not rows:
-        return {}
-    return {
-        "runs": Table(
-            pd.DataFrame(rows), RUNS, title="Cosines between the directions of two runs", by="absolute", most=20
-        )
-    }
+                    row = {**names, "layer": layer, "stream": stream, "width": len(r), "cosine": float(r @ q)}
+                    rows.append({**row, "absolute": abs(row["cosine"]), "random": random_cosine(len(r))})
+    title = "Cosines between the directions of two runs"
+    return {"runs": Table(pd.DataFrame(rows), RUNS, title=title, by="absolute", most=20)} if rows else {}
 
 
 LAYER = key("layer", "layer", "layer after which the stream is read", "layer", "d")
 STREAM = key("stream", "stream", "residual stream; joint: all streams concatenated; resid: input of the head")
-WIDTH = Column(name="width", title="width", unit="dimensions", format="d", shown=False, doc="width of the direction")
+WIDTH = number("width", "width", "dimensions", "width of the direction", "d", False)
 OF_HELD_OUT = "for held-out prompts along the direction of the other half"
 DIRECTIONS = (
     LAYER, STREAM, WIDTH,

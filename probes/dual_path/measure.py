@@ -164,7 +164,7 @@ def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimate
 WHERE = (
     key("place", "projection", "layer and projection"),
     number("layer", "layer", "layer", "from 0", "d", False),
-    Column(name="projection", title="projection", unit="name", shown=False, doc="q, k, v, o, gate, up or down"),
+    key("projection", "projection", "q, k, v, o, gate, up or down", shown=False),
 )  # fmt: skip
 COUNTS = counts("documents or windows", "documents")
 
@@ -175,14 +175,9 @@ def _shares(prefix: str = "", where: str = "") -> tuple[Column, ...]:
         ("along", "global path's share", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", ".4f"),
         ("power", "global path's power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", ".4f"),
         ("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before the bound", ".3f"),
-        (
-            "clamped",
-            "KL > ln 2",
-            "share of tokens",
-            "tokens above the paper's bound, where the penalty has no gradient",
-            ".3f",
-        ),
-    )
+        ("clamped", "KL > ln 2", "share of tokens", "tokens above the paper's bound, where the penalty has no gradient",
+         ".3f"),
+    )  # fmt: skip
     return tuple(
         column
         for name, title, unit, doc, format in means

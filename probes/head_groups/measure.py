@@ -9,13 +9,13 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.estimators import holm
 from streamscope.instruments.stats.held_out import halves
-from streamscope.instruments.table import Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.attention import (
@@ -99,11 +99,8 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
         units=cases[names].assign(unit=ids), total=np.concatenate([*values, np.where(choose, 0.0, held)]),
         size=np.concatenate([*np.ones_like(values), np.broadcast_to(~choose, held.shape)]),
     )  # fmt: skip
-    contrasts = [
-        Contrast(quantity=name, weights={at * n + i: 1.0}, labels=labels, null=0.0 if name == "held_out" else None)
-        for i, labels in enumerate(heads.to_dict("records"))
-        for at, name in enumerate((*CLASSES, "held_out"))
-    ]
+    contrasts = [one for at, name in enumerate(CLASSES) for one in each(name, heads, start=at * n, null=None)]
+    contrasts += each("held_out", heads, start=len(CLASSES) * n)
     extra = {"group": groups, "scored": scored}
     return InstrumentData({"score": block}, {"score": contrasts}, {"title": "groups"}, extra=extra)
 
@@ -128,10 +125,7 @@ COLUMNS = (
     number("layer", "layer", "layer", "counted from 0", "d", False),
     number("index", "index", "head", "of the head in its layer, from 0", "d", False),
     key("head", "head", "layer and index"),
-    *(
-        Column(name=name, title=name, unit=UNIT, format="+.4f", doc=f"score for the class {name}, on all cases")
-        for name in CLASSES
-    ),
+    *(number(name, name, UNIT, f"score for the class {name}, on all cases", "+.4f") for name in CLASSES),
     key("group", "group", "group of the head", unit="class"),
     key("scored", "scored class", "class of the held-out score: that of the group, or the head's largest", "class"),
     *quantity("held_out", "held-out score", UNIT, "score for that class on the other half of the cases",
@@ -174,8 +168,7 @@ def shuffled_scores(
         for c in range(len(CLASSES)):
             member = classes[:, at[i]] == c
             scores[:, i, :, c] = member @ flat.T - member.mean(-1)[:, None] * flat.sum(-1)
-    cases = pd.DataFrame(prompt_columns(aligned)).assign(relation="")
-    choose = halves(cases.assign(relation=""), how.split)[0] == 0
+    choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), how.split)[0] == 0
     best = scores[:, choose].mean(1).argmax(-1)
     return np.take_along_axis(scores[:, ~choose].mean(1), best[..., None], -1)[..., 0].astype(float)
 
@@ -189,19 +182,16 @@ def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
     own = summary["group"].to_numpy() != ""
     found, dealt = summary[own].reset_index(drop=True), shuffled_scores[:, own]
     p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
-    edges = {"shuffled_95": np.quantile(dealt, 0.95, axis=0), "draws": len(dealt), "p_shuffled": p}
-    found = found.assign(**edges)
+    found = found.assign(shuffled_95=np.quantile(dealt, 0.95, axis=0), draws=len(dealt), p_shuffled=p)
     found["p_shuffled_holm"] = holm(found["p_shuffled"])
     return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
 
 
 def check_heads(n: int, k: int) -> None:
     """Raise `InputError` if `n` heads are too few for groups of k in every class."""
-    if n < k * len(CLASSES):
-        need = k * len(CLASSES)
-        raise InputError(
-            f"{len(CLASSES)} groups of {k} need {need} heads, here are {n}; lower --k, or use --layers all"
-        )
+    if n < (need := k * len(CLASSES)):
+        groups = f"{len(CLASSES)} groups of {k} need {need} heads"
+        raise InputError(f"{groups}, here are {n}; lower --k, or use --layers all")
 
 
 def _assign_groups(scores: np.ndarray, k: int) -> list[str]:

@@ -12,11 +12,11 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.attention import PATTERN
+from streamscope.probes.attention import PATTERN, by_layer
 from streamscope.probes.heads import Heads
 
 SCORES = ("previous", "first", "duplicate", "induction")
@@ -52,7 +52,7 @@ def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
 
 def read(how: Heads, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt, score and head; the random sequences come first."""
-    found, tables = by_layer(captures), []
+    found, tables = by_layer(captures, "hook_pattern").values(), []
     for i, ids in enumerate(query.tokens):
         a = torch.stack([layer[i].detach().float().cpu() for layer in found])
         even = torch.ones(len(ids), len(ids)).tril() / torch.arange(1, len(ids) + 1)[:, None]
@@ -64,11 +64,6 @@ def read(how: Heads, captures: Captures, query: Query) -> pd.DataFrame:
             about = {"prompt": i, "kind": "random" if repeated else "text", "score": score}
             tables.append(pd.DataFrame({**about, **values, "uniform": float(_score(even, score, how.length))}))
     return pd.concat(tables, ignore_index=True)
-
-
-def by_layer(captures: Any) -> list[Any]:
-    """The captured patterns in layer order: for each layer, a list over prompts of [H, T, T]."""
-    return [captures.hooks[name] for name in sorted(captures.hooks, key=lambda name: int(name.split(".")[1]))]
 
 
 def _score(a: Tensor, score: str, n: int) -> Tensor:
@@ -150,5 +145,4 @@ COLUMNS = (
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """The table of the rows of `read`, with short names: mean, sd, ci_low, ci_high, uniform."""
     seen = seen_of(rows)
-    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
-    return tables(Heads(), seen, found)["scores"].short("mean")
+    return tables(Heads(), seen, estimate_all(seen.blocks, seen.contrasts))["scores"].short("mean")

@@ -17,7 +17,7 @@ from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
-from streamscope.instruments.table import Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.linear import Linear
 
@@ -157,7 +157,7 @@ SHARE = "share of held-out cases"
 LINEAR = (
     key("hook", "hook", "hook of the activation"),
     number("layer", "layer", "layer", "−1 outside the blocks", "d", False),
-    Column(name="place", title="place", unit="name", doc="the hook with * for its layer", shown=False),
+    key("place", "place", "the hook with * for its layer", shown=False),
     *quantity("accuracy", "accuracy", SHARE, "cases predicted correctly; p against the majority", format=".3f",
               sd="groups"),
     number("chance", "chance", SHARE, "1 / classes", ".3f"),

@@ -14,7 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Text
 from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
-from streamscope.instruments.table import Column, Table, counts, described, key, number
+from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.models.layers.head import unembed
@@ -187,7 +187,7 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
     }
 
 
-LAYER = Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0")
+LAYER = key("layer", "layer", "counted from 0", "layer", "d")
 LAYERS = (
     LAYER,
     *described("loss", "loss", "nats/token", "mean −ln p of the true next token", sd="prompts",
@@ -203,14 +203,11 @@ PLACE = (
     key("read", "token", "token at the position"),
     LAYER,
 )  # fmt: skip
-PROBABILITY = Column(
-    name="probability", title="probability", unit="probability", format=".3f", doc="probability of the candidate"
-)
+PROBABILITY = number("probability", "probability", "probability", "probability of the candidate", ".3f")
 LENS = (
     *PLACE,
     key("token", "likeliest next", "the most probable next token"),
-    Column(name="picture_text", title="text in the picture", unit="name",
-           doc="the token, underlined if it is the true one", shown=False),
+    key("picture_text", "text in the picture", "the token, underlined if it is the true one", shown=False),
     PROBABILITY,
 )  # fmt: skip
 CANDIDATES = (
@@ -220,7 +217,7 @@ CANDIDATES = (
     number("id", "id", "token id", "token id of the candidate", "d", False),
     key("token", "candidate", "a likely next token"),
     PROBABILITY,
-    Column(name="actual", title="true next token", unit="yes or no", doc="whether it is the next token of the prompt"),
+    key("actual", "true next token", "whether it is the next token of the prompt", "yes or no"),
 )  # fmt: skip
 
 

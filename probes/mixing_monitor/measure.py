@@ -94,7 +94,8 @@ def overview(run: RunMixing) -> pd.DataFrame:
     if used.empty:
         row["streams"], why["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
     elif isinstance(run.rest, str):
-        row["streams"], why["distance_decay"] = _unknown(used), run.rest
+        still = bool((used.max(axis=1) < NO_MIXING).all())  # without a replay of the decay nothing else can be shown
+        row["streams"], why["distance_decay"] = AT_REST if still else "not still; decay unknown", run.rest
     else:
         row["distance_decay"] = sum(run.rest[name] for name in used.index) / len(used)
         row["streams"] = streams(_kinds_of(used, run.rest))
@@ -124,11 +125,6 @@ def _in_use(run: RunMixing) -> pd.DataFrame:
     return found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
 
 
-def _unknown(used: pd.DataFrame) -> str:
-    """Without a replay of the decay, this can only show that nothing mixes."""
-    return AT_REST if bool((used.max(axis=1) < NO_MIXING).all()) else "not still; decay unknown"
-
-
 def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """The kept weights and the log; weights have no units, so nothing is estimated."""
     return InstrumentData({}, {}, {"title": title_of(model)}, extra=watch(model))
@@ -137,19 +133,20 @@ def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) 
 def tables(how: MixingMonitor, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
     run, title = seen.extra, seen.about["title"]
-    modules = by_module(run.final)
-    modules.insert(0, "name", [f"{short(m)} {part}".strip() for m, part in zip(modules["module"], modules["part"],
-                                                                               strict=True)])  # fmt: skip
+    modules, logged = by_module(run.final), run.log.rename(columns={"why": "reason"})
+    of_modules, of_log = (
+        [f"{short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
+        for frame in (modules, logged)
+    )
+    modules.insert(0, "name", of_modules)
     step = run.about["step"]
     at = f"step {step}" if step >= 0 else "the saved weights"
     found = overview(run)
-    logged = run.log.rename(columns={"why": "reason"})
-    names = [f"{short(m)} {part}".strip() for m, part in zip(logged["module"], logged["part"], strict=True)]
     runs = [_metric(c) if c in METRICS else RUNS[c] for c in found if c != "undefined"]
     return {
         "modules": Table.noted(modules, (*MODULE, *(_metric(c) for c in modules if c in METRICS)), f"{title}, {at}"),
         "runs": Table.noted(found, tuple(runs), f"{title}: streams {found['streams'][0]}; means over modules"),
-        "log": Table(logged.assign(name=names), LOG, {}, f"{title}: over the steps of training", "step", 10),
+        "log": Table(logged.assign(name=of_log), LOG, {}, f"{title}: over the steps of training", "step", 10),
     }
 
 
@@ -157,20 +154,20 @@ def _metric(name: str) -> Column:
     unit = UNITS.get(name, "probability" if name.startswith("swap") else "Frobenius norm" if "distance" in name else
                      "share" if name in ("gate_low", "routing_share") else "number")  # fmt: skip
     digits = ".1e" if name == "gradient" else ".5f"
-    return Column(name=name, title=name.replace("_", " "), unit=unit, format=digits, doc=METRICS[name])
+    return number(name, name.replace("_", " "), unit, METRICS[name], digits)
 
 
 MODULE = (
     key("name", "module", "layer, module, and factor or head"),
-    Column(name="module", title="full name", unit="name", doc="name of the module in the model", shown=False),
-    Column(name="part", title="part", unit="name", doc="factor or head", shown=False),
+    key("module", "full name", "name of the module in the model", shown=False),
+    key("part", "part", "factor or head", shown=False),
 )  # fmt: skip
 LOG = (
     number("step", "step", "optimiser steps", "step of the evaluation", "d"),
     *MODULE,
     key("metric", "metric", "name of the metric (`models.mixing.METRICS`)"),
     number("value", "value", "unit of the metric", "value at that step", ".5g"),
-    Column(name="reason", title="reason", unit="reason", doc="why the value is missing", shown=False),
+    key("reason", "reason", "why the value is missing", "reason", shown=False),
 )  # fmt: skip
 RUNS = {
     "preset": key("preset", "preset", "preset of the model"),

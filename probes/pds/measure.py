@@ -13,8 +13,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
-from streamscope.instruments.stats.estimators import cohens_d
-from streamscope.instruments.table import HEAD, Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
@@ -24,6 +23,7 @@ from streamscope.probes.attention import (
     attention_to,
     by_layer,
     choose,
+    moved_d,
     prompt_columns,
     role_query,
     sink_names,
@@ -50,10 +50,8 @@ def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarra
     """Attention [pairs, L, H] to the target if it stands first, and if it stands last; and that to BOS, mean [L, H]."""
     assert isinstance(query, RoleQuery)
     aligned = query.aligned
-    found = [
-        (attention_to(rows, aligned.positions[i]["target"]), rows[..., 0])
-        for i, rows in attention_rows(captures, query)
-    ]
+    each = attention_rows(captures, query)
+    found = [(attention_to(rows, aligned.positions[i]["target"]), rows[..., 0]) for i, rows in each]
     target, bos = (np.stack(x) for x in zip(*found, strict=True))
     pairs = aligned.pairs()
     return target[[i for i, _ in pairs]], target[[j for _, j in pairs]], bos.mean(0)
@@ -77,7 +75,8 @@ def read(how: Pds, captures: Captures, query: Query) -> pd.DataFrame:
 def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: every head with the target first, the target last, and the pair's |difference|. Units: pairs."""
     opened = data[Prompts]
-    about: dict[str, Any] = {"rule": rule_of(how)}
+    origin = how.reference or ("this run" if how.threshold == "own" else None)
+    about: dict[str, Any] = {"rule": f"μ+σ of {origin}" if origin else "fixed"}
     if how.reference is not None:
         given, reference = data.specs[Prompts], load(how.reference)
         if isinstance(given, OpenPrompts):  # these are this model's tokens; the reference tokenises the suite itself
@@ -118,26 +117,14 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     return InstrumentData({"heads": observed}, {"heads": contrasts}, about)
 
 
-def rule_of(how: Pds) -> str:
-    """The origin of the threshold."""
-    own = "this run" if how.threshold == "own" else None
-    return f"μ+σ of {how.reference or own}" if how.reference or own else "fixed"
-
-
 def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1)."""
     frame, missing = estimates["heads"].wide(KEYS)
     frame.insert(len(KEYS), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
     frame = frame.drop(columns="moved")
-    observed = seen.blocks["heads"]
-    d = []
-    for i in range(len(frame)):
-        first, last, moved = observed.total[3 * i : 3 * i + 3]
-        moves = len(first) > 1 and moved.max() > RESOLUTION
-        d.append(cohens_d(last, first) if moves else float("nan"))
-        if d[-1] != d[-1]:
-            missing[i, "d"] = NO_SPREAD
-    frame["d"] = d
+    of_heads = np.split(seen.blocks["heads"].total, len(frame))
+    frame["d"] = [moved_d(last, first) for first, last, _ in of_heads]
+    missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
     threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
@@ -149,8 +136,6 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     }
 
 
-THRESHOLD = Column(name="threshold", title="threshold", unit=UNIT, format=".4f", shown=False,
-                   doc="heads with a larger PDS count as position-dependent")  # fmt: skip
 HEADS = (
     *HEAD,
     number("pds", "PDS", UNIT, "|mean over pairs of attention to the target, last − first|, or mean of |last − first|",
@@ -160,8 +145,8 @@ HEADS = (
     *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="independent cases"),
     number("d", "Cohen's d", "pooled standard deviations",
            "Cohen's d between last and first, pooled over the two orders", "+.3f", False),
-    THRESHOLD,
-    Column(name="over", title="above threshold", unit="yes or no", doc="whether PDS exceeds the threshold"),
+    number("threshold", "threshold", UNIT, "heads with a larger PDS count as position-dependent", ".4f", False),
+    key("over", "above threshold", "whether PDS exceeds the threshold", "yes or no"),
     *counts("pairs",
             "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
 )  # fmt: skip

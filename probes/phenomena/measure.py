@@ -81,12 +81,12 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
             found = PhenomenonObservations.nothing(f"failed: {why}".replace(";", ","))
             block = _block(phenomenon, found)
         seen.blocks[phenomenon.name] = block
-        labels = {"phenomenon": phenomenon.name}
         seen.extra[phenomenon.name] = found.head
         weights = {0: 1.0, 1: -1.0} if len(block.cells) == 2 else {0: 1.0}
-        one = Contrast(quantity="value", weights=weights, labels=labels, tested=False, missing=found.missing,
-                       fixed=found.fixed)  # fmt: skip
-        seen.contrasts[phenomenon.name] = [one]
+        seen.contrasts[phenomenon.name] = [Contrast(
+            quantity="value", weights=weights, labels={"phenomenon": phenomenon.name}, tested=False,
+            missing=found.missing, fixed=found.fixed,
+        )]  # fmt: skip
         say(progress, _line(seen, phenomenon))
     if len(failed) == len(how.only):
         raise failed[0]
@@ -149,11 +149,8 @@ def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimat
             "heading": phenomenon.name if limit is None else f"{phenomenon.name}<br>> {limit:g}",
         })  # fmt: skip
     frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
-    return {
-        "phenomena": Table(
-            frame, COLUMNS, missing, f"{seen.about['title']}: phenomena, intervals not corrected for their number"
-        )
-    }
+    title = f"{seen.about['title']}: phenomena, intervals not corrected for their number"
+    return {"phenomena": Table(frame, COLUMNS, missing, title)}
 
 
 COLUMNS = (
@@ -309,10 +306,8 @@ def _attention(of: Shared, name: str) -> PhenomenonObservations:
     long = total["of"] > 0
     if not long.any():
         return PhenomenonObservations.nothing(f"no document has {FIRST + 1} tokens")
-    units = units[long]
-    return PhenomenonObservations(
-        total["chosen"][long], units["unit"], units["cluster"], size=total["of"][long], resolution=0.0
-    )
+    value, size, units = total["chosen"][long], total["of"][long], units[long]
+    return PhenomenonObservations(value, units["unit"], units["cluster"], size=size, resolution=0.0)
 
 
 FIRST = 8
@@ -349,10 +344,6 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
     return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
 
 
-def _repeats(of: Shared, name: str) -> PhenomenonObservations:
-    return PhenomenonObservations(of.repetition[1])
-
-
 REPEAT_LOGITS = 2**24
 """Logits of repeated words that are held at once: 64 MiB in fp32."""
 
@@ -375,9 +366,8 @@ def _position(of: Shared, name: str) -> PhenomenonObservations:
     prompts = align(load_suite("stories", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
     chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
-    return PhenomenonObservations(
-        chosen["difference"], chosen["pair"], chosen["cluster"], resolution=RESOLUTION, head=head
-    )
+    value, pair, cluster = chosen["difference"], chosen["pair"], chosen["cluster"]
+    return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
 
 
 def best_head_held_out(
@@ -402,12 +392,9 @@ def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     """Every case by the head chosen without it (`stats.held_out`), and the most recent candidate."""
     aligned = align(load_suite("reserved-words", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Coreference(), aligned, tokenizer=of.tokenizer)
-    side, parts, heads = halves(table, 0)[0], [], []
-    for train in (0, 1):
-        *_, best = best_head(table[side == train])
-        parts.append(table[(side != train) & (table["head"] == best)])
-        heads.append(best)
-    one = pd.concat(parts)
+    side = halves(table, 0)[0]
+    heads = [best_head(table[side == train])[-1] for train in (0, 1)]
+    one = pd.concat([table[(side != train) & (table["head"] == best)] for train, best in enumerate(heads)])
     hits = np.stack([one["hit"].to_numpy(float), one["recency"].to_numpy(float)])
     return PhenomenonObservations(hits, one["id"], one["cluster"], resolution=0.0, head=" / ".join(heads))
 
@@ -436,8 +423,8 @@ def _mixing(of: Shared, name: str) -> PhenomenonObservations:
 
 LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
-    "induction": _induction, "repeats": _repeats, "position": _position, "coreference": _coreference, "depth": _depth,
-    "mixing": _mixing,
+    "induction": _induction, "repeats": lambda of, name: PhenomenonObservations(of.repetition[1]),
+    "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
 }  # fmt: skip
 """The function of each phenomenon; the others are tasks."""
 

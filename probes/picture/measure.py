@@ -13,7 +13,7 @@ from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts, Text
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer
-from streamscope.instruments.table import HEAD, Column, Table, key, number
+from streamscope.instruments.table import HEAD, Table, key, number
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.probes.attention import choose
@@ -202,10 +202,7 @@ def tables(how: Picture, seen: InstrumentData, estimates: Mapping[str, Estimates
     name = "maps" if seen.about["every"] else "attention"
     best = summary(frame)
     roles = [c for c in best if c.startswith("to_") and c != "to_bos"]
-    to_roles = tuple(
-        Column(name=c, title=f"to {c[3:]}", unit=SHARE, format=".3f", doc=f"attention to the tokens of the {c[3:]}")
-        for c in roles
-    )
+    to_roles = [number(c, f"to {c[3:]}", SHARE, f"attention to the tokens of the {c[3:]}", ".3f") for c in roles]
     of = ("prompt", "head") if name == "maps" else ("prompt",)
     from_one = frame[["query", "query_token"]].drop_duplicates()
     looking = f" from {from_one['query_token'].iloc[0].strip()!r}" if len(from_one) == 1 else ""
@@ -221,14 +218,15 @@ QUERY = (
     number("query", "query", "position in tokens", "position of the query; BOS is 0", "d"),
     key("query_token", "query token", "text of the query token", "text"),
 )  # fmt: skip
-ATTENTION = (
-    PROMPT, *HEAD, *QUERY,
+WEIGHT = (
     number("key", "key", "position in tokens", "position of the key; BOS is 0", "d"),
     key("key_token", "key token", "text of the key token", "text"),
     number("attention", "attention", SHARE, "attention weight A[q, k]", ".3f"),
-    Column(name="role", title="role", unit="name", doc="role of the key in the prompt, empty for none"),
-    Column(name="label", title="key label", unit="text", doc="axis label of the key, with its role", shown=False),
-    Column(name="query_label", title="query label", unit="text", doc="axis label of the query", shown=False),
+)  # fmt: skip
+ATTENTION = (
+    PROMPT, *HEAD, *QUERY, *WEIGHT, key("role", "role", "role of the key in the prompt, empty for none"),
+    key("label", "key label", "axis label of the key, with its role", "text", shown=False),
+    key("query_label", "query label", "axis label of the query", "text", shown=False),
 )  # fmt: skip
 LOOKS = (
     PROMPT, *HEAD, *QUERY,

@@ -11,16 +11,17 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.stats.estimators import holm
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
-from streamscope.instruments.undefined_cells import note, reasons
+from streamscope.instruments.undefined_cells import note
 from streamscope.models.mixing import routing
 from streamscope.probes.routing import Routing
 
 Matrices = Mapping[str, Mapping[int, np.ndarray]]
 """Projection -> layer -> W [H to, H from]."""
 GROWING = ("max", "off", "uneven")
+NOTHING_ROUTED = "the layers have one head, or nothing is routed between heads"
 
 
 def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
@@ -44,10 +45,7 @@ def seen_of(scores: pd.DataFrame) -> InstrumentData:
         measure=Measure(name="hub score", unit=SHARE, resolution=0.0, shift=-1 / n), cells=cells,
         units=pd.DataFrame({"unit": names, "cluster": names}), total=wide.to_numpy(float), size=wide.notna().to_numpy(),
     )  # fmt: skip
-    contrasts = [
-        Contrast(quantity="over_even", weights={i: 1.0}, labels={"projection": one.projection, "head": one.head})
-        for i, one in enumerate(cells.itertuples())
-    ]
+    contrasts = each("over_even", cells[["projection", "head"]])
     return InstrumentData({"hub": block}, {"hub": contrasts}, {"title": "routing"}, extra={"hubs": scores})
 
 
@@ -141,24 +139,23 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
     for part, matrices in found.items():
         for layer, W in matrices.items():
             a, eye = np.abs(W), np.eye(len(W), dtype=bool)
-            off, norm = W * ~eye, float(np.linalg.norm(W))
-            row: dict[str, Any] = {"projection": part, "layer": layer, "max": a.max(), "mean": a.mean()}
-            row |= {"diagonal": a[eye].mean(), "off": a[~eye].mean() if len(W) > 1 else nan, "norm": norm}
-            row |= {"off_norm": float(np.linalg.norm(off)), "off_share": nan, "negative": float((W < 0).mean())}
-            row["uneven"] = unevenness(W)
-            row |= {"hub": "", "hub_score": nan, "hub_chance": nan, "hub_p": nan}
+            norm, off_norm = float(np.linalg.norm(W)), float(np.linalg.norm(W * ~eye))
+            row: dict[str, Any] = {
+                "projection": part, "layer": layer, "max": a.max(), "mean": a.mean(), "diagonal": a[eye].mean(),
+                "off": a[~eye].mean() if len(W) > 1 else nan, "norm": norm, "off_norm": off_norm,
+                "off_share": (off_norm / norm) ** 2 if norm else nan, "negative": float((W < 0).mean()),
+                "uneven": unevenness(W), "hub": "", "hub_score": nan, "hub_chance": nan, "hub_p": nan,
+            }  # fmt: skip
             why: dict[str, str] = {"off": "the layer has one head"} if len(W) < 2 else {}
-            if norm:
-                row["off_share"] = (row["off_norm"] / norm) ** 2
-            else:
-                why["off_share"] = "W is zero"
+            why |= {} if norm else {"off_share": "W is zero"}
             score = hub_scores(W)
             if np.isnan(score).any():
-                why |= dict.fromkeys(("uneven", "hub_score", "hub_chance", "hub_p"), _no_routing(W))
+                why |= dict.fromkeys(("uneven", "hub_score", "hub_chance", "hub_p", "hub_p_holm"), _no_routing(W))
             else:
                 row |= {"hub": f"H{int(score.argmax())}", "hub_score": score.max()}
                 if len(W) < 3 or np.ptp(a[~eye]) == 0:
-                    why |= dict.fromkeys(("hub_chance", "hub_p"), "shuffling its cells changes nothing")
+                    nothing = "shuffling its cells changes nothing"
+                    why |= dict.fromkeys(("hub_chance", "hub_p", "hub_p_holm"), nothing)
                 else:
                     chance = _shuffled_hubs(a[~eye], eye, shuffles, rng)
                     row["hub_chance"] = chance.mean()
@@ -167,8 +164,6 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
     table = pd.DataFrame(rows)
     p = holm(table["hub_p"]) if table["hub_p"].notna().any() else np.nan
     table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", p)
-    whys = [reasons(text) for text in table["undefined"]]
-    table["undefined"] = [note(why | ({"hub_p_holm": why["hub_p"]} if "hub_p" in why else {})) for why in whys]
     return table
 
 
@@ -193,15 +188,12 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
         for what in GROWING:
             own = one[one[what].notna()].sort_values("layer")
             x, y = own["layer"].to_numpy(float), own[what].to_numpy(float)
-            row: dict[str, Any] = {"projection": part, "of": what, "layers": len(y)}
-            row |= {"first": y[0] if len(y) else float("nan"), "last": y[-1] if len(y) else float("nan")}
+            first, last = (y[0], y[-1]) if len(y) else (float("nan"), float("nan"))
+            row: dict[str, Any] = {"projection": part, "of": what, "layers": len(y), "first": first, "last": last}
             row |= dict.fromkeys(("slope", "ci_low", "ci_high", "p"), float("nan"))
             if len(y) < 3:
-                why = dict.fromkeys(("slope", "ci_low", "ci_high", "p"), "fewer than three layers")
-                if not len(y):
-                    why |= dict.fromkeys(
-                        ("first", "last"), "the layers have one head, or nothing is routed between heads"
-                    )
+                nothing = {} if len(y) else dict.fromkeys(("first", "last"), NOTHING_ROUTED)
+                why = dict.fromkeys(("slope", "ci_low", "ci_high", "p"), "fewer than three layers") | nothing
             else:
                 fit, why = stats.linregress(x, y), {}
                 row["slope"] = fit.slope
@@ -218,7 +210,7 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
 WEIGHT, SHARE = "|W|", "share of routing between heads"
 GINI, EITHER = "Gini coefficient", "|W|; of uneven: Gini coefficient"
 PROJECTION = key("projection", "projection", "name of the Kronecker projection")
-LAYER = Column(name="layer", title="layer", unit="layer", format="d", doc="counted from 0")
+LAYER = key("layer", "layer", "counted from 0", "layer", "d")
 
 UNIFORM = number("even", "uniform score", SHARE, "1/H", ".3f", False)
 HEAD = key("head", "head", "the head with this share")
@@ -242,8 +234,8 @@ LAYERS = (
 )  # fmt: skip
 HEADS = (
     key("name", "head", "projection and head"),
-    Column(name="projection", title="projection", unit="name", doc=PROJECTION.doc, shown=False),
-    Column(name="head", title="head", unit="name", doc="the head with this number in every layer", shown=False),
+    replace(PROJECTION, shown=False),
+    key("head", "head", "the head with this number in every layer", shown=False),
     UNIFORM,
     *quantity("over_even", "hub score − uniform", SHARE, "mean hub score over layers − 1/H", sd="layers"),
     *counts("layers", "layers"),

@@ -14,11 +14,10 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
-from streamscope.probes.attention import PATTERN, SINK, sink_names, sinks_sentence
-from streamscope.probes.heads.measure import by_layer
+from streamscope.probes.attention import PATTERN, SINK, by_layer, sink_names, sinks_sentence
 from streamscope.probes.specialization import Specialization
 
 CHUNK_NUMBERS = 2**24
@@ -40,7 +39,7 @@ class Sums:
 
     def add(self, captures: Any) -> None:
         """Add every sample of `captures`. Raises `InputError` for samples of another length."""
-        for sample in zip(*by_layer(captures), strict=True):
+        for sample in zip(*by_layer(captures, "hook_pattern").values(), strict=True):
             a = torch.stack([layer.detach().float().cpu() for layer in sample])
             if self.patterns is None:
                 self.patterns = torch.zeros(len(self.counts), *a.shape)
@@ -60,7 +59,7 @@ class Sums:
         if left_out is not None:
             patterns, entropies = patterns - self.patterns[left_out], entropies - self.entropies[left_out]
         a = (patterns / n).to(torch.float64).flatten(2).flatten(0, 1)
-        return _distances(a).numpy(), (entropies / n).numpy()
+        return distances(a).numpy(), (entropies / n).numpy()
 
     def to_bos(self) -> np.ndarray:
         """Mean attention to BOS [L, H], over the queries after it."""
@@ -68,18 +67,11 @@ class Sums:
         return found
 
 
-def hss(patterns: Any) -> float:
-    """HSS of patterns [H, ...], one per head (DST Eq. 18): the mean of 1 − cosine over pairs of different heads.
+def distances(a: Tensor) -> Tensor:
+    """1 − cosine between every two rows of a [heads, numbers]; HSS (DST Eq. 18) is its mean over pairs of heads.
 
-    NaN for one head. Raises `InputError` for a pattern that is zero everywhere or not finite.
+    Raises `InputError` for a pattern that is zero everywhere or not finite.
     """
-    a = torch.as_tensor(patterns).double().flatten(1)
-    i, j = torch.triu_indices(len(a), len(a), 1)
-    return float(_distances(a)[i, j].mean())
-
-
-def _distances(a: Tensor) -> Tensor:
-    """1 − cosine between every two rows of a [heads, numbers]."""
     norms = a.norm(dim=1, keepdim=True)
     if not (norms.isfinite() & (norms > 0)).all():
         raise InputError("an attention pattern is not finite or zero everywhere, so it has no direction to compare")
@@ -165,10 +157,7 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
             total=np.where(alone[:, None], 0.0, total), size=np.broadcast_to(~alone[:, None], total.shape),
         )  # fmt: skip
         missing = np.where(alone, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()
-        seen.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=one, null=None, missing=lost)
-            for i, (one, lost) in enumerate(zip(cells.to_dict("records"), missing, strict=True))
-        ]
+        seen.contrasts[name] = each(name, cells, null=None, missing=missing)
     return seen
 
 
@@ -209,11 +198,10 @@ def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Es
         frame, missing = estimates[name].wide(KEYS, describe=("low", "high"))
         frame = frame.drop(columns="clusters").rename(columns={"n": "blocks"})
         out[name] = Table(frame.assign(n=seen.extra["samples"]), columns, missing, f"{title}; {name}", name)
-    distances = seen.extra["distances"]
     heads = [one["scope"] for one in seen.blocks["entropy"].cells.to_dict("records") if one["index"] >= 0]
     i, j = np.triu_indices(len(heads), 1)
     pairs = pd.DataFrame({"head": [f"{heads[a]}+{heads[b]}" for a, b in zip(i, j, strict=True)]})
-    pairs["distance"] = distances[i, j]
+    pairs["distance"] = seen.extra["distances"][i, j]
     out["pairs"] = Table(pairs, PAIRS, {}, f"{title}; 1 − cosine between two heads", "distance", 10)
     return out
 

@@ -12,7 +12,6 @@ from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
-from streamscope.instruments.stats.estimators import cohens_d
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
@@ -22,6 +21,7 @@ from streamscope.probes.attention import (
     attention_to,
     by_layer,
     left_out,
+    moved_d,
     prompt_columns,
     role_query,
     tidy,
@@ -105,15 +105,10 @@ def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     for level, what in LEVELS.items():
         found = estimates["sps"].where(level=level)
         frame, missing = found.wide(KEYS)
-        d = []
-        for i in range(len(frame)):
-            mine = [c for c in found.contrasts if c.quantity in ("semantic", "distractor")][2 * i : 2 * i + 2]
-            target, other = (block.total[list(c.weights)].mean(0) for c in mine)
-            moves = len(target) > 1 and np.abs(target - other).max() > RESOLUTION
-            d.append(cohens_d(target, other) if moves else float("nan"))
-            if d[-1] != d[-1]:
-                missing[i, "d"] = NO_SPREAD
-        frame.insert(len(frame.columns) - 2, "d", d)
+        roles = ([block.total[list(c.weights)].mean(0) for c in found.where(quantity=role).contrasts]
+                 for role in ("semantic", "distractor"))  # fmt: skip
+        frame.insert(len(frame.columns) - 2, "d", [moved_d(*both) for both in zip(*roles, strict=True)])
+        missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
         out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}", "sps")
     return out
 

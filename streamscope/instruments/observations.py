@@ -206,10 +206,14 @@ def head_cells(model: Any) -> pd.DataFrame:
     return pd.DataFrame([{"head": f"L{layer}H{index}", "layer": layer, "index": index} for layer, index in heads])
 
 
-def each(quantity: str, cells: pd.DataFrame, **how: Any) -> list[Contrast]:
-    """Every cell by itself, labelled by its keys; `how` are other fields of `Contrast`."""
+def each(quantity: str, cells: pd.DataFrame, start: int = 0, **how: Any) -> list[Contrast]:
+    """Every cell by itself, labelled by its keys; `start` is the index of the first.
+
+    `how` are other fields of `Contrast`, a list for one value per cell.
+    """
+    own = [{name: x[i] if isinstance(x, list) else x for name, x in how.items()} for i in range(len(cells))]
     return [
-        Contrast(quantity=quantity, weights={i: 1.0}, labels=labels, **how)
+        Contrast(quantity=quantity, weights={start + i: 1.0}, labels=labels, **own[i])
         for i, labels in enumerate(cells.to_dict("records"))
     ]
 

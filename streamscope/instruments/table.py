@@ -120,9 +120,9 @@ def unsigned_zero(value: Any, spec: str) -> str:
     return text.lstrip("+-") if spec.endswith("f") and not text.strip("+-0.") else text
 
 
-def key(name: str, title: str, doc: str, unit: str = "name", format: str = "") -> Column:
+def key(name: str, title: str, doc: str, unit: str = "name", format: str = "", shown: bool = True) -> Column:
     """A column that names rows."""
-    return Column(name=name, title=title, unit=unit, doc=doc, format=format)
+    return Column(name=name, title=title, unit=unit, doc=doc, format=format, shown=shown)
 
 
 def number(

@@ -16,7 +16,7 @@ from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.result import Result
 from streamscope.interventions.amplify import Amplify, main
 from streamscope.interventions.amplify.measure import CURVE, areas, trapezoid
-from streamscope.interventions.edits.amplification import amplification, amplify_heads, check_alpha, pattern_sums
+from streamscope.interventions.edits.amplification import amplification, amplify_heads, pattern_sums
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
@@ -273,4 +273,4 @@ def test_bad_input(tiny_run: Path) -> None:
             main([str(tiny_run), *argv])
     with pytest.raises(InputError, match="above 0"):
         amplify_heads([Head(0, 0)], float("nan"))
-    assert check_alpha(2) == 2.0 and Amplify(alpha=(4.0, 2.0, 4.0)).alphas == [1.0, 2.0, 4.0]
+    assert amplify_heads([], 2) == {} and Amplify(alpha=(4.0, 2.0, 4.0)).alphas == [1.0, 2.0, 4.0]

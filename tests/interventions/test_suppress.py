@@ -28,7 +28,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
-from streamscope.interventions.controls import by_construction
+from streamscope.interventions.controls import inert_reason
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
@@ -218,7 +218,7 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
     ],
 )
 def test_by_construction(measure: str, readout: str, layers: list[int], cannot: bool) -> None:
-    assert by_construction(measure, readout, [Head(layer, 0) for layer in layers], 3) is cannot
+    assert bool(inert_reason(measure, readout, [Head(layer, 0) for layer in layers], 3)) is cannot
 
 
 def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(found: tuple) -> None:

@@ -10,17 +10,24 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.models.make import build
 from streamscope.probes.coherence import Coherence, main
-from streamscope.probes.coherence.measure import rows, seen_of, summary
+from streamscope.probes.coherence.measure import rows, seen_of, tables
 from streamscope.probes.probe import measure
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
+
+
+def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> pd.DataFrame:
+    """The table of `rows`, with short names for the columns of the log-odds."""
+    seen = seen_of(found, elsewhere=elsewhere)
+    return tables(Coherence(), seen, estimate_all(seen.blocks, seen.contrasts))["coherence"].short("log_odds")
 
 
 def planted_logits() -> Any:

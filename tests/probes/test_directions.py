@@ -179,7 +179,7 @@ def test_numbers_by_hand() -> None:
     r = unit(np.array([[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]]))
     assert pair_cosines(r)[0] == pytest.approx((math.sqrt(0.5) + 0 + math.sqrt(0.5)) / 3)
     s = separation(np.array([3.0, 1.0, 2.0]), np.array([1.0, 0.0]))
-    assert s.auc == pytest.approx((2 + 1.5 + 2) / 6)
+    assert s["auc"] == pytest.approx((2 + 1.5 + 2) / 6)
     assert random_cosine(512) == pytest.approx(0.0353, abs=1e-4)  # SPEC §1.6
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((30, 1, 8)), rng.standard_normal((30, 1, 8)) + 1
@@ -191,7 +191,8 @@ def test_numbers_by_hand() -> None:
 def test_the_interval_of_auc_holds_its_level() -> None:
     rng, hit = np.random.default_rng(0), 0
     for _ in range(400):
-        low, high = separation(rng.standard_normal(30) + 1.5, rng.standard_normal(30))[1:3]
+        found = separation(rng.standard_normal(30) + 1.5, rng.standard_normal(30))
+        low, high = found["auc_low"], found["auc_high"]
         hit += low <= 0.8556 <= high  # Φ(1.5 / √2)
     assert 0.92 <= hit / 400 <= 0.98
     t, top = auc_interval(1.0, 30, 30)
@@ -204,7 +205,7 @@ def test_the_interval_of_auc_holds_its_level() -> None:
 def held_out_auc(a: np.ndarray, b: np.ndarray) -> float:
     """The mean AUC over layers of directions from one half, on the other half."""
     found = project_held_out(a, b)
-    return float(np.mean([separation(x, y).auc for x, y in zip(found.a.T, found.b.T, strict=True)]))
+    return float(np.mean([separation(x, y)["auc"] for x, y in zip(found.a.T, found.b.T, strict=True)]))
 
 
 def test_held_out_prompts_are_not_the_ones_the_direction_is_from() -> None:
@@ -212,7 +213,7 @@ def test_held_out_prompts_are_not_the_ones_the_direction_is_from() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 40, 12, 400))
     r = unit(mean_difference(a, b))
-    own = np.mean([separation(a[:, i] @ r[i], b[:, i] @ r[i]).auc for i in range(12)])
+    own = np.mean([separation(a[:, i] @ r[i], b[:, i] @ r[i])["auc"] for i in range(12)])
     assert own > 0.95 and abs(held_out_auc(a, b) - 0.5) < 0.1
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Prompt
-from streamscope.probes.coherence.measure import NO_CONTROL, opening, summary, with_other_openings
+from streamscope.probes.coherence.measure import NO_CONTROL, opening, with_other_openings
+from tests.probes.test_coherence import summary
 
 TEXTS = {
     "a": "Mia saw a pen and a box. She used it to write. It was a",

@@ -17,7 +17,7 @@ from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.attention import sinks_sentence
 from streamscope.probes.specialization import Specialization, main, measure
-from streamscope.probes.specialization.measure import Sums, hss, seen_of, stream, tables
+from streamscope.probes.specialization.measure import Sums, distances, seen_of, stream, tables
 
 torch.set_num_threads(1)
 T = 8
@@ -53,6 +53,13 @@ def values(summary: pd.DataFrame, measured: str) -> dict[str, float]:
 def shown(*heads: Tensor) -> Captures:
     """Captures of one layer whose heads have these patterns, in each of three samples."""
     return Captures({"blocks.0.attn.hook_pattern": [torch.stack(heads)] * 3}, None)
+
+
+def hss(patterns: Tensor) -> float:
+    """The mean distance over pairs of different heads (DST Eq. 18)."""
+    found = distances(patterns.double().flatten(1))
+    i, j = torch.triu_indices(len(found), len(found), 1)
+    return float(found[i, j].mean())
 
 
 def test_hss_on_paper() -> None:
