@@ -31,7 +31,7 @@ class PredictEffects(Instrument):
     """The effects Δ, their sizes |Δ|, or both."""
     model: Literal["ridge", "boosting"] = "ridge"
     """Ridge regression with a nested choice of the penalty, or boosted trees (slow: choose --edits)."""
-    folds: Annotated[int, Bounds(low=2)] = 5
+    folds: Annotated[int, Bounds(low=3)] = 5
     """Number of folds of documents."""
     shuffles: Count = 5
     """Number of controls with shuffled effects."""
