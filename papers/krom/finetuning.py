@@ -15,7 +15,7 @@ Directions and refusals are those of the held-out scenes.
     responses           by how much the loss of held-out responses alone rises
     cosine, shuffled    cosine between streams of the direction harmful − harmless; of shuffled labels (SPEC §1.6)
     excess              cosine − shuffled; *.before: of the run itself, *.control: of the control
-    gain, gain.control  excess after − excess before
+    gain, gain.control  excess after − excess before; `beyond`: gain − gain.control
     refusal.harmful     probability that a harmful prompt is answered with a refusal; refusal.harmless: a harmless one
     refusal.abliterated of harmful prompts, when the direction is projected out of all outputs (SPEC §1.8)
     refusal.random      the same with a random direction, mean of three

@@ -19,6 +19,7 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.printed import claims_to_judge, of_arms
 from streamscope.papers.comparison.report import each_model
 from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.seeds import long_table
 from streamscope.papers.comparison.verdicts import judge
 from streamscope.papers.krom.mixing import arm_label
 from streamscope.papers.krom.report import open_runs
@@ -212,8 +213,13 @@ def measured(options: Any) -> tuple[list[Run], pd.DataFrame]:
 
 
 def claims(quantities: pd.DataFrame) -> pd.DataFrame:
-    """The blog's sentences, of the arms that are there; one correction over all rows."""
+    """The blog's sentences, of the arms that are there; one correction over all rows.
+
+    `beyond`, excess − excess.control, is what fine-tuning adds beyond the same texts with exchanged responses.
+    """
     names = ("kromcanon -2, fp32", "kromcanon -8, bf16")
     first = {name: [arm for arm in quantities["preset"] if arm.startswith(name)][:1] for name in names}
     arms = {name: arm for name, found in first.items() for arm in found}
-    return judge(of_arms(claims_to_judge("krom.finetuning"), arms), quantities)
+    wide = quantities.pivot(index=["preset", "seed"], columns="quantity", values="value").reset_index()
+    beyond = long_table(wide.assign(beyond=wide["excess"] - wide["excess.control"]), {"beyond": "cosine"}, ONE_STREAM)
+    return judge(of_arms(claims_to_judge("krom.finetuning"), arms), pd.concat([quantities, beyond], ignore_index=True))

@@ -151,11 +151,13 @@ def test_the_claims_of_planted_runs() -> None:
         (DEEP, "gain"): [0.03, 0.031, 0.029], (MILD, "gain"): [0.001, 0.0011, 0.0009],
         (DEEP, "cosine"): [0.95, 0.951, 0.949], (MILD, "cosine"): [0.99, 0.991, 0.989],
         (DEEP, "excess"): [0.04, 0.041, 0.039], (MILD, "excess"): [0.01, 0.011, 0.009],
+        (DEEP, "excess.control"): [0.04, 0.0415, 0.0385], (MILD, "excess.control"): [0.0, 0.0, 0.0],
     }  # fmt: skip
     table = planted(values)
     found = claims_of(table.assign(unit="cosine"))
     assert found == {
-        (f"{DEEP} above 0", "gain"): "holds", (f"{MILD} above 0", "gain"): "negligible: within ±0.01",
+        (f"{DEEP} above 0", "gain"): "holds", (f"{DEEP} above 0", "beyond"): "negligible: within ±0.01",
+        (f"{MILD} above 0", "gain"): "negligible: within ±0.01",
         (f"{DEEP} above 0.044", "cosine"): "holds",
         (f"{MILD} > {DEEP}", "cosine"): "holds: the same at n=3 seeds",
         (f"{MILD} > {DEEP}", "excess"): "opposite: the same at n=3 seeds",
