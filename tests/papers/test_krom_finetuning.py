@@ -197,3 +197,11 @@ def test_a_context_that_cuts_pairs_is_refused(corpus: tuple[Path, Path], tmp_pat
     train(arguments(corpus, tmp_path / "short", "--steps", "2", "--set", "n_ctx=96", preset="gpt2"))
     with pytest.raises(InputError, match="of 480 pairs are longer than the model's context"):
         main([str(tmp_path / "short")])
+
+
+def test_the_published_verdicts_are_those_of_the_published_runs() -> None:
+    folder = Path(__file__).parents[2] / "results" / "krom_finetuning"
+    kept = pd.read_parquet(folder / "claims.parquet")
+    again = measure.claims(pd.read_parquet(folder / "runs.parquet"))
+    pd.testing.assert_frame_equal(again, kept[list(again)], check_dtype=False)
+    assert len(kept) == 6

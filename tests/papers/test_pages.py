@@ -276,7 +276,7 @@ def test_the_tables_over_more_training_say_their_tokens_and_seeds() -> None:
         for row, folder in zip(given["rows"], folders, strict=True):
             seeds, amount = seeds_and_tokens(trained_runs(RESULTS / f"{paper}_{folder}"))
             assert row[1:3] == [amount.removesuffix(" million tokens"), str(len(seeds.split(",")))]
-    doses = {"krom_long": (3, "8.09"), "krom_eighth": (3, "1.5"), "hdpl_zoo": (3, "12"), "hdpl_eighth": (3, "1.5")}
+    doses = {"krom_long": (3, "8.09"), "krom_eighth": (3, "1.5"), "krom_finetuning": (3, "8.09"), "hdpl_zoo": (3, "12"), "hdpl_eighth": (3, "1.5")}
     for folder, (seeds, amount) in (doses | {"pls_long": (4, "12.1"), "pls_modes": (4, "12.1")}).items():
         found = seeds_and_tokens(trained_runs(RESULTS / folder))
         assert (found[0].count(",") + 1, found[1]) == (seeds, f"{amount} million tokens"), "as figures of pages say"
@@ -426,6 +426,10 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
     "Hyper-connections lower the loss, as the blog says": lambda: verdict(
         f"{KROM}/order", "kromhc < gpt2") == "holds",
+    "so that no contrast is left": lambda: every(table("krom_finetuning/arms").set_index(["preset", "quantity"])[
+        "mean"].unstack().eval("abs(gain - `gain.control`) < 0.01")),
+    "The models do not learn to refuse selectively": lambda: every(table("krom_finetuning/arms").set_index(
+        ["preset", "quantity"])["mean"].unstack().eval("`refusal.harmful` - `refusal.harmless` < 0.1")),
     "nats below Canon in the longer training, which is not significant": lambda: bool(
         (one := table("krom_long/order").query("claim == 'kromcanon < canon'").iloc[0])["ci_low"] < 0 < one["ci_high"]),
     "In the shorter one it was": lambda: verdict(f"{KROM}/order", "kromcanon < canon") == "holds",
