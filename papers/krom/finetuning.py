@@ -1,4 +1,4 @@
-"""Fine-tune runs of KROM on a safety contrast, and compare their directions and losses before and after.
+"""Fine-tune runs of KROM on a safety contrast; compare their directions and losses before and after.
 
     python -m papers.krom.finetuning runs/kromcanon-b2-* runs/kromcanon-b8-bf16-*
     python -m papers.krom.finetuning runs/kromcanon-* --steps 500 --out results/krom_finetuning

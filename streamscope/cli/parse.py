@@ -74,7 +74,7 @@ def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
     """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
     names = {one.name for made in dataclasses_of(options) for one in fields(made) if one.default == ("all",)}
     words = list[str]()
-    for word, after in zip(argv, [*argv[1:], "--"], strict=True):
+    for word, after in zip(argv, [*argv[1:], "--"][: len(argv)], strict=True):
         bare = word.removeprefix("--") in names and word.startswith("--") and after.startswith("--")
         words += [word, "all"] if bare else [word]
     return words
