@@ -38,7 +38,7 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import ratio
+from streamscope.instruments.stats.estimators import ratio, read_clusters
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
@@ -258,14 +258,19 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
         cells = [(block, _two(block, task, group)) for block in (a, b)]
         parts = zip(*((one.total[i], one.sizes[i]) for one, i in cells), strict=True)
         totals, sizes = (np.concatenate(x) for x in parts)
-        both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=sizes, total=totals)
-        found, few = bootstrap(both, range(4), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
-                               resamples=RESAMPLES)  # fmt: skip
-        values = dict.fromkeys(names, np.nan) if why else zip(names, (found[k] for k in NUMBERS), strict=True)
-        row |= {"n": found["n"], **dict(values), "clusters": found["clusters"]}
-        why |= dict.fromkeys(names, UNSURE) if why else _few(few, "difference")
+        inside = (sizes > 0).all(0)
+        row |= {"n": int(inside.sum()), **dict.fromkeys(names, np.nan)}
+        if why:
+            why |= dict.fromkeys(names, UNSURE)
+        else:
+            both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=sizes, total=totals)
+            found, few = bootstrap(both, range(4), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
+                                   resamples=RESAMPLES)  # fmt: skip
+            row |= dict(zip(names, (found[k] for k in NUMBERS), strict=True))
+            why |= _few(few, "difference")
         missing |= {(len(rows), column): text for column, text in why.items()}
-        rows.append(row)
+        clusters = a.units["cluster"][inside].to_list()
+        rows.append({**row, "clusters": read_clusters(clusters, len(clusters)).count})
     title = "Compensated share of the direct effect, run minus control"
     return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, title)}
 

@@ -9,7 +9,6 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.ledger import Ledger
 from streamscope.models.grid import Cell, begin, cells_of, read_grid, reopen, with_options, work
 from streamscope.papers.comparison import TRAINED
-from streamscope.papers.comparison.runs import trained_runs
 from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.scales.options import ScaleOptions
 
@@ -62,6 +61,8 @@ def all_cells(papers: Sequence[str], scale: str, seeds: int | None = None, given
 
 def published(folder: Path) -> dict[str, str]:
     """Name of a run of the folder -> "measured in results/…", where `results` has measurements of it."""
+    from streamscope.papers.comparison.runs import trained_runs
+
     return {
         run.folder.name: f"measured in results/{page.parent.name}"
         for page in sorted(RESULTS.glob(f"*/{TRAINED}"))

@@ -318,7 +318,7 @@ def test_a_table_is_the_same_text_everywhere() -> None:
     table = gains()
     assert table.markdown().splitlines() == [
         "**a title**", "", "| a\\|name | kind | gain | p | kept |", "|---|---|--:|--:|---|",
-        "| a\\|b | x | +1.0 (+0.0 … +2.0) | 0.5000 | yes |", "| c d | y | -3.0 (-4.0 … -2.0) | < 1e-4 | no |",
+        "| a\\|b | x | +1.0 (0.0 … +2.0) | 0.5000 | yes |", "| c d | y | -3.0 (-4.0 … -2.0) | < 1e-4 | no |",
         "| \\<e> | x | +2.0 (+1.0 … +3.0) | 0.2500 | yes |", "| f | y | undefined | undefined | no |",
         "| g | x | undefined | undefined | yes |", "", "undefined (1 row) gain: flat", "",
         "undefined (1 row) gain: cut\\|off", "", "undefined (2 rows) p: flat",
@@ -329,7 +329,7 @@ def test_a_table_is_the_same_text_everywhere() -> None:
     assert shown.startswith(head + '<th title="one of &lt;x&gt; &amp; y (name)">kind</th>')
     assert (
         '</tr></thead><tbody><tr><td style="text-align:left">a|b</td><td style="text-align:left">x</td>'
-        '<td style="text-align:right">+1.0 (+0.0 … +2.0)</td><td style="text-align:right">0.5000</td>'
+        '<td style="text-align:right">+1.0 (0.0 … +2.0)</td><td style="text-align:right">0.5000</td>'
     ) in shown
     end = "</tr></tbody></table><p><small>undefined (1 row) gain: flat</small></p><p><small>undefined"
     assert end in shown and "&lt;e&gt;" in shown and shown.endswith("(2 rows) p: flat</small></p>")

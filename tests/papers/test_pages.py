@@ -276,7 +276,13 @@ def test_the_tables_over_more_training_say_their_tokens_and_seeds() -> None:
         for row, folder in zip(given["rows"], folders, strict=True):
             seeds, amount = seeds_and_tokens(trained_runs(RESULTS / f"{paper}_{folder}"))
             assert row[1:3] == [amount.removesuffix(" million tokens"), str(len(seeds.split(",")))]
-    doses = {"krom_long": (3, "8.09"), "krom_eighth": (3, "1.5"), "krom_finetuning": (3, "8.09"), "hdpl_zoo": (3, "12"), "hdpl_eighth": (3, "1.5")}
+    doses = {
+        "krom_long": (3, "8.09"),
+        "krom_eighth": (3, "1.5"),
+        "krom_finetuning": (3, "8.09"),
+        "hdpl_zoo": (3, "12"),
+        "hdpl_eighth": (3, "1.5"),
+    }
     for folder, (seeds, amount) in (doses | {"pls_long": (4, "12.1"), "pls_modes": (4, "12.1")}).items():
         found = seeds_and_tokens(trained_runs(RESULTS / folder))
         assert (found[0].count(",") + 1, found[1]) == (seeds, f"{amount} million tokens"), "as figures of pages say"
