@@ -143,7 +143,7 @@ def finetuned(tables: Tables, style: Style) -> Any:
     wide = rows.pivot(index=["preset", "seed"], columns="quantity", values="value").dropna()
     arms = {", ".join(name.split(", ")[:2]): one for name, one in wide.groupby(level=0)}
     titles = [name.replace("-", "−") for name in arms]
-    canvas = panels(style, titles, len(arms), 0.75, horizontal_spacing=0.05, shared_yaxes=True)
+    canvas = panels(style, titles, len(arms), 0.75, horizontal_spacing=0.12, shared_yaxes=True)
     when = {".before": "before", "": "after", ".control": "control"}
     for column, (name, one) in enumerate(arms.items(), 1):
         for i, (quantity, words) in enumerate((("cosine", "contrast"), ("shuffled", "shuffled labels"))):
