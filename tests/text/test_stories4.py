@@ -263,7 +263,8 @@ def test_no_prompt_of_the_suites_is_in_the_text(tales: list[Tale]) -> None:
         json.loads(line) for path in (ROOT / "datasets").glob("*/*.jsonl") for line in path.read_text().splitlines()
     ]
     assert len(prompts) > 400
-    assert not [p["text"] for p in prompts if p["text"] in text]
+    texts = [p.get("text") or p["prompt"] for p in prompts]
+    assert not [one for one in texts if one in text]
     schemas = [p for p in prompts if p.get("id", "").startswith("winograd")]
     assert {frozenset((p["coherent"].strip(), p["incoherent"].strip())) for p in schemas} == TASK_PAIRS
     pairs = {frozenset(at(one, s) for s in c.candidates) for one, c in cases(tales) if c.category == "winograd"}
