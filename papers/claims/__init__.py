@@ -13,8 +13,8 @@ Models of LFA, PLS, HDPL and KROM were trained on more and on less text. A claim
 longest training of which each model has three seeds, whatever it shows. If these models fail the gate of the claim
 (they cannot do the task, or have no such heads), the longest such training judges it whose models pass the gate. One
 exception: what KROM says of the bias that mixing starts with, and of the streams that it mixes, is judged after about
-as many steps as in the blog. Weight decay takes every logit towards 0, step by step, and in a longer training that is
-stored in fp32 none of the biases is left.
+as many steps as in the blog. Weight decay takes every logit towards 0, step by step. In fp32 it alone would leave
+nothing of any bias in the longer training.
 """
 
 from collections.abc import Sequence

@@ -21,8 +21,8 @@ Directions and refusals are those of the held-out scenes.
     refusal.random      the same with a random direction, mean of three
 
 What the blog says of a bias of −8, at which no streams mix, is judged on models that are stored in bf16 as its own are:
-in fp32 a long training loses the bias to weight decay. Units are training seeds. A model of one stream has no cosine
-between streams.
+in fp32 weight decay moves the mixing of a long training away from it. Units are training seeds. A model of one stream
+has no cosine between streams.
 """
 
 from collections.abc import Sequence

@@ -432,8 +432,6 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
     "Hyper-connections lower the loss, as the blog says": lambda: verdict(
         f"{KROM}/order", "kromhc < gpt2") == "holds",
-    "So the contrast adds nothing": lambda: verdict(
-        "krom_finetuning/claims", "kromcanon -8, bf16, adamw, 13,350 steps above 0", "beyond") == "negligible",
     "so that no contrast is left": lambda: every(table("krom_finetuning/arms").set_index(["preset", "quantity"])[
         "mean"].unstack().eval("abs(gain - `gain.control`) < 0.01")),
     "The models do not learn to refuse selectively": lambda: every(table("krom_finetuning/arms").set_index(
