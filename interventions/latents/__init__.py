@@ -14,9 +14,9 @@ show KL at every position, and the most probable next tokens before and after. A
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import AnyInt, AnyNumber, Count, Names, Whole
+from streamscope.cli.bounds import AnyInt, AnyNumber, AtLeastOne, Count, Names, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
@@ -26,7 +26,7 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("latents", Documents(max_documents=200), Text())
 class Latents(Instrument):
-    at: Names = ("all",)
+    at: Annotated[Names, AtLeastOne()] = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
     dims: tuple[Whole, ...] = ()
     """Latent dimensions to change, counted from 0; default: all."""

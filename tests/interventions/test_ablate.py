@@ -27,6 +27,7 @@ from streamscope.interventions.ablate import measure as ablate_measure
 from streamscope.interventions.ablate.measure import heads_within
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.edits import resample_heads, scale_heads
+from streamscope.interventions.latents import Latents
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.models import build
@@ -533,6 +534,8 @@ def test_no_heads_are_not_all_heads(capsys: pytest.CaptureFixture) -> None:
     for kind in (Ablate, Amplify):
         with pytest.raises(InputError, match="heads: give at least one"):
             kind(heads=())
+    with pytest.raises(InputError, match="at: give at least one"):
+        Latents(at=())
     main(["lfa", "--heads", "--draws", "0", "--max-documents", "2", "--batch-size", "2"])
     bare = capsys.readouterr().out
     main(["lfa", "--draws", "0", "--max-documents", "2", "--batch-size", "2", "--heads", "all"])
