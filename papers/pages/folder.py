@@ -90,13 +90,17 @@ def seeds_and_tokens(runs: Sequence[Run]) -> tuple[str, str]:
 
 
 def dose(runs: Sequence[Run]) -> str:
-    """How many runs there are and how much text each saw."""
-    if not runs:
-        return ""
+    """How many runs there are and how much text each saw; snapshots of them, measured as well, are no runs."""
+    ended, taken = [run for run in runs if not run.snapshot], [run for run in runs if run.snapshot]
+    parts = [(rows, word) for rows, word in ((ended, "run"), (taken, "snapshot")) if rows]
+    return " ".join(_saw(rows, word) for rows, word in parts)
+
+
+def _saw(runs: Sequence[Run], word: str) -> str:
     scales, (seeds, amount) = ", ".join(sorted({run.manifest["scale"] for run in runs})), seeds_and_tokens(runs)
     if len(runs) == 1:
-        return f"One run (model size {scales}, seed {seeds}) saw {amount}."
-    return f"{len(runs)} runs (model size {scales}, seeds {seeds}) saw {amount} each."
+        return f"One {word} (model size {scales}, seed {seeds}) saw {amount}."
+    return f"{len(runs)} {word}s (model size {scales}, seeds {seeds}) saw {amount} each."
 
 
 def trainings(runs: Sequence[Run]) -> list[str]:

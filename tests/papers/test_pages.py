@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.comparison.runs import trained_runs
-from streamscope.papers.pages.folder import general, seeds_and_tokens, table_of
+from streamscope.papers.pages.folder import dose, general, seeds_and_tokens, table_of
 from streamscope.papers.pages.markdown import LINE, measurement, number, quotation, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import (
     Source,
@@ -73,6 +74,17 @@ def test_pages_are_what_the_tables_say(source: Source) -> None:
                 or not figure.rows
                 or ((RESULTS / name).parent / figure.path).read_text(encoding="utf-8") == figure.svg()
             ), name
+
+
+def test_snapshots_of_a_run_are_no_runs() -> None:
+    end = trained_runs(RESULTS / "krom_long")[:2]
+    half = [replace(run, manifest=run.manifest | {"outcome": "snapshot", "steps": 1000}) for run in end[:1]]
+    seeds = ", ".join(sorted(str(run.seed) for run in end))
+    assert dose(end) == f"2 runs (model size zoo, seeds {seeds}) saw 8.09 million tokens each."
+    assert dose([*end, *half]) == (
+        f"{dose(end)} One snapshot (model size zoo, seed {end[0].seed}) saw 0.512 million tokens."
+    )
+    assert not dose([])
 
 
 def test_runs_of_all_arms_and_seeds_have_one_command() -> None:
