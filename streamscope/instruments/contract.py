@@ -306,7 +306,7 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
 def readable(model: Any) -> Any:
     """`model`, or what instruments can read of a `TransformerBridge` that somebody booted.
 
-    Raises `InputError` for a model of transformers or of TransformerLens that has other hooks.
+    Raises `InputError` for a model of transformers or of TransformerLens that has other hooks, and for what is no model.
     """
     home = type(model).__module__.split(".")[0]
     if type(model).__name__ == "TransformerBridge":
@@ -318,6 +318,8 @@ def readable(model: Any) -> Any:
             f"a {type(model).__name__} of {home} has none of the hooks that are read here: write it with "
             "save_pretrained(FOLDER) and give 'hf:FOLDER', or boot a TransformerBridge"
         )
+    if home in ("builtins", "torch"):
+        raise InputError(f"{model!r:.80} is no model: give one that models.load returns, or its name, as stories/lfa")
     return model
 
 
