@@ -65,24 +65,33 @@ def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
     )
     rows = losses(runs)
     tables |= {"runs": pd.concat([tables["runs"], whole_loss(rows)], ignore_index=True), "losses": rows}
-    whole = rows[rows["preset"].isin(Cells(runs).models(list(rows["preset"])))]
-    frozen = whole[whole["preset"].str.endswith(FROZEN)]
-    for name, own, control, paper in (
-        ("loss", whole, CONTROL, TABLE1), ("loss_frozen", frozen, f"{CONTROL}{FROZEN}", TABLE8)
-    ):  # fmt: skip
-        if control in set(own["preset"]) and own["preset"].nunique() > 1:
-            tables[name] = against(own, control, paper)
     return runs, tables, {"settings": {**vars(settings), "alphas": settings.alphas}}
 
 
 def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tables:
-    """The tables with what follows from the quantities of the runs: means over seeds, verdicts."""
+    """The tables with what follows from the quantities of the runs: means over seeds, losses against the dense model's,
+    verdicts."""
     curve, alphas = tables["amplification"], tuple(facts["settings"]["alphas"])
     parts = [tables["runs"], costs(tables["runs"]), amplified(curve, tables["heads"]), straight(curve)]
     parts += [stripped(tables["streams"])] if "streams" in tables else []  # a model of one stream has none
     quantities = pd.concat(parts, ignore_index=True)
     presets = means(quantities, list(dict.fromkeys(quantities["preset"])))
-    return {**tables, "presets": presets, **verdicts.judged(quantities, alphas, Cells(runs))}
+    compared = losses_compared(tables["losses"], Cells(runs))
+    return {**tables, **compared, "presets": presets, **verdicts.judged(quantities, alphas, Cells(runs))}
+
+
+def losses_compared(rows: pd.DataFrame, cells: Cells) -> Tables:
+    """`loss` and `loss_frozen`: losses of arms against the dense model's, in every mode and in the frozen one alone,
+    where there are two arms and it is one."""
+    whole = rows[rows["preset"].isin(cells.models(list(rows["preset"])))]
+    frozen = whole[whole["preset"].str.endswith(FROZEN)]
+    tables = {}
+    for name, own, control, paper in (
+        ("loss", whole, CONTROL, TABLE1), ("loss_frozen", frozen, f"{CONTROL}{FROZEN}", TABLE8)
+    ):  # fmt: skip
+        if control in set(own["preset"]) and own["preset"].nunique() > 1:
+            tables[name] = against(own, control, paper)
+    return tables
 
 
 COMPARISON = Comparison(

@@ -24,10 +24,10 @@ from streamscope.models.config.serialization import to_dict
 from streamscope.models.hooks import edit
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.claims import HERE
+from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import judged as ledger_of
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.comparison.runs import Run
+from streamscope.papers.comparison.runs import Run, trained_runs
 from streamscope.papers.dst import main
 from streamscope.papers.dst.claims import (
     PAPER_ALPHAS,
@@ -42,7 +42,7 @@ from streamscope.papers.dst.claims import (
 from streamscope.papers.dst.factors import MODES, Cells, with_doses
 from streamscope.papers.dst.measure import amplified, costs, dual, measure_run, straight
 from streamscope.papers.dst.options import Settings
-from streamscope.papers.dst.report import in_arms, open_runs
+from streamscope.papers.dst.report import in_arms, losses_compared, open_runs
 from streamscope.papers.dst.verdicts import judged
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, short_page, unexplained
@@ -550,3 +550,12 @@ def test_bad_input_is_told_in_one_line_and_exits_2(
     changed("manifest.json", lambda m: m.pop("outcome"))(other)
     with pytest.raises(InputError, match="is not finished"):
         open_runs([str(other)])
+
+
+def test_losses_are_compared_where_runs_are_pooled() -> None:
+    """Tables of runs that were measured one by one have no control: it follows from the losses of all."""
+    folder = RESULTS / "dst_eighth"
+    found = losses_compared(pd.read_parquet(folder / "losses.parquet"), Cells(in_arms(trained_runs(folder))))
+    assert set(found) == {"loss", "loss_frozen"}
+    for name, rows in found.items():
+        pd.testing.assert_frame_equal(rows, pd.read_parquet(folder / f"{name}.parquet"), check_dtype=False)
