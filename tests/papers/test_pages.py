@@ -438,22 +438,22 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "pls_long/claims", "pls below 0", "effect.capitalization.entity").startswith("not resolved"),
     "Gender is judged on models that read TinyStories alone": only_tinystories_has_gender,
     "Whether they also help hyper-connections is not decided": lambda: verdict(
-        f"{KROM}/order", "kromcanon < kromhc").startswith("not resolved on both texts"),
+        "krom_long/order", "kromcanon < kromhc").startswith("not resolved on both texts"),
     "does not get away from −8. AdamW in fp32 does": lambda: every(
         table("krom_arithmetic/arithmetic-claims").set_index("claim")["holds"][[
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
     "Hyper-connections lower the loss, as the blog says": lambda: verdict(
-        f"{KROM}/order", "kromhc < gpt2") == "holds",
+        "krom_long/order", "kromhc < gpt2") == "holds",
     "so that no contrast is left": lambda: every(table("krom_finetuning/arms").set_index(["preset", "quantity"])[
         "mean"].unstack().eval("abs(gain - `gain.control`) < 0.01")),
     "The models do not learn to refuse selectively": lambda: every(table("krom_finetuning/arms").set_index(
         ["preset", "quantity"])["mean"].unstack().eval("`refusal.harmful` - `refusal.harmless` < 0.1")),
-    "nats below Canon in the longer training, which is not significant": lambda: bool(
+    "nats in the longer training, which is not significant": lambda: bool(
         (one := table("krom_long/order").query("claim == 'kromcanon < canon'").iloc[0])["ci_low"] < 0 < one["ci_high"]),
     "In the shorter one it was": lambda: verdict(f"{KROM}/order", "kromcanon < canon") == "holds",
     "The loss holds it at": lambda: bool((one := table("krom_long/mixing").query(
         "b_res == -8 and storage == 'fp32'"))["swap"].max() < one["swap_without_gradient"].min() - 0.1),
-    "So do Canon layers in the longer training": lambda: verdict("krom_long/order", "canon < gpt2") == "holds",
+    "So do Canon layers, by": lambda: verdict("krom_long/order", "canon < gpt2") == "holds",
     "In the shorter training the two texts disagree": lambda: verdict(
         f"{KROM}/order", "canon < gpt2").startswith("not resolved on both texts"),
     "below what weight decay alone would give": lambda: mean(
