@@ -8,7 +8,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.figures.hdpl import losses
-from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, heat_maps, panels, single
+from streamscope.papers.figures.style import DASHES, MARKERS, Style, dots, heat_maps, note, panels, single, whiskers
 from streamscope.papers.krom.claims import BIASES, CONTROL
 from streamscope.papers.krom.mixing import ARM, label
 
@@ -18,15 +18,20 @@ DRAWN = (-8.0, -2.0)
 
 
 def bars(tables: Tables, style: Style) -> Any:
-    """Final losses of the four architectures; what the post prints in open markers."""
-    canvas, table = single(style, 0.75), plain(tables["comparison"])
-    canvas.add_bar(x=table["preset"], y=table["loss"], name="here", marker={"color": style.fill(0)})
+    """Final losses of the four architectures, means and 95 % intervals over seeds, and what the post prints, of another
+    text and on an axis of its own."""
+    table = plain(tables["comparison"])
     printed = table[table["printed"].notna()]
+    canvas = panels(style, ["here", "as printed"], 2, 0.6, horizontal_spacing=0.16)
+    interval = whiskers(table["loss"], table["loss_low"], table["loss_high"])
     canvas.add_scatter(
-        x=printed["preset"], y=printed["printed"], name="the post", **style.points(1, paper=True, on_bar=True, size=8)
+        x=table["preset"], y=table["loss"], error_y=interval, name="here", row=1, col=1, **style.points(0)
     )
-    canvas.update_yaxes(title="validation loss, nats")
-    return canvas
+    canvas.add_scatter(
+        x=printed["preset"], y=printed["printed"], name="the post", row=1, col=2, **style.points(1, paper=True, size=8)
+    )
+    note(canvas, "here: means and 95 % intervals over seeds")
+    return canvas.update_yaxes(title="validation loss, nats", col=1).update_layout(showlegend=False, margin={"t": 40})
 
 
 def plain(table: pd.DataFrame) -> pd.DataFrame:
@@ -215,7 +220,7 @@ def runs(tables: Tables, style: Style) -> Any:
             decay = mixing.assign(label=[label(one) for one in mixing.itertuples()]).drop_duplicates("label")
             canvas.add_scatter(x=decay["swap_without_gradient"], y=decay["label"].map(places), name="by decay alone",
                                mode="markers", row=row, col=1,
-                               marker={"symbol": "line-ns-open", "size": 9, "color": "#000000"})  # fmt: skip
+                               marker={"symbol": "x-thin-open", "size": 7, "color": "#000000"})  # fmt: skip
             canvas.update_xaxes(type="log", dtick=1, exponentformat="power", row=row)
         else:
             kinds = list(dict.fromkeys(label(one) for one in tables["ways"].itertuples()))
