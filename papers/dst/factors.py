@@ -21,7 +21,7 @@ from streamscope.models.checkpoint import snapshots
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.runs import evaluations
-from streamscope.papers.comparison.printed import Bound
+from streamscope.papers.comparison.printed import Bound, Order
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import seeds_of
 from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
@@ -37,6 +37,8 @@ MODES = {
 """First word of a quantity -> the mode of the paper's models: Table 4 has token-factor ones, Table 5 and Figs. 2 and 4
 frozen-token ones."""
 RESOLVED = ("holds", "opposite", "negligible")
+LEAST_CHANNELS = 32
+"""Of a head: "Head dimension should not fall below 32 to avoid capacity bottlenecks" (§5.2), and in Table 3 none does."""
 
 
 # ---- cells -------------------------------------------------------------------------------------
@@ -130,6 +132,15 @@ class Cells:
             return ""
         cells = (f"{where}: {one}" for where, one in zip(mine["cell"], sides, strict=True))
         return f"confounded: not one verdict over initialization and tokens ({'; '.join(cells)})"
+
+    def narrow(self, claim: Order) -> str:
+        """Why a claim about two numbers of heads cannot be judged on these runs: theirs have too few channels; else ""."""
+        shapes = {arm: self._first[arm].config["model"] for arm in (claim.more, claim.less) if arm in self._first}
+        widths = {arm: shape["d_model"] // shape["n_heads"] for arm, shape in shapes.items()}
+        if len({shape["n_heads"] for shape in shapes.values()}) < 2 or min(widths.values()) >= LEAST_CHANNELS:
+            return ""
+        channels = " and of ".join(f"{width}" for width in widths.values())
+        return f"not measurable here: heads of {channels} channels, where §5.2 asks for {LEAST_CHANNELS}"
 
 
 def _kind(claim: Bound) -> str:

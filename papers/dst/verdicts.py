@@ -39,6 +39,8 @@ def judged(
         row = order_row(order, quantities, paper=paper, printed=f"{two[0]:.4g} against {two[1]:.4g}")
         gaps = _by_seed(quantities, order.quantity, order.more) - _by_seed(quantities, order.quantity, order.less)
         gaps = gaps.dropna()
+        if text := cells.narrow(order):
+            instead[len(rows)] = text
         rows.append({**row, "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
     return {"claims": with_verdicts(rows, instead, quantities), "factors": by_cell}
 

@@ -65,7 +65,9 @@ def test_signs_that_are_all_still_positive_agree_by_chance() -> None:
     (row,) = sign_agreement(planted(*[[0.1] * 15] * 3)).itertuples()
     assert (row.consistent, row.modules, row.coins, row.dealt, row.p) == (15, 15, 0.25, 1.0, 1.0)
     held = claims(planted(*[[0.1] * 15] * 3)).set_index("quantity")
-    assert held.loc["consistent", "direction"] == "holds"
+    assert (held.loc["consistent", "p"], held.loc["consistent", "direction"][:12]) == (1.0, "not resolved")
+    kept = [[0.1 if i % 2 else -0.1 for i in range(15)]] * 3
+    assert claims(planted(*kept)).set_index("quantity").loc["consistent", "direction"] == "holds", "not by dealing"
 
 
 def test_coins_are_not_called_a_pattern() -> None:
