@@ -38,7 +38,7 @@ MODES = {
 frozen-token ones."""
 RESOLVED = ("holds", "opposite", "negligible")
 LEAST_CHANNELS = 32
-"""Of a head: "Head dimension should not fall below 32 to avoid capacity bottlenecks" (§5.2), and in Table 3 none does."""
+"""Of a head: "Head dimension should not fall below 32 to avoid capacity bottlenecks" (§5.2); in Table 3 none does."""
 
 
 # ---- cells -------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Cells:
         return f"confounded: not one verdict over initialization and tokens ({'; '.join(cells)})"
 
     def narrow(self, claim: Order) -> str:
-        """Why a claim about two numbers of heads cannot be judged on these runs: theirs have too few channels; else ""."""
+        """Why a claim about two numbers of heads cannot be judged, as their heads are too small; else ""."""
         shapes = {arm: self._first[arm].config["model"] for arm in (claim.more, claim.less) if arm in self._first}
         widths = {arm: shape["d_model"] // shape["n_heads"] for arm, shape in shapes.items()}
         if len({shape["n_heads"] for shape in shapes.values()}) < 2 or min(widths.values()) >= LEAST_CHANNELS:

@@ -306,7 +306,7 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
 def readable(model: Any) -> Any:
     """`model`, or what instruments can read of a `TransformerBridge` that somebody booted.
 
-    Raises `InputError` for a model of transformers or of TransformerLens that has other hooks, and for what is no model.
+    Raises `InputError` for a model of transformers or of TransformerLens with other hooks, and for what is no model.
     """
     home = type(model).__module__.split(".")[0]
     if type(model).__name__ == "TransformerBridge":

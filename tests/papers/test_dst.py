@@ -559,3 +559,15 @@ def test_losses_are_compared_where_runs_are_pooled() -> None:
     assert set(found) == {"loss", "loss_frozen"}
     for name, rows in found.items():
         pd.testing.assert_frame_equal(rows, pd.read_parquet(folder / f"{name}.parquet"), check_dtype=False)
+
+
+def test_numbers_of_heads_are_judged_only_where_heads_are_as_wide_as_the_paper_asks() -> None:
+    """At width 96 four heads have 24 channels; at width 512 sixteen have 32. Arms of one number of heads are judged."""
+    runs = in_arms(trained_runs(RESULTS / "dst_eighth"))
+    of_heads = [one for one in orders() if "heads" in one.more]
+    others = [one for one in orders() if "heads" not in one.more + one.less]
+    assert len(of_heads) > 2 and len(others) > 10
+    assert all(Cells(runs).narrow(one).startswith("not measurable here: heads of ") for one in of_heads)
+    assert not any(Cells(runs).narrow(one) for one in others)
+    wide = [replace(run, config=run.config | {"model": run.config["model"] | {"d_model": 512}}) for run in runs]
+    assert not any(Cells(wide).narrow(one) for one in of_heads)

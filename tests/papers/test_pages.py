@@ -182,7 +182,7 @@ def test_a_difference_stands_with_its_levels(source: Source) -> None:
             if two.search(claim.printed) or re.search(r"claim=[^;]* [<>] ", claim.result):
                 assert "difference" in row[4] or claim.value != claim.value, claim.id
             if two.search(claim.printed):
-                assert len(given[claim.measurement]) == 2, claim.id
+                assert len(given[claim.measurement]) == (0 if " − " in claim.printed else 2), claim.id
             if cells := given.get(claim.measurement):
                 seen += 1
                 one, other = (read(cell, source, claim.id).value for cell in cells)
@@ -250,8 +250,8 @@ def every(found: pd.Series) -> bool:
 
 
 def cosines_are_of_shuffled_labels_too() -> bool:
-    found = table("krom_eighth/alike")
-    return bool(len(found) and (found["cosine"] - found["shuffled"]).abs().max() < 0.01)
+    far = {run: table(f"{run}/alike").eval("abs(cosine - shuffled)").max() for run in ("krom_eighth", "krom_long")}
+    return far["krom_eighth"] < 0.01 and far["krom_long"] < 0.04
 
 
 def above_the_clamp() -> bool:
@@ -363,7 +363,7 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "With parameters stored in bf16, as in the authors' code, it stays": lambda: verdict(
         f"{KROM}/sweep-claims", f"{LONG.format(-8, 'bf16')} below 0.01", "best.high") == "holds",
     "Directions between shuffled labels": cosines_are_of_shuffled_labels_too,
-    "Cosines between streams are as large for shuffled labels": cosines_are_of_shuffled_labels_too,
+    "Cosines between streams are about as large for shuffled labels": cosines_are_of_shuffled_labels_too,
     "the penalty has no gradient": above_the_clamp,
     "The best temperature recovers": lambda: every(table("dst_calibration/claims").query(
         "quantity == 'recovered.16'")["direction"].str.startswith("opposite")),
