@@ -203,11 +203,16 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
 
 
 def _near(printed: float, low: float, high: float, least: float) -> tuple[Word, str]:
-    """A printed number and an interval: outside it, all of it within ± the smallest effect of interest, or neither."""
-    if not low <= printed <= high:
-        return "different value", "printed value outside"
-    if printed - least <= low and high <= printed + least:
+    """A printed number and an interval: all of it within ± the smallest effect of interest, outside it, or neither.
+
+    An interval within ± that effect need not contain the number: a precise measurement close to it is as good as equal.
+    It must contain a number that is no larger than the smallest effect: 0 would be as good as equal to that one, too.
+    """
+    contained = low <= printed <= high
+    if printed - least <= low and high <= printed + least and (contained or abs(printed) > least):
         return "reproduced", f"all of the interval within ±{least:g}"
+    if not contained:
+        return "different value", "printed value outside"
     return "inconclusive", "printed value inside" + (f", but not all of it within ±{least:g}" if least else "")
 
 

@@ -8,8 +8,9 @@ which side of which limit it must lie. Of an order between architectures this sa
     value       what was measured, with the 95 % interval of the table
     difference  the measured value − limit; limit − value where the claim says below, limit − |value| where it says
                 within; 95 % interval of the table
-    p           the named column of the table, else Student's p of that interval on the limit's side, with one degree of
-                freedom less than independent cases; Holm over all claims of the folder
+    p           the named column of the table, else Student's p of that interval on the limit's side, with that
+                interval's degrees of freedom (`single_judged.interval_df`; cases − 1 where the table has no p of the
+                value); Holm over all claims of the folder
     direction   `papers.comparison.verdicts`, one training seed
 
 A curve whose span (`flat`) may be 0 has no shape to judge: it is not resolved, or negligible where the whole

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired
 
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import Config, read_json
 from streamscope.instruments.table import read_about
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.models.checkpoint import read_manifest, run_folder
-from streamscope.papers.claims.judged import NAN, Tables, interval, lacking
+from streamscope.papers.claims.judged import NAN, WITH_CI, Tables, interval, lacking
 from streamscope.papers.claims.ledger import Key
 from streamscope.papers.comparison.printed import SMALLEST, number
 from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE, OPPOSITE, measured, with_verdicts
@@ -23,6 +23,12 @@ NO_INTERVAL = "the table has no interval"
 INDEPENDENT = ("clusters", "layers", "documents", "n")
 """Columns that say how many independent units an interval has, the first that is there: a slope over depth has layers,
 predictions over tokens have documents, a table of `papers.lfa` counts independent cases only."""
+
+
+LOPSIDED = 1e-6
+"""Halves of a Student interval differ by rounding, by no more than this share."""
+FEWEST = 0.99
+"""Degrees of freedom of a Student interval: 1, less what rounding may take."""
 
 
 class Span(TypedDict):
@@ -96,12 +102,13 @@ def _row(one: SingleClaim, tables: Tables, where: str) -> dict[str, Any]:
     limit, sign = number(text), 1.0 if one["side"] == "above" else -1.0
     value, (low, high) = float(found[one["value"]]), interval(one["value"], found)
     clusters = int(next((found[name] for name in INDEPENDENT if name in found), 0))
-    p = float(found[one["p"]]) if "p" in one else student(value, low, high, limit, clusters)
+    df = interval_df(value, low, high, _own_p(one["value"], found), clusters)
+    p = float(found[one["p"]]) if "p" in one else student(value, low, high, limit, df)
     difference = sign * (value - limit)
     ends = sorted((sign * (low - limit), sign * (high - limit))) if low == low else [low, high]
     if one["side"] == "within":
         difference, ends = limit - abs(value), [limit - max(-low, high), limit - max(low, -high, 0.0)]
-        p = max(p, student(value, low, high, -limit, clusters))
+        p = max(p, student(value, low, high, -limit, df))
     why = reasons(str(found.get("undefined", ""))).get(one["value"], "undefined") if value != value else ""
     row = {
         "claim": f"{one['run']} {one['side']} {text}", "run": one["run"], "quantity": one["quantity"],
@@ -115,12 +122,42 @@ def _row(one: SingleClaim, tables: Tables, where: str) -> dict[str, Any]:
     return {**found_row, "undefined": note({**reasons(found_row["undefined"]), **missing})}
 
 
-def student(value: float, low: float, high: float, limit: float, clusters: int) -> float:
+def _own_p(name: str, found: dict[str, Any]) -> float:
+    """The p that a table itself has of a column, that it is 0; NaN where it has none."""
+    own = f"{name}_p" if f"{name}_low" in found else "p" if name in WITH_CI else ""
+    return float(found.get(own, NAN))
+
+
+def interval_df(value: float, low: float, high: float, p: float, clusters: int) -> float:
+    """Degrees of freedom of a 95 % Student interval, from the p of the same test that the value is 0.
+
+    Clusters of unequal size have fewer than one less than their number D (`estimators.degrees_of_freedom`), and tables
+    have no column of them. With h half the width of the interval they are the solution, between 1 and D − 1, of
+
+        p = 2 P(T_df > |value| / h · t_df(.975))
+
+    D − 1, the most there can be, where there is no solution: the table has no p, the interval is lopsided (a
+    bootstrap's), or p is of another test.
+    """
+    half, most = high - value, float(clusters - 1)
+    if most < 1:
+        return NAN
+    if not 0 < p < 1 or not half > 0 or abs(value - low - half) > LOPSIDED * half:
+        return most
+
+    def excess(df: float) -> float:
+        return float(2 * stats.t.sf(abs(value) / half * stats.t.ppf(0.975, df), df)) - p
+
+    if (excess(FEWEST) > 0) == (excess(most) > 0):
+        return most
+    return float(optimize.brentq(excess, FEWEST, most))
+
+
+def student(value: float, low: float, high: float, limit: float, df: float) -> float:
     """Two-sided p that the value is the limit, from the half of its 95 % interval on the limit's side."""
     half = value - low if limit < value else high - value
-    if not half > 0 or clusters < 2:
+    if not half > 0 or not df > 0:
         return NAN
-    df = clusters - 1
     return float(2 * stats.t.sf(abs(value - limit) / half * stats.t.ppf(0.975, df), df))
 
 

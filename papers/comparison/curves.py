@@ -3,7 +3,8 @@
 A claim that one arm's curve lies below another's is judged on pairs: runs of one training seed, at one step. Its units
 are the seeds. What is claimed of every evaluation is judged at the one that speaks least for it (the lowest t): where
 the claim holds there it holds at all of them, and no correction for their number is needed. Where that evaluation lies
-on the other side, its p is multiplied by their number, for it was picked out. Otherwise the rule is that of all claims
+on the other side, its p is multiplied by their number, for it was picked out. A difference is negligible where it is at
+every evaluation; where it is at this one only, the claim is not resolved. Otherwise the rule is that of all claims
 (`comparison.verdicts`), but that fewer than three seeds give no verdict: evaluations of one run are no units.
 """
 
@@ -25,7 +26,7 @@ from streamscope.models.training.data import evaluation_shards, windows
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.comparison.seeds import NAN, against_zero, estimate
-from streamscope.papers.comparison.verdicts import measured, seeds_row, with_verdicts
+from streamscope.papers.comparison.verdicts import NEGLIGIBLE, measured, seeds_row, with_verdicts
 
 LEAST_SEEDS = 3
 LAST = 0.05
@@ -186,7 +187,26 @@ class Reading(NamedTuple):
 def judged(readings: Sequence[Reading]) -> pd.DataFrame:
     """One row per reading with its verdict; p is corrected over all of them (Holm)."""
     instead = {i: one.instead for i, one in enumerate(readings) if one.instead}
-    return with_verdicts([_row(one) for one in readings], instead)
+    table = with_verdicts([_row(one) for one in readings], instead)
+    for i, one in enumerate(readings):
+        if i not in instead and table.loc[i, "direction"].startswith(NEGLIGIBLE) and not negligible_throughout(one):
+            seeds, step = table.loc[i, "seeds"], table.loc[i, "at"]
+            why = f"negligible at {step}, but not at every evaluation"
+            table.loc[i, "direction"] = f"not resolved at n={seeds} seeds: {why}"
+    return table
+
+
+def negligible_throughout(one: Reading) -> bool:
+    """Whether at every evaluation the whole 95 % interval over seeds lies within ± the smallest effect of interest.
+
+    Where all seeds have one number there is no interval, and the number itself must lie there.
+    """
+    for _, values in one.gaps.items():
+        numbers = against_zero(values.to_numpy(float))
+        low, high = (numbers[end] if numbers[end] == numbers[end] else numbers["mean"] for end in ("ci_low", "ci_high"))
+        if not (-one.smallest <= low and high <= one.smallest):
+            return False
+    return True
 
 
 def _row(one: Reading) -> dict[str, Any]:

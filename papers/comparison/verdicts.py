@@ -13,6 +13,9 @@
     size        unless opposite: the printed difference lies inside the interval, or this one is larger or smaller; not
                 in nats or parameters, whose differences belong to a text, a tokenizer and a width
 
+No effect (negligible) is judged row by row, not corrected for the number of rows. Only holds and opposite need the
+corrected p.
+
 A limit has Student's interval over the seeds of one preset. Where every seed gives the same number there is no interval
 and no p: that number's side is the verdict, which says so. A number that training does not change is counted, not
 measured; its verdict says that too.

@@ -24,7 +24,7 @@ from streamscope.instruments.registry import discover
 from streamscope.instruments.table import read_about, write_table
 from streamscope.models.grid import begin, cells_of, read_grid
 from streamscope.papers.claims import HERE, RESULTS, main
-from streamscope.papers.claims.judged import Tables, judged, verdict
+from streamscope.papers.claims.judged import Tables, _near, judged, verdict
 from streamscope.papers.claims.ledger import COLUMNS, PAPERS, keys, read
 from streamscope.papers.claims.page import counts
 from streamscope.papers.claims.words import MEANINGS, Word
@@ -669,7 +669,8 @@ OF_NUMBER = {"kind": "number", "result": "r/means.parquet; quantity=q; preset=a;
     [
         ("0.55", NUMBER, "reproduced"),
         ("55%", NUMBER, "reproduced"),
-        ("0.61", NUMBER, "different value"),
+        ("0.61", NUMBER, "reproduced"),  # outside, and all of the interval within ±.5 of it
+        ("1.2", NUMBER, "different value"),
         ("0.55", {**NUMBER, "unit": "attention"}, "inconclusive"),
         ("0.55", {**NUMBER, "unit": "sparks"}, "inconclusive"),
         ("0.5", {**NUMBER, "ci_high": 1.1}, "inconclusive"),
@@ -791,6 +792,26 @@ def test_a_bare_number_of_a_task_that_the_model_cannot_do(tmp_path: Path) -> Non
     assert (found["verdict"], found["finding"]) == ("model too weak to test", "gender: at chance")
     lost = {**NUMBER, "cannot": "gender: at chance", "mean": NAN, "undefined": "mean: none to suppress"}
     assert one(tmp_path, lost, "means", **OF_NUMBER, printed="0.5")["verdict"] == "model too weak to test"
+
+
+@pytest.mark.parametrize(
+    ("printed", "low", "high", "least", "verdict"),
+    [
+        (1.04, 1.0440, 1.0442, 0.01, "reproduced"),  # without the number, and all of it within ±.01 of it
+        (1.04, 1.0360, 1.0442, 0.01, "reproduced"),
+        (1.04, 1.0440, 1.0600, 0.01, "different value"),
+        (1.04, 1.0200, 1.0600, 0.01, "inconclusive"),
+        (1.04, 1.0440, 1.0442, 0.0, "different value"),
+        (-0.30, -0.2995, -0.2990, 0.05, "reproduced"),
+        (-0.008, -0.0023, 0.0012, 0.01, "different value"),  # within ±.01 of it, but so is 0
+        (0.158, 0.0178, 0.0512, 0.2, "different value"),
+        (0.158, 0.1500, 0.1700, 0.2, "reproduced"),
+    ],
+)
+def test_a_precise_measurement_near_a_printed_number_reproduces_it(
+    printed: float, low: float, high: float, least: float, verdict: str
+) -> None:
+    assert _near(printed, low, high, least)[0] == verdict
 
 
 def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:

@@ -1,20 +1,23 @@
 """Claims about one model: verdicts of planted tables, the gate before them, and how the models were trained."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from streamscope.cli.disk import read_toml
 from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.estimators import clustered_t, ratio_of_sums
 from streamscope.instruments.stats.means import estimate
 from streamscope.instruments.table import write_table
 from streamscope.papers.claims.judged import Tables
 from streamscope.papers.claims.single import GATE, OUT, main
-from streamscope.papers.claims.single_judged import CLAIMS, File, judged, student
+from streamscope.papers.claims.single_judged import CLAIMS, File, interval_df, judged, student
 
 TOLD: Any = {
     "run": "stories/lfa", "quantity": "q", "where": "§1", "table": "t.parquet", "row": {"head": "L0H0"},
@@ -105,10 +108,39 @@ def test_a_planted_row_is_judged(tmp_path: Path, told: dict, cells: dict, direct
 def test_p_is_that_of_the_interval() -> None:
     values = [0.1, 0.4, -0.2, 0.9, 0.5, 0.3]
     row = estimate(values, range(6))
-    assert student(row["mean"], row["ci_low"], row["ci_high"], 0.0, 6) == pytest.approx(row["p"])
+    assert student(row["mean"], row["ci_low"], row["ci_high"], 0.0, 5) == pytest.approx(row["p"])
     limit = stats.ttest_1samp(values, 0.7).pvalue
-    assert student(row["mean"], row["ci_low"], row["ci_high"], 0.7, 6) == pytest.approx(limit)
-    assert student(1.0, 0.0, 9.0, 0.0, 50) == pytest.approx(0.05), "a lopsided interval: the half on the limit's side"
+    assert student(row["mean"], row["ci_low"], row["ci_high"], 0.7, 5) == pytest.approx(limit)
+    assert student(1.0, 0.0, 9.0, 0.0, 49) == pytest.approx(0.05), "a lopsided interval: the half on the limit's side"
+
+
+SIZES = np.array([10.0] * 9 + [250.0])
+"""Nine short documents and a long one: 1.7 degrees of freedom, where ten of one size have 9."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("limit", ["0", "0.3"])
+def test_p_has_the_degrees_of_freedom_of_unequal_clusters(tmp_path: Path, seed: int, limit: str) -> None:
+    rng = np.random.default_rng(seed)
+    totals = 0.5 * SIZES + rng.normal(size=10) * np.sqrt(SIZES) * 0.3 + SIZES * rng.normal(size=10) * 0.02
+    interval, test = ratio_of_sums(totals, SIZES), clustered_t(totals, SIZES)
+    moved = clustered_t(totals - float(limit) * SIZES, SIZES)
+    assert float(test.df) < 2
+    ends = {"delta": interval.mean, "delta_low": interval.ci_low, "delta_high": interval.ci_high}
+    found = one(tmp_path, {"limit": limit}, **ends, delta_p=float(test.p))
+    assert found["p"] == pytest.approx(float(moved.p), rel=1e-6)
+
+
+def test_degrees_of_freedom_are_those_of_the_interval_and_its_p() -> None:
+    for df in (1.0, 1.7, 4.2, 9.0):
+        half = float(stats.t.ppf(0.975, df))
+        for t in (0.3, 3.0, 40.0):
+            p = float(2 * stats.t.sf(t, df))
+            assert interval_df(t, t - half, t + half, p, 10) == pytest.approx(df, rel=1e-6)
+    assert interval_df(1.0, 0.5, 1.5, float("nan"), 10) == 9, "the table has no p"
+    assert interval_df(1.0, 0.5, 2.5, 0.004, 10) == 9, "a lopsided interval has another test"
+    assert interval_df(1.0, 0.5, 1.5, 0.9, 10) == 9, "p is of another test"
+    assert math.isnan(interval_df(1.0, 0.5, 1.5, 0.004, 1))
 
 
 def test_claims_of_a_folder_share_one_correction(tmp_path: Path) -> None:

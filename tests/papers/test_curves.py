@@ -111,13 +111,29 @@ def test_one_evaluation_that_holds_zero_is_enough_against_always() -> None:
     assert _word("undefined: no evaluation there in all seeds", "") == "not measured yet"
 
 
+@pytest.mark.parametrize("large", [1.0, -1.0])
+def test_a_gap_is_negligible_only_where_it_is_at_every_evaluation(large: float) -> None:
+    """The evaluation with the lowest t has a gap of .006, and others one of a nat: that is not "no effect"."""
+    seeds = np.array([-1.5, -0.5, 0.5, 1.5])
+    small = 0.006 + 0.0012 * seeds if large > 0 else -0.006 + 1e-6 * seeds
+    row = one(pd.DataFrame({100: large + 0.1 * seeds, 200: small}))
+    assert row["at"] == "200" and row["ci_low"] > -0.01 and row["ci_high"] < 0.01
+    assert row["direction"] == "not resolved at n=4 seeds: negligible at 200, but not at every evaluation"
+    assert _word(row["direction"], "") == "inconclusive" and row["alone"] == ""
+    same = one(pd.DataFrame({100: large + 0.1 * seeds, 200: np.full(4, -0.006)}))
+    assert same["direction"].startswith("not resolved") and same["at"] == "200"
+    every = one(pd.DataFrame({100: 0.004 + 0.001 * seeds, 200: small}))
+    assert every["direction"] == "negligible: within ±0.01"
+
+
 def plainly(frame: np.ndarray, smallest: float) -> str:
     """The reading of "at every evaluation", without the module: t tests of all of them."""
     tests = [stats.ttest_1samp(column, 0.0) for column in frame.T]
-    worst = min(tests, key=lambda test: test.statistic)
-    low, high = worst.confidence_interval()
-    if -smallest <= low and high <= smallest:
+    small = [-smallest <= low and high <= smallest for low, high in (test.confidence_interval() for test in tests)]
+    if all(small):
         return "negligible"
+    if small[int(np.argmin([test.statistic for test in tests]))]:
+        return "not resolved"
     if all(test.statistic > 0 and test.pvalue <= 0.05 for test in tests):
         return "holds"
     if any(test.statistic < 0 and test.pvalue * len(tests) <= 0.05 for test in tests):
