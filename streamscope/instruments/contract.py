@@ -132,7 +132,8 @@ class Instrument(ValidatedOptions):
         from streamscope.models.hooks import check_weights
 
         model = load_for_instruments(model) if isinstance(model, str | Path) else model
-        model = readable(model)
+        if model is not None or all(type(one).alone is Data.alone for one in self.takes):  # no files that need none
+            model = readable(model)
         for spec in data:
             if kind_of(spec) not in map(type, self.takes):
                 kinds = [type(one).__name__ for one in self.takes]

@@ -517,6 +517,8 @@ def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     for thing in (None, {"blocks": []}, torch.nn.Linear(2, 2)):
         with pytest.raises(InputError, match=r"is no model: give one that models\.load returns, or its name"):
             readable(thing)
+    with pytest.raises(InputError, match="^None is no model"):
+        MINE().open(None)
     own = type("GPT2Model", (), {"__module__": "mine.transformers.models"})()
     assert readable(own) is own
     booted = type("TransformerBridge", (), {"__module__": "transformer_lens.model_bridge.bridge"})()
