@@ -148,11 +148,11 @@ class Modes:
         )
 
     def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """Cells: heads × low and other modes by the head's own gate, and by the next head's. Units: tokens of a document
-        in one mode, clustered two-way by document and mode.
+        """Cells: heads × own gate or the next head's × low or other modes. Units: tokens of a document in one mode,
+        clustered two-way by document and mode.
 
-        Contrasts: low, other, own = low − other, beyond = own − the same by the next head's gate. A unit is in low modes
-        or in others, so each cell counts over its own units.
+        Contrasts: low, other, own = low − other, beyond = own − the same by the next head's gate. A unit is in low
+        modes or in others, so each cell counts over its own units.
         """
         names = [ALL_HEADS, *(head.label for head in self.heads)]
         cells = pd.DataFrame(list(product(names, ("own", "next"), KINDS)), columns=["edit", "gate", "kind"])
