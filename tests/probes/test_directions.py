@@ -214,7 +214,7 @@ def test_the_interval_of_auc_counts_scenes(forms: int, between: float) -> None:
         values = scenes + np.sqrt(1 - between) * rng.standard_normal(60)
         found = separation(values[:30] + 0.8, values[30:], lines)
         hit += found["auc_low"] <= 0.7142 <= found["auc_high"]  # Φ(.8 / √2)
-    assert 0.9 <= hit / 120
+    assert hit / 120 >= 0.9
 
 
 def test_halves_keep_scenes_whole() -> None:
