@@ -13,7 +13,7 @@ from scipy.sparse import coo_array, csr_array
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, t_quantile
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, expanded_level, t_quantile
 
 GROUPS = 20
 """Groups of documents for the jackknife."""
@@ -28,7 +28,10 @@ def refit_agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
 def adjusted_rand_interval(
     a: np.ndarray, b: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile interval of the ARI; documents [n] are resampled. Raises `InputError` for under 8 documents."""
+    """95 % percentile interval of the ARI; documents [n] are resampled. Raises `InputError` for under 8 documents.
+
+    The level is that of `estimators.cluster_bootstrap`, expanded for few documents.
+    """
     count, document = _numbered(documents)
     both = np.unique(np.stack([a, b]), axis=1, return_inverse=True)[1].ravel()
     tables = [_tokens(clusters, document) for clusters in (both, a, b, np.zeros(len(a)))]
@@ -38,7 +41,8 @@ def adjusted_rand_interval(
         index, one, other, every = (_pairs(table, weight) for table in tables)
         expected, largest = one * other / every, (one + other) / 2
         draws.append(1.0 if largest == expected else (index - expected) / (largest - expected))
-    low, high = np.quantile(draws, [0.025, 0.975])
+    level = expanded_level(0.95, count)
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

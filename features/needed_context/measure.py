@@ -41,14 +41,14 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
     blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
     for name, values in {"kept": kept, "beyond": beyond}.items():
         measure = Measure(name=name, unit=SHARE, resolution=1e-9)
-        for suffix, made in {"": group_cells(values, groups, of), "-pairs": pair_cells(values, groups, of)}.items():
-            if not made:  # a single group has no pair
-                continue
-            cells, total, size = (list(part) for part in zip(*made, strict=True))
-            blocks[name + suffix] = block = Observations(
-                measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
-            )
-            contrasts[name + suffix] = each(name, block.cells, null=0.0 if suffix else None)
+        cells, total, size = (list(part) for part in zip(*group_cells(values, groups, of), strict=True))
+        block = Observations(
+            measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
+        )
+        pairs = pair_contrasts(name, block)
+        for suffix, some in {"": each(name, block.cells, null=None), "-pairs": pairs}.items():
+            if some:  # a single group has no pair
+                blocks[name + suffix], contrasts[name + suffix] = block, some
     title = f"{title_of(model)}: predictions kept with only the last tokens; {len(tokens):,} tokens of "
     title += f"{documents} documents, from position {how.least}"
     counted = {name: int(inside.sum()) for name, inside in groups.items()}
@@ -71,21 +71,16 @@ def group_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
     return found
 
 
-def pair_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
+def pair_contrasts(quantity: str, groups: Observations) -> list[Contrast]:
     """Each group minus each later group, under every window; Holm's family is all of them.
 
-    A unit need not hold tokens of both groups, so the difference R₁ − R₂ of means is one cell with linearised totals
-    N (Σ₁ (y − R₁) / n₁ − Σ₂ (y − R₂) / n₂) + (R₁ − R₂) n, for n of N tokens in the unit. Their sum over N is the
-    difference, and each unit contributes to the error what it contributes to the two means.
+    A unit need not hold tokens of both groups, so each group counts over its own units.
     """
-    found: Cells = []
-    for window, y in values.items():
-        for (one, first), (other, second) in combinations(groups.items(), 2):
-            either, means = first | second, [y[inside].mean() for inside in (first, second)]
-            moved = first * (y - means[0]) / first.sum() - second * (y - means[1]) / second.sum()
-            n = np.bincount(of[either], minlength=of.max() + 1)
-            total = either.sum() * np.bincount(of, moved, minlength=len(n)) + (means[0] - means[1]) * n
-            found.append(({"depths": one, "other": other, "window": window}, total, n))
+    found = []
+    for window, rows in groups.cells.groupby("window", sort=False)["depths"]:
+        for (one, first), (other, second) in combinations(rows.items(), 2):
+            labels = {"depths": first, "other": second, "window": window}
+            found.append(Contrast(quantity=quantity, weights={one: 1.0, other: -1.0}, labels=labels, own_units=True))
     return found
 
 
@@ -175,5 +170,5 @@ PAIRS = (
     DEPTHS, key("other", "minus k*", "k* of the group that is subtracted", "layers"), WINDOW,
     *quantity("kept", "predictions kept", SHARE, f"difference: {STAY}", format="+.3f", sd=BOTH),
     *quantity("beyond", "kept beyond confidence", SHARE, f"difference: {OVER}", format="+.3f", sd=BOTH),
-    *COUNTS,
+    *counts("documents × predicted words", "documents or predicted words, in either group, whichever is fewest"),
 )  # fmt: skip

@@ -9,6 +9,7 @@ head have no such table.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ GATE, ALL_HEADS = "attn.hook_gate", "all heads"
 NO_GATE = "no gate varies within a document"
 NO_MODE = "its gate is not low throughout any mode"
 PART = "share of the head's mean |Δ loss|"
-KINDS = ("low", "other", "own", "beyond")
+KINDS = ("low", "other")
 OF_MODES = Measure(name="mode", unit=PART, resolution=0.01)
 CONSISTENT = 0.9
 """A gate counts as low in a mode if it is below its document's median at this share of the mode's tokens."""
@@ -147,14 +148,14 @@ class Modes:
         )
 
     def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
-        """Cells: heads × (low, other, own = low − other, beyond = own − the same by the next head's gate). Units:
-        tokens of a document in one mode, clustered two-way by document and mode.
+        """Cells: heads × own gate or the next head's × low or other modes. Units: tokens of a document in one mode,
+        clustered two-way by document and mode.
 
-        A unit is in low modes or in others, so cells hold the linearised contributions to an estimate D, the mean over
-        units of D + Σ_k ± (total_k − mean_k · tokens_k) / (share_k · tokens), over its two or four kinds of tokens k.
+        Contrasts: low, other, own = low − other, beyond = own − the same by the next head's gate. A unit is in low
+        modes or in others, so each cell counts over its own units.
         """
         names = [ALL_HEADS, *(head.label for head in self.heads)]
-        cells = pd.DataFrame([(name, kind) for name in names for kind in KINDS], columns=["edit", "kind"])
+        cells = pd.DataFrame(list(product(names, ("own", "next"), KINDS)), columns=["edit", "gate", "kind"])
         if not self.sums:
             where = units.reset_index(drop=True)
             nothing = np.zeros((len(cells), len(where)))
@@ -163,51 +164,45 @@ class Modes:
         at, mode, tokens = (np.array(column) for column in list(zip(*self.sums, strict=True))[:3])
         lost = np.array([one[3] for one in self.sums]).T  # [heads, units]
         part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
-        rows, sizes, contrasts = list[np.ndarray](), list[np.ndarray](), list[Contrast]()
+        rows, contrasts = list[np.ndarray](), list[Contrast]()
         for i, name in enumerate(names):
             some = slice(None) if not i else slice(i - 1, i)
             own, neighbour = (
-                linear_parts(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.neighbours)
+                by_modes(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.neighbours)
             )
-            absent = [np.zeros(len(tokens))] * 2
-            low, other = own or absent
-            neighbour_low, neighbour_other = neighbour or absent
-            rows += [low, other, low - other]
-            rows += [low - other - (neighbour_low - neighbour_other) if own and neighbour else absent[0]]
-            sizes += [(own is not None) * tokens] * 3 + [(own is not None and neighbour is not None) * tokens]
-            why = "" if own else NO_MODE
-            contrasts += _contrasts(4 * i, name, why, why or ("" if neighbour else NO_MODE))
+            rows += [own, neighbour]
+            why = "" if own.any() else NO_MODE
+            contrasts += _contrasts(4 * i, name, why, why or ("" if neighbour.any() else NO_MODE))
         documents = units["unit"].to_numpy()[at]
         where = pd.DataFrame({
             "unit": [f"{document}, mode {k}" for document, k in zip(documents, mode, strict=True)],
             "cluster": list(zip(units["cluster"].to_numpy()[at].tolist(), mode.tolist(), strict=True)),
         })  # fmt: skip
-        total, size = np.array(rows), np.array(sizes, float)
+        total, size = np.concatenate(rows, axis=1)
         return Observations(measure=OF_MODES, cells=cells, units=where, total=total, size=size), contrasts
 
 
-def linear_parts(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Linearised contributions [units] to the mean of `part` [heads, units] per token, in low modes and in others; None
-    if no head has modes of both kinds."""
+def by_modes(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """Totals of `part` [heads, units] and tokens, in low modes and in others [2, 2, units]; 0 if no head has modes of
+    both kinds."""
     mixed = low.any(1) & ~low.all(1)
-    if not mixed.any():
-        return None
     part, low = part[mixed], low[mixed]
-    found = []
-    for kind in (low, ~low):
-        total, n = (part * kind).sum(0), (tokens * kind).sum(0)
-        mean = total.sum() / n.sum()
-        found.append(mean * tokens + (total - mean * n) * tokens.sum() / n.sum())
-    return found[0], found[1]
+    return np.array([[(x * kind).sum(0) for kind in (low, ~low)] for x in (part, tokens)], float)
 
 
 def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
-    labels = {"edit": name}
+    own, labels = {at: 1.0, at + 1: -1.0}, {"edit": name}
     return [
         Contrast(quantity="low", weights={at: 1.0}, labels=labels, null=None, missing=why),
         Contrast(quantity="other", weights={at + 1: 1.0}, labels=labels, null=None, missing=why),
-        Contrast(quantity="own", weights={at + 2: 1.0}, labels=labels, missing=why),
-        Contrast(quantity="beyond", weights={at + 3: 1.0}, labels=labels, missing=beyond),
+        Contrast(quantity="own", weights=own, labels=labels, missing=why, own_units=True),
+        Contrast(
+            quantity="beyond",
+            weights={**own, at + 2: -1.0, at + 3: 1.0},
+            labels=labels,
+            missing=beyond,
+            own_units=True,
+        ),
     ]
 
 
@@ -252,7 +247,7 @@ MODES = (
               sd="documents, in linear order"),
     *quantity("beyond", "beyond next head's gate", PART, "the same − that by the gate of the next head in its layer",
               sd="documents, in linear order"),
-    *counts("modes of documents", "documents or modes, whichever is fewer"),
+    *counts("modes of documents", "documents or modes, in low or in other modes, whichever is fewest"),
 )  # fmt: skip
 SPLITS = {"gate": ("gates", GATES), "mode": ("modes", MODES)}
 """Block -> table, and its columns."""

@@ -234,6 +234,7 @@ def tables(how: TokenEffects, seen: InstrumentData, estimates: Mapping[str, Esti
     for name, (table, columns) in SPLITS.items():
         if name in seen.blocks and seen.blocks[name].sizes.any():
             frame, missing = estimates[name].wide(["edit"], describe=("low", "high"))
+            frame[["n", "clusters"]] = estimates[name].where(quantity="own").frame[["n", "clusters"]]
             found[table] = Table(frame, columns, missing, seen.about[name])
     return found
 

@@ -22,7 +22,13 @@ from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Estimates, Measure, Observations, Reasons, each
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import cohens_d
+from streamscope.instruments.stats.estimators import (
+    cluster_totals,
+    clustered_square,
+    cohens_d,
+    degrees_of_freedom,
+    t_quantile,
+)
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.probes.directions import Directions
 from streamscope.probes.stream_states import RESID, States, stream_states
@@ -87,22 +93,35 @@ def concentration(norms: np.ndarray) -> np.ndarray:
     return np.asarray(1 - entropy / np.log(norms.shape[-1]))
 
 
-def separation(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+def separation(a: np.ndarray, b: np.ndarray, lines: np.ndarray | None = None) -> dict[str, float]:
     """How far projections a [n_a] lie above b [n_b]: P(a > b) + P(a = b)/2, and (m_a − m_b) / pooled sd.
 
-    auc with its 95 % interval over prompts, auc_low and auc_high; d; n_a and n_b.
+    auc with its 95 % interval, auc_low and auc_high; d; n_a and n_b. `lines` [n_a + n_b] name what prompts share; None:
+    all are independent.
 
     Interval: |AUC^ − θ| = z sqrt(θ(1−θ)/(n_a n_b) · (1 + N((1−θ)/(2−θ) + θ/(1+θ)))), N = (n_a + n_b)/2 − 1, solved for
-    θ (Newcombe 2006, Statistics in Medicine 25:559, method 5), which also has a length at AUC 0 and 1. d is NaN
+    θ (Newcombe 2006, Statistics in Medicine 25:559, method 5), which also has a length at AUC 0 and 1. With lines n_a
+    and n_b are divided by max(1, Var_lines/Var) · (t_df/z)². Var_lines adds each prompt's share of the AUC within lines
+    (Obuchowski 1997, Biometrics 53:567), Var does not. At AUC 0 and 1 n_a and n_b are the lines of each set. d is NaN
     without spread.
     """
-    ranks = stats.rankdata(np.concatenate([a, b]))
-    auc = float((ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2) / (len(a) * len(b)))
-    low, high = auc_interval(auc, len(a), len(b))
+    above = ((a[:, None] > b) + (a[:, None] == b) / 2.0).astype(float)
+    auc, n_a, n_b = float(above.mean()), float(len(a)), float(len(b))
+    if lines is not None:
+        codes = np.unique(np.asarray(lines), return_inverse=True)[1]
+        n_a, n_b = (float(len(np.unique(some))) for some in (codes[: len(a)], codes[len(a) :]))
+        parts = np.concatenate([(above.mean(1) - auc) / len(a), (above.mean(0) - auc) / len(b)])
+        if parts.any():
+            totals, counts = cluster_totals(parts, codes)
+            ratio_tz = t_quantile(0.95, float(degrees_of_freedom(counts))) / Z
+            alone = sum(float(clustered_square(x)) for x in np.split(parts, [len(a)]))
+            worse = max(1.0, float(clustered_square(totals)) / alone) * ratio_tz**2
+            n_a, n_b = max(1.0, len(a) / worse), max(1.0, len(b) / worse)
+    low, high = auc_interval(auc, n_a, n_b)
     return {"auc": auc, "auc_low": low, "auc_high": high, "d": cohens_d(a, b), "n_a": len(a), "n_b": len(b)}
 
 
-def auc_interval(auc: float, n_a: int, n_b: int) -> tuple[float, float]:
+def auc_interval(auc: float, n_a: float, n_b: float) -> tuple[float, float]:
     """The 95 % interval of `separation`."""
     n = (n_a + n_b) / 2 - 1
 
@@ -116,12 +135,25 @@ def auc_interval(auc: float, n_a: int, n_b: int) -> tuple[float, float]:
     return low, high
 
 
-def halves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two disjoint halves of n prompts from a seeded shuffle; the second is larger if n is odd."""
-    if n < 4:
-        raise InputError(f"each half needs two prompts, {n} in all are too few")
-    order = np.random.default_rng(seed).permutation(n)
-    return order[: n // 2], order[n // 2 :]
+def halves(lines: np.ndarray, seed: int, names: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Two disjoint halves of prompts [n], whole lines from a seeded shuffle; the second has more lines if they are odd.
+
+    `names`: the sorted lines that are shuffled, if those of another set are split with them. Raises `InputError` for
+    fewer than four lines, and if a half has no prompt.
+    """
+    names = np.unique(lines) if names is None else names
+    if len(names) < 4:
+        raise InputError(f"each half needs two independent prompts, {len(names)} in all are too few")
+    place = np.argsort(np.random.default_rng(seed).permutation(len(names)))[np.searchsorted(names, lines)]
+    order, first = np.argsort(place, kind="stable"), int((place < len(names) // 2).sum())
+    if first in (0, len(lines)):
+        raise InputError("one half has no prompt of a set; give sets with more lines in common")
+    return order[:first], order[first:]
+
+
+def lines_of(n_a: int, n_b: int) -> tuple[np.ndarray, np.ndarray]:
+    """What prompts share: prompt i of two sets of one size is line i; of other sets every prompt is its own line."""
+    return np.arange(n_a), np.arange(n_b) + (0 if n_a == n_b else n_a)
 
 
 class HeldOutProjections(NamedTuple):
@@ -136,13 +168,17 @@ class HeldOutProjections(NamedTuple):
     of_b: np.ndarray
 
 
-def project_held_out(a: np.ndarray, b: np.ndarray, seed: int = 0) -> HeldOutProjections:
+def project_held_out(
+    a: np.ndarray, b: np.ndarray, seed: int = 0, lines: tuple[np.ndarray, np.ndarray] | None = None
+) -> HeldOutProjections:
     """Projections of the second halves on the difference of means of the first halves.
 
-    a, b [prompts, layers, D]. Sets of one size are split alike, because prompt i of both may be counterparts: otherwise
-    their common part would count against the direction.
+    a, b [prompts, layers, D]; `lines` of both sets, by default `lines_of`. A line that both sets hold is in one half:
+    otherwise the common part of counterparts would count against the direction.
     """
-    (fit_a, test_a), (fit_b, test_b) = halves(len(a), seed), halves(len(b), seed)
+    of_a, of_b = lines or lines_of(len(a), len(b))
+    names = np.union1d(of_a, of_b) if np.isin(of_a, of_b).any() else None
+    (fit_a, test_a), (fit_b, test_b) = halves(of_a, seed, names), halves(of_b, seed, names)
     r = unit(mean_difference(a[fit_a], b[fit_b]))
     middle = np.einsum("ld,ld->l", (a[fit_a].mean(0) + b[fit_b].mean(0)) / 2, r)
     middle[~r.any(-1)] = np.nan
@@ -179,17 +215,22 @@ class FoundDirections:
         return {name: np.ascontiguousarray(x, np.float32) for name, x in out.items()}
 
 
-def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) -> FoundDirections:
+def find(
+    a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3,
+    lines: tuple[np.ndarray, np.ndarray] | None = None,
+) -> FoundDirections:  # fmt: skip
     """Directions of every layer and stream, with their tables.
 
     layers   layer, stream, width, norm, relative, shuffled_norm, auc …, d, n_a, n_b, svd_cosine
     streams  layer, pairs, stream_cosine, shuffled_cosine, concentration
 
-    auc and d test a direction from one half of the prompts on the other half (`project_held_out`). `draws`
-    label shuffles are the control of norm and stream_cosine; 0 leaves the controls undefined.
+    auc and d test a direction from one half of the prompts on the other half (`project_held_out`); `lines` name what
+    prompts of both sets share, by default `lines_of`. `draws` label shuffles are the control of norm and stream_cosine;
+    0 leaves the controls undefined.
     """
     if a.streams != b.streams:
         raise InputError("the two sets were not run on one model")
+    of_a, of_b = lines or lines_of(len(a.values), len(b.values))
     vectors, svd, apart, rows = {}, {}, {}, list[dict[str, Any]]()
     missing: Reasons = {}
     for stream in a.names:
@@ -202,7 +243,7 @@ def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) ->
         if draws:
             control = np.linalg.norm(shuffled_differences(x, y, draws, seed), axis=-1).mean(0)
         agreement = np.abs(np.einsum("ld,ld->l", svd[stream][:, 0], vectors[stream]))
-        one = project_held_out(x, y, seed)
+        one = project_held_out(x, y, seed, (of_a, of_b))
         one.a[:, norms == 0] = one.b[:, norms == 0] = NAN
         apart[stream] = one
         for layer, (p, q) in enumerate(zip(one.a.T, one.b.T, strict=True)):
@@ -211,7 +252,7 @@ def find(a: States, b: States, *, draws: int = 20, seed: int = 0, k: int = 3) ->
                 got = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
                 why |= dict.fromkeys(SEPARATION, NO_DIFFERENCE)
             else:
-                got = separation(p, q)
+                got = separation(p, q, np.concatenate([of_a[one.of_a], of_b[one.of_b]]))
                 why |= {"d": "the projections have no spread"} if np.isnan(got["d"]) else {}
             if norms[layer] == 0:
                 why["svd_cosine"] = NO_DIFFERENCE
@@ -281,7 +322,7 @@ def hits(found: FoundDirections, a: Sequence[str], b: Sequence[str]) -> Observat
     one = found.held_out[RESID]
     texts = [f"a: {a[i]}" for i in one.of_a] + [f"b: {b[i]}" for i in one.of_b]
     names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in texts]
-    lines = [*one.of_a, *one.of_b] if len(a) == len(b) else range(len(names))
+    lines = np.concatenate([of[at] for of, at in zip(lines_of(len(a), len(b)), (one.of_a, one.of_b), strict=True)])
     along = np.concatenate([np.concatenate([p.a, -p.b]).T for p in found.held_out.values()])  # [cells, prompts]
     there = ~np.isnan(along).all(1, keepdims=True)  # without a difference there is no direction
     units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})
@@ -343,7 +384,7 @@ DIRECTIONS = (
     number("shuffled_norm", "norm, shuffled", "units of the residual stream", "norm, mean over shuffled labels", ".3f"),
     number("relative", "relative norm", "norm / mean norm of the prompts' states",
            "norm relative to the states' mean norm", ".3f"),
-    *described("auc", "AUC", "P(a > b)", f"P(a > b) {OF_HELD_OUT}; Newcombe's interval", format=".3f"),
+    *described("auc", "AUC", "P(a > b)", f"P(a > b) {OF_HELD_OUT}; Newcombe's interval over lines", format=".3f"),
     number("d", "Cohen's d", "pooled standard deviations", f"Cohen's d {OF_HELD_OUT}", ".3f"),
     *described("accuracy", "accuracy", "share of held-out prompts",
                "prompts on their own set's side of the middle between the other half's means", format=".3f",

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
 from streamscope.cli.errors import InputError
@@ -35,6 +36,16 @@ def test_equal_clusterings() -> None:
     assert adjusted_mutual_information_interval(a, 7 - a, documents) == pytest.approx((1, 1))
     one = np.zeros(600, int)
     assert adjusted_rand_interval(one, one, documents, resamples=10) == (1, 1), "a single cluster"
+
+
+def test_the_level_is_that_of_few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends are the quantiles of the level expanded for 8 documents, where those of 95 % cover 83 %."""
+    a, b = labels(240, 6, 0.5)
+    asked: list[float] = []
+    monkeypatch.setattr(np, "quantile", lambda draws, ends: asked.extend(ends) or ends)
+    adjusted_rand_interval(a, b, np.repeat(np.arange(8), 30), resamples=2)
+    outside = stats.norm.sf(np.sqrt(8 / 7) * stats.t(7).ppf(0.975))
+    assert asked == pytest.approx([outside, 1 - outside]) and outside < 0.006
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.features.needed_context import NeededContext, main
-from streamscope.features.needed_context.measure import bins_of, pair_cells
+from streamscope.features.needed_context.measure import bins_of, group_cells, pair_contrasts
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.figures.drawing import draw
-from streamscope.instruments.observations import Measure, Observations, each, estimate
+from streamscope.instruments.observations import Measure, Observations, estimate
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
@@ -111,16 +111,17 @@ def test_intervals_of_pairs_hold_what_words_decide() -> None:
         if not 0 < first.sum() < 600 or np.ptp(y) == 0:
             continue
         names, of = np.unique(np.stack([document, word], 1), axis=0, return_inverse=True)
-        ((_, total, n),) = pair_cells({4: y}, {"a": first, "b": ~first}, of.ravel())
-        assert total.sum() / n.sum() == pytest.approx(y[first].mean() - y[~first].mean())
+        cells, total, n = zip(*group_cells({4: y}, {"a": first, "b": ~first}, of.ravel()), strict=True)
         p = []
         for clusters in ([tuple(one) for one in names.tolist()], names[:, 0].tolist()):
             units = pd.DataFrame({"unit": range(len(names)), "cluster": clusters})
             one = Observations(
-                measure=Measure(name="kept", unit="share", resolution=1e-9), cells=pd.DataFrame({"of": ["a − b"]}),
-                units=units, total=total[None], size=n[None].astype(float),
+                measure=Measure(name="kept", unit="share", resolution=1e-9), cells=pd.DataFrame(cells), units=units,
+                total=np.array(total), size=np.array(n, float),
             )  # fmt: skip
-            p.append(estimate(one, each("kept", one.cells)).frame["p"].iloc[0])
+            found = estimate(one, pair_contrasts("kept", one)).frame
+            assert found["value"].iloc[0] == pytest.approx(y[first].mean() - y[~first].mean())
+            p.append(found["p"].iloc[0])
         wrong, alone = wrong + (p[0] < 0.05), alone + (p[1] < 0.05)
     assert wrong <= 14 < 40 < alone  # at 5 % of 120 that many or more have a probability of .002
 

@@ -22,7 +22,7 @@ from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
-from streamscope.interventions.token_effects.gates import Halves, Modes, gates_of, linear_parts
+from streamscope.interventions.token_effects.gates import Halves, Modes, by_modes, gates_of
 from streamscope.interventions.token_effects.measure import token_effects
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
@@ -167,7 +167,10 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     assert modes.neighbours.tolist() == modes.own[::-1].tolist()
     assert "2 of 2 heads have low modes, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title()
     block, contrasts = modes.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
-    found = estimate(block, contrasts).wide(["edit"])[0].set_index("edit")
+    estimates = estimate(block, contrasts)
+    assert set(estimates.where(edit={"L0H0", "L0H1"}, quantity="own").frame["clusters"]) == {1}, "a single low mode"
+    found = estimates.wide(["edit"])[0].set_index("edit")
+    assert found["own_p"].drop("all heads").isna().all()
     assert found.loc["L0H0", "low"] == 0 and found.loc["L0H0", "other"] == pytest.approx(10 / 7)
     assert found.loc["L0H0", "own"] == pytest.approx(-10 / 7)
     # by the gate of head 1, low in mode 1: 10/7 there, (4 · 10/7) / 7 elsewhere
@@ -177,26 +180,16 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     assert found.loc["all heads", "own"] == pytest.approx(-5 / 7)  # a head that costs four times as much counts alike
 
 
-def test_what_a_unit_moves_is_what_leaving_it_out_moves() -> None:
-    """Three heads, one of them without a low mode: the means, and what each unit moves, by leaving it out."""
+def test_heads_without_modes_of_both_kinds_do_not_count() -> None:
+    """Three heads, one of them without a low mode: totals of the other two, by the modes of each."""
     rng = np.random.default_rng(0)
     part, tokens, low = rng.random((3, 9)), rng.integers(1, 5, 9), rng.random((3, 9)) < 0.5
-    part, low[1] = part * tokens, False
-
-    def mean(kept: np.ndarray, kind: np.ndarray) -> float:
-        some = kind[[0, 2]][:, kept]
-        return float((part[[0, 2]][:, kept] * some).sum() / (tokens[kept] * some).sum())
-
-    found = linear_parts(part, tokens, low)
-    assert found is not None and linear_parts(part[1:2], tokens, low[1:2]) is None
-    every = np.arange(9)
-    for moved, kind in zip(found, (low, ~low), strict=True):
-        whole, n = mean(every, kind), tokens * kind[[0, 2]]
-        assert moved.sum() / tokens.sum() == pytest.approx(whole)
-        for u in every:
-            left, out = n.sum(), whole - mean(every[every != u], kind)
-            influence = (moved[u] - whole * tokens[u]) / tokens.sum()
-            assert influence * left / (left - n[:, u].sum()) == pytest.approx(out)
+    low[1] = False
+    total, size = by_modes(part, tokens, low)
+    for i, kind in enumerate((low, ~low)):
+        assert total[i] == pytest.approx(part[0] * kind[0] + part[2] * kind[2])
+        assert size[i] == pytest.approx(tokens * (1.0 * kind[0] + kind[2]))
+    assert not by_modes(part[1:2], tokens, low[1:2]).any()
 
 
 @pytest.mark.parametrize("column, value, said", [

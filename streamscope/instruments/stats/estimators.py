@@ -281,6 +281,11 @@ def mean(values: ArrayLike, clusters: ArrayLike | None = None, confidence: float
     return ratio_of_sums(*within.totals(x), confidence, within=within)
 
 
+def expanded_level(confidence: float, d: int) -> float:
+    """Level for a bootstrap of d clusters to cover `confidence`; see `cluster_bootstrap`."""
+    return float(1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1)))
+
+
 def cluster_bootstrap(
     statistic: Callable[..., np.ndarray],
     *columns: np.ndarray,
@@ -312,7 +317,6 @@ def cluster_bootstrap(
         raise InputError(f"a bootstrap over clusters needs at least {BOOTSTRAP_CLUSTERS} clusters, got {d}")
     if not all(np.isfinite(c).all() for c in columns):
         raise InputError("a bootstrap needs finite totals; leave undefined cells out")
-    expanded = 1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1))
     data = np.broadcast_arrays(*columns)
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # without variation it is NaN in the answer
@@ -322,7 +326,7 @@ def cluster_bootstrap(
             paired=True,
             vectorized=True,
             axis=-1,
-            confidence_level=expanded,
+            confidence_level=expanded_level(confidence, d),
             method=method,
             n_resamples=resamples,
             batch=max(1, _BATCH_CELLS // data[0].size),
