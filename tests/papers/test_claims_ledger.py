@@ -243,6 +243,28 @@ def test_the_longest_training_judges_that_passes_the_gate_of_a_claim(paper: str)
     assert seen[folders[0]] > {"hdpl": 20, "krom": 5}.get(paper, 50) and not wrong, "\n".join(wrong)
 
 
+def test_what_dst_says_of_arms_that_were_trained_for_longer_is_judged_there() -> None:
+    """Where the longer training has three seeds of the arms, and a verdict is not open for want of another beginning.
+
+    Table 2 puts one of them next to modes that the longer training does not have.
+    """
+    tables, wrong, seen = Tables(RESULTS), [], 0
+    for claim in (one for one in CLAIMS if one.paper == "dst" and one.row["result"] and "-t2-" not in one.row["id"]):
+        for key in keys(claim.row["result"], claim.where):
+            folder, _, name = key.file.partition("/")
+            if folder not in ("dst_eighth", "dst_long"):
+                continue
+            seen += folder == "dst_long"
+            try:
+                row = tables.row(key._replace(file=f"dst_long/{name}"), claim.where)
+            except InputError:  # no such arm, or no such table
+                continue
+            open_there = str(row.get("direction", "")).startswith(("confounded", "undefined"))
+            if folder == "dst_eighth" and not open_there and int(row.get("seeds") or row.get("n")) >= 3:
+                wrong.append(claim.row["id"])
+    assert seen > 10 and not wrong, wrong
+
+
 def test_what_follows_from_the_initial_bias_is_judged_after_as_many_steps_as_in_the_blog() -> None:
     """Its 2,000 steps; by decay alone a logit has a third of its bias left then, and nothing after 13,350 steps."""
     claims = (one for one in CLAIMS if one.paper == "krom" and one.row["result"])
