@@ -13,7 +13,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.registry import discover
-from streamscope.models.checkpoint import ZOO, bundled, load, run_folder
+from streamscope.models.checkpoint import ZOO, bundled, load, load_for_instruments, run_folder
 from streamscope.models.interop.export.write import export
 from streamscope.models.make import build
 from streamscope.models.sft import main as sft
@@ -203,6 +203,15 @@ def test_a_dtype_is_one_that_is_known() -> None:
     for dtype in ("bfloat16", torch.float16):
         with pytest.raises(InputError, match=r"^dtype .* is unknown: fp32 or bf16$"):
             load("stories/lfa", dtype=dtype)
+
+
+@pytest.mark.parametrize("name", [3, None, ["stories/lfa"]])
+def test_a_run_is_named_by_text_or_a_path(name: Any) -> None:
+    for call in (load, load_for_instruments):
+        with pytest.raises(InputError, match=r"^a run is named by text or a path, such as 'stories/lfa', not "):
+            call(name)
+    with pytest.raises(InputError, match=r"^build takes the name of a preset, such as 'lfa', or a ModelConfig, not "):
+        build(name)
 
 
 def test_bf16_rounds_every_weight_once() -> None:
