@@ -195,12 +195,12 @@ class Instrument(ValidatedOptions):
         Data that equal their defaults, and data that were opened by hand, are let through.
         """
         usual = {type(one): one for one in self.takes}
-        given = {kind_of(one): one for one in data}
+        given = {kind_of(one): one for one in data if isinstance(one, Data)}
         for kind, reason in self.unread(usual | given).items():
             one = given.get(kind)
             if isinstance(one, Half):
                 raise InputError(f"half {one.side} of {kind.__name__} has no effect, because {reason}: leave it out")
-            for option in fields(one) if isinstance(one, Data) else ():
+            for option in fields(one) if one is not None else ():
                 if getattr(one, option.name) != getattr(usual[kind], option.name):
                     name = option.name.replace("_", "-")
                     raise InputError(f"--{name} has no effect, because {reason}: leave it out")
@@ -323,7 +323,8 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
 def readable(model: Any) -> Any:
     """`model`, or what instruments can read of a `TransformerBridge` that somebody booted.
 
-    Raises `InputError` for a model of transformers or of TransformerLens that has other hooks, and for what is no model.
+    Raises `InputError` for a model of transformers or of TransformerLens that has other hooks, and for what is no
+    model.
     """
     home = type(model).__module__.split(".")[0]
     if type(model).__name__ == "TransformerBridge":
