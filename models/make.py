@@ -22,7 +22,8 @@ def build(
     if isinstance(name_or_config, str):
         config = preset(name_or_config, scale, **overrides)
     elif not isinstance(name_or_config, ModelConfig):
-        raise InputError(f"build takes the name of a preset, such as 'lfa', or a ModelConfig, not {name_or_config!r:.80}")
+        what = f"{name_or_config!r:.80}"
+        raise InputError(f"build takes the name of a preset, such as 'lfa', or a ModelConfig, not {what}")
     else:
         config = override(name_or_config, overrides)
     return StreamTransformer(config, tokenizer, seed=seed).eval()

@@ -76,17 +76,22 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
 
 
 def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
-    """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
-    names = {one.name for made in dataclasses_of(options) for one in fields(made) if one.default == ("all",)}
+    """The words, with all behind an option such as --heads that stands without a value and whose default is all.
+
+    Raises `InputError` for an option without a value where that would mean the same as no option.
+    """
+    usual = {f"--{one.name.replace('_', '-')}": one.default for made in dataclasses_of(options) for one in fields(made)}
     words = list[str]()
     for word, after in zip(argv, [*argv[1:], "--"][: len(argv)], strict=True):
-        bare = word.removeprefix("--") in names and word.startswith("--") and after.startswith("--")
-        words += [word, "all"] if bare else [word]
+        value = usual.get(word) if after.startswith("--") else None
+        if value == ():
+            raise InputError(f"{word} has no value: give one, or leave {word} out")
+        words += [word, "all"] if value == ("all",) else [word]
     return words
 
 
 def check_once(words: Sequence[str], options: Any) -> None:
-    """Raise `InputError` for an option that is given twice, where tyro takes the last; --set and its like may repeat."""
+    """Raise `InputError` for an option that is given twice: tyro takes the last. --set and its like may repeat."""
     import tyro
 
     given: dict[str, str] = {}
@@ -131,7 +136,7 @@ def spoken(text: str) -> str:
         typed = f"{SCRIPT}{known[found[1]]}"
         return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
 
-    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)(\s{2,})?", command, text)
+    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
 
 
 def _nearest(message: str, options: Any) -> str:

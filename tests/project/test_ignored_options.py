@@ -21,6 +21,7 @@ from streamscope.models.train import main as train
 from streamscope.papers.dst import main as dst
 from streamscope.probes.direct_logit_attribution import main as direct_logit_attribution
 from streamscope.probes.heads import main as heads
+from streamscope.probes.logit_lens import main as logit_lens
 from streamscope.probes.phenomena import main as phenomena
 from streamscope.probes.picture import Picture
 from streamscope.probes.picture import main as picture
@@ -162,3 +163,15 @@ def test_an_option_that_is_not_there(command: Any, argv: list[str], says: str) -
     with pytest.raises(InputError) as caught:
         command(argv)
     assert str(caught.value).startswith(f"Unrecognized options: {says}")
+
+
+def test_an_option_without_a_value_and_an_empty_text() -> None:
+    for command, argv, line in (
+        (logit_lens, ["stories/lfa", "--text"], "--text has no value: give one, or leave --text out"),
+        (logit_lens, ["--layers", "--k", "3"], "--layers has no value: give one, or leave --layers out"),
+        (logit_lens, ["--text", "", "hello"], "--text: a text is empty; give one with words"),
+        (picture, ["--text", " "], "--text: a text is empty; give one with words"),
+        (latents, ["--text", ""], "--text: a text is empty; give one with words"),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            command(argv)
