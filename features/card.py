@@ -104,17 +104,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     if not options.tables:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")
+    if twice := [path for i, path in enumerate(options.tables) if path in options.tables[:i]]:
+        raise InputError(f"{twice[0]} is named twice")
     folders = {path.parent.resolve() for path in options.tables}
     if len(folders) > 1:
         first, last = options.tables[0], options.tables[-1]
         raise InputError(f"{first} and {last} lie in different folders; write one card per folder")
-    out = options.tables[0].parent / "README.md"
+    out, text = options.tables[0].parent / "README.md", card(options.tables, options.license)
     if out.exists() and not options.force:
         raise InputError(f"{out} exists already; --force overwrites it")
 
     from streamscope.cli.disk import write_text
 
-    write_text(out, card(options.tables, options.license))
+    write_text(out, text)
     print(visible(f"written {out}"))
 
 

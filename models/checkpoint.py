@@ -17,6 +17,7 @@ new one. Tensor files carry the sha256 of their content, which is checked on rea
 """
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -127,6 +128,8 @@ def run_folder(run_or_path: str | Path) -> Path:
     or GGUF file (`models.interop.huggingface`), converted to a run folder in the cache. Raises `InputError` for other
     names.
     """
+    if not isinstance(run_or_path, str | os.PathLike):
+        raise InputError(f"a run is named by text or a path, such as 'stories/lfa', not {run_or_path!r:.80}")
     if not str(run_or_path):
         raise InputError("the name of a run is empty; give a run folder or a bundled model")
     if (name := foreign_name(run_or_path)) is not None:

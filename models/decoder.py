@@ -17,7 +17,7 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
-from streamscope.models.layers.head import Capped, unembed
+from streamscope.models.layers.head import capped, unembed
 from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
@@ -29,7 +29,7 @@ BlockCall = Callable[[State], State]
 
 
 class Embedding(nn.Module):
-    """A table [rows, D]: `weight` is W_E without its scale, or the transposed W_U of an untied head."""
+    """A table [rows, D]: `weight` is W_E without its scale."""
 
     def __init__(self, rows: int, d_model: int, init: c.Init, scale: float = 1.0) -> None:
         super().__init__()
@@ -44,6 +44,36 @@ class Embedding(nn.Module):
         """Look up rows of the table, times the scale in the dtype of the weights."""
         x = F.embedding(tokens, self.weight)
         return x if self.scale == 1 else x * x.new_tensor(self.scale)
+
+
+class Unembedding(Embedding):
+    """An untied head: `weight` is the transposed W_U."""
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__(config.d_vocab, config.d_model, config.init.embed)
+        self.cap = config.readout.softcap
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
+        """The logits of a normed stream, with the readout's cap."""
+        return unembed(x, capped(self.weight, self.cap))
+
+
+class TiedUnembedding(nn.Module):
+    """A tied head: it has no parameter of its own and reads the table of the embedding."""
+
+    def __init__(self, config: c.ModelConfig, embed: Embedding) -> None:
+        super().__init__()
+        self.cap = config.readout.softcap
+        self._table = (embed,)  # in a tuple, so that its weights are not registered twice
+
+    @property
+    def weight(self) -> Tensor:
+        """The embedding's table [V, D], without the embedding's scale."""
+        return self._table[0].weight
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
+        """The logits of a normed stream, with the readout's cap."""
+        return unembed(x, capped(self.weight, self.cap))
 
 
 def machine_memory() -> int:
@@ -89,7 +119,7 @@ class Decoder(nn.Module):
             [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if own else []
         )
         self.ln_final = make(norm, d, heads)
-        self.unembed = None if config.readout.tied else Embedding(config.d_vocab, d, config.init.embed)
+        self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else Unembedding(config)
 
     def init_weights(self, seed: int) -> None:
         """Draw all weights from one generator, children before their module, in the model's order.
@@ -118,15 +148,14 @@ class Decoder(nn.Module):
                 f"{unset[0]} has no initial value{f' (nor have {len(unset) - 1} others)' if unset[1:] else ''}: "
                 "give its module a method init_weights(std, generator) that sets it"
             )
-        if self.unembed is not None and self.config.init.head == "copy":
+        if not self.config.readout.tied and self.config.init.head == "copy":
             with torch.no_grad():
                 self.unembed.weight.copy_(self.embed.weight)
 
     @property
     def head(self) -> Any:
         """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
-        weight, cap = (self.unembed or self.embed).weight, self.config.readout.softcap
-        return Capped(weight, cap) if cap else weight
+        return capped(self.unembed.weight, self.config.readout.softcap)
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], at: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `at` are the positions of the tokens, if they are not the first ones."""

@@ -60,10 +60,7 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
         first, dash, last = spec.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise InputError(f"{option} {spec}: give layers as 3 or 2-4")
-        some = range(int(first), int(last or first) + 1)
-        if not some or some[-1] >= n_layers:
-            raise InputError(f"{option} {spec}: the model has layers 0 to {n_layers - 1}")
-        layers |= set(some)
+        layers |= set(_range(f"{option} {spec}", "layer", first, last or None, n_layers))
     return sorted(layers)
 
 
@@ -81,7 +78,7 @@ def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str],
         if found[3] not in (*parts, "*"):
             raise unknown(f"{what} in {spec!r}", found[3], list(parts))
         wanted = parts if found[3] == "*" else [found[3]]
-        layers = _range(spec, "layer", found[1], found[2], n_layers)
+        layers = _range(repr(spec), "layer", found[1], found[2], n_layers)
         chosen.update((layer, part) for layer in layers for part in wanted)
     return sorted(chosen, key=lambda one: (one[0], list(parts).index(one[1])))
 
@@ -102,8 +99,8 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
     places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
     if places is None:
         raise InputError(f"{spec!r} does not name a head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
-    layers = _range(spec, "layer", places[1], places[2], n_layers)
-    heads = _range(spec, "head", places[3], places[4], n_heads)
+    layers = _range(repr(spec), "layer", places[1], places[2], n_layers)
+    heads = _range(repr(spec), "head", places[3], places[4], n_heads)
     return [Head(layer, head) for layer in layers for head in heads]
 
 
@@ -118,6 +115,8 @@ def _range(spec: str, what: str, first: str | None, last: str | None, n: int) ->
         return range(n)
     low = int(first)
     high = int(last) if last is not None else low
-    if not low <= high < n:
-        raise InputError(f"{spec!r}: this model has {what}s 0 to {n - 1}")
+    if high < low:
+        raise InputError(f"{spec}: the range of {what}s is reversed: write {high}-{low}")
+    if high >= n:
+        raise InputError(f"{spec}: this model has {what}s 0 to {n - 1}")
     return range(low, high + 1)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override
@@ -20,6 +21,9 @@ def build(
     """
     if isinstance(name_or_config, str):
         config = preset(name_or_config, scale, **overrides)
+    elif not isinstance(name_or_config, ModelConfig):
+        what = f"{name_or_config!r:.80}"
+        raise InputError(f"build takes the name of a preset, such as 'lfa', or a ModelConfig, not {what}")
     else:
         config = override(name_or_config, overrides)
     return StreamTransformer(config, tokenizer, seed=seed).eval()

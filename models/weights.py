@@ -44,7 +44,7 @@ class WeightsMixin:
     @property
     def W_U(self) -> Float[Tensor, "D V"]:
         """Unembedding."""
-        return (self.unembed or self.embed).weight.T  # type: ignore[attr-defined]
+        return self.unembed.weight.T  # type: ignore[attr-defined]
 
     @property
     def b_U(self) -> Float[Tensor, " V"]:

@@ -1,7 +1,7 @@
 """A corpus of random words and the arguments of a training that takes a second."""
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,27 @@ def corpus_text(documents: int, seed: int) -> str:
     return "\n<|endoftext|>\n".join(texts)
 
 
+def with_options(words: Sequence[str], more: Sequence[str]) -> list[str]:
+    """A command with further options. Of an option that is there twice the last is kept, except --set."""
+    parts: list[list[str]] = [[]]
+    for word in (*words, *more):
+        if word.startswith("--"):
+            parts.append([])
+        parts[-1].append(word)
+    names = [part[0].partition("=")[0] if part else "" for part in parts]
+    kept = [part for i, part in enumerate(parts) if names[i] == "--set" or names[i] not in names[i + 1 :]]
+    return [word for part in kept for word in part]
+
+
 def arguments(corpus: tuple[Path, Path], out: Path, *more: str, preset: str = "lfa") -> list[str]:
     """Arguments of `models.train` for a tiny model and twelve steps."""
     train, valid = corpus
-    return [
+    usual = [
         *(preset, "--data", str(train), "--valid", str(valid), "--scale", "tiny", "--set", "d_vocab=300"),
         *("--out", str(out), "--steps", "12", "--batch-size", "4", "--log-every", "3", "--eval-every", "6"),
-        *("--checkpoint-every", "4", "--sample-every", "0", "--device", "cpu", *more),
+        *("--checkpoint-every", "4", "--sample-every", "0", "--device", "cpu"),
     ]
+    return with_options(usual, more)
 
 
 def untrained(preset: str, run: Path, out: Path, **overrides: Any) -> Path:

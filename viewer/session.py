@@ -66,12 +66,16 @@ def open_models(
 ) -> list[Shown]:  # fmt: skip
     """The models of a page by name; RUN@all has a slider over its snapshots. `circuits` are files, one for each model.
 
-    Raises `InputError` for more than two, for names that do not open, and for circuits of other models.
+    Raises `InputError` for more than two, for one that is named twice, for names that do not open, and for circuits of
+    other models.
     """
     if not 1 <= len(names) <= MOST:
         raise InputError(f"the page shows one model or two next to each other, not {len(names)}")
     if len(circuits) > len(names):
         raise InputError(f"there are {len(circuits)} circuits for {len(names)} models: give at most one for each")
+    places = [(run_folder(name.removesuffix("@all")), name.endswith("@all")) for name in names]
+    if len(set(places)) < len(names):
+        raise InputError(f"{names[1]} is named twice")
     found = []
     for name, identity in zip(names, identities([name.removesuffix("@all") for name in names]), strict=True):
         run = name.removesuffix("@all")

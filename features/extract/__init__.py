@@ -49,7 +49,7 @@ class Extract(Instrument):
     """zeroed: 0 if a layer predicts another token, with the margin to the second-highest probability; raw: never
     zeroed, with the margin to the best other token."""
     kappa_target: Literal["truth", "final"] = "truth"
-    """The token whose hits κ counts, the number of layers that predict it."""
+    """The token whose hits κ counts: κ is the longest run of consecutive layers that predict it."""
     logits_row: Literal["query", "next"] = "query"
     """Read logits at the query t_q, or one position later as in the author's code."""
     theta_entropy: Share = 0.1

@@ -70,7 +70,9 @@ class Abliterate(Instrument):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
-        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file"}
+        from streamscope.probes.directions.choice import in_model
+
+        return {} if in_model(self.direction) else {Sets: "--direction is a file"}
 
     def with_resolved_heads(self, data: Opened) -> "Abliterate":
         """Refuse --to: measuring a control would overwrite the run."""

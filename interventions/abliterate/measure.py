@@ -29,7 +29,7 @@ from streamscope.models.derived import check_new, write_derived
 from streamscope.models.hooks import capture, edited_at
 from streamscope.models.tensors import release_memory
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
+from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.text.shards import document_batches
 
 CHECK_DOCUMENTS = 16
@@ -144,8 +144,7 @@ def check(how: Abliterate, model: Any) -> None:
             raise InputError(
                 "this model comes from no run, and --to needs one as the parent: load a run, or leave out --to"
             )
-    if not in_model(how.direction):
-        check_direction(read_direction(how.direction, how.stream, how.method), model)
+    check_choice(how.direction, model, how.stream, how.method)
     changed_model(how, model, torch.ones(model.config.d_model))
 
 

@@ -58,7 +58,9 @@ class Steer(Instrument):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
-        return {} if self._body().in_model(self.direction) else {Sets: "--direction is a file"}
+        from streamscope.probes.directions.choice import in_model
+
+        return {} if in_model(self.direction) else {Sets: "--direction is a file"}
 
 
 main = main_of(Steer, __doc__)

@@ -20,7 +20,7 @@ from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import Edits, Query, run
-from streamscope.probes.directions.choice import check_direction, direction_of, in_model, read_direction
+from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.probes.stream_states import streams_of
 
 BASELINE = "scale 0 is the baseline itself"
@@ -57,8 +57,7 @@ def steering_edits(
 
 def check(how: Steer, model: Any) -> None:
     """Raise `InputError` for a direction, layers, streams or samples that the model cannot have."""
-    if not in_model(how.direction):
-        check_direction(read_direction(how.direction, how.stream, how.method), model)
+    check_choice(how.direction, model, how.stream, how.method)
     parse_layers(how.layers, model.config.n_layers)
     streams_of(model, how.streams)
     if how.prompt:

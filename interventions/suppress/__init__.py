@@ -56,7 +56,7 @@ class Suppress(Instrument):
         HeadMap("delta", "parts", rows="selection", columns="part", each=("measure", "group"),
                 title="Change from turning down position heads, by relation and layer"),
     )  # fmt: skip
-    quick: ClassVar = {"k": (1,), "gates": (1.0, 0.5, 0.0), "draws": 5, "resamples": 100}
+    quick: ClassVar = {"measures": ("sps", "loss"), "k": (1,), "gates": (1.0, 0.5, 0.0), "draws": 5, "resamples": 100}
     planted: ClassVar = (
         "tests/interventions/test_suppress.py::test_the_semantic_head_carries_sps_and_coherence_as_on_paper"
     )

@@ -43,6 +43,11 @@ Head: TypeAlias = Tensor | Capped
 """An unembedding: W [V, D], or with a cap."""
 
 
+def capped(weight: Float[Tensor, "V D"], cap: float) -> Head:
+    """The head with this W; W itself for cap 0."""
+    return Capped(weight, cap) if cap else weight
+
+
 def softcap(x: Float[Tensor, "*any"], cap: float) -> Float[Tensor, "*any"]:
     """cap · tanh(x / cap); x for cap 0."""
     return cap * torch.tanh(x / cap) if cap else x

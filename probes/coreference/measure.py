@@ -113,8 +113,8 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
     units = cases[names].assign(unit=[unit(name) for name in cases["id"]])
     values = {name: rows[name].to_numpy(float).reshape(len(heads), len(cases)) for name in ("attention", "hit", "tie")}
     attention = Observations(
-        measure=Measure(name="attention", unit="attention", resolution=RESOLUTION), cells=heads, units=units,
-        total=values["attention"], size=1.0,
+        measure=Measure(name="attention", unit="attention", resolution=RESOLUTION, limits=(0.0, 1.0)),
+        cells=heads, units=units, total=values["attention"], size=1.0,
     )  # fmt: skip
     hits = Observations(
         measure=Measure(name="Top-1", unit="share of cases", resolution=0.0, kind="share"), units=units, size=1.0,

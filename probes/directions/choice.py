@@ -13,6 +13,7 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.data import Opened, Sets
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions import Directions
+from streamscope.probes.stream_states import RESID, streams_of
 
 CHOICES = ("best", "norm")
 NO_FILE = "is not a file of directions; make one with python -m probes.directions RUN --out FILE.parquet"
@@ -30,6 +31,17 @@ class Direction:
 def in_model(spec: str) -> bool:
     """Whether the direction is found in the model, by its layer, and not in a file."""
     return spec in CHOICES or spec.isdigit()
+
+
+def check_choice(spec: str, model: Any, stream: str, method: str) -> None:
+    """Raise `InputError` before the work for a direction that `direction_of` cannot find for this model."""
+    if not in_model(spec):
+        check_direction(read_direction(spec, stream, method), model)
+        return
+    if stream not in (names := [*dict.fromkeys((*streams_of(model), RESID))]):
+        raise unknown("stream", stream, names)
+    if spec.isdigit() and int(spec) >= (n := model.cfg.n_layers):
+        raise InputError(f"--direction {spec}: give one of the layers 0 to {n - 1}")
 
 
 def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "mean") -> tuple[Direction, str]:

@@ -113,7 +113,7 @@ def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[s
     at = {(kind, score): len(cells) + i for i, (kind, score) in enumerate(even.index)}
     units = [str(i) for i in prompts] if names is None else names
     block = Observations(
-        measure=Measure(name="score", unit=UNIT, resolution=0.0), cells=every,
+        measure=Measure(name="score", unit=UNIT, resolution=0.0, limits=(0.0, 1.0)), cells=every,
         size=every["kind"].to_numpy()[:, None] == kinds,
         units=pd.DataFrame({"unit": units, "cluster": units if clusters is None else clusters}),
         total=np.concatenate([wide.to_numpy(float), even.to_numpy(float)]),

@@ -155,6 +155,7 @@ def _groups(parser: Any, options: Any) -> dict[str, list[Any]]:
 def _typed(one: Any) -> str:
     """How an option is typed: `--umap / --no-umap`, `--heads TEXT …`."""
     value = one.metavar if isinstance(one.metavar, str) else ""
+    value = re.sub(r"^\{(\[.*\])\}$", r"\1", value)  # of an optional tuple, without None
     value = re.sub(r"^\[?(\S+) \[\1 \.\.\.\]\]?$", r"\1 …", value)
     value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda found: METAVARS[found[0]], value)
     return " ".join(filter(None, [" / ".join(one.option_strings), value]))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import fields
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -33,12 +34,15 @@ Options = TypeVar("Options")
 SCRIPT = "streamscope "
 """What `sys.argv[0]` begins with where a command is run by the entry point of the installed package."""
 
+OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
+"""An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
+
 
 def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
     """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes.
 
-    Raises `InputError` for a word that is no option or no value of one, for a number outside its bounds and for a path
-    that is the empty string.
+    Raises `InputError` for a word that is no option or no value of one, for an option that is given twice, for a number
+    outside its bounds and for a path that is the empty string.
     """
     import tyro
 
@@ -55,6 +59,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
             parser = tyro.extras.get_parser(cast(Any, options), **how)
         print(spoken(help_text(parser, options, spoken(doc or ""), words, _more(spec))))
         raise SystemExit(0)
+    check_once(words, options)
     describe(options, empty=True)
     try:
         with redirect_stderr(output):
@@ -71,13 +76,35 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
 
 
 def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
-    """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
-    names = {one.name for made in dataclasses_of(options) for one in fields(made) if one.default == ("all",)}
+    """The words, with all behind an option such as --heads that stands without a value and whose default is all.
+
+    Raises `InputError` for an option without a value where that would mean the same as no option.
+    """
+    usual = {f"--{one.name.replace('_', '-')}": one.default for made in dataclasses_of(options) for one in fields(made)}
     words = list[str]()
     for word, after in zip(argv, [*argv[1:], "--"][: len(argv)], strict=True):
-        bare = word.removeprefix("--") in names and word.startswith("--") and after.startswith("--")
-        words += [word, "all"] if bare else [word]
+        value = usual.get(word) if after.startswith("--") else None
+        if value == ():
+            raise InputError(f"{word} has no value: give one, or leave {word} out")
+        words += [word, "all"] if value == ("all",) else [word]
     return words
+
+
+def check_once(words: Sequence[str], options: Any) -> None:
+    """Raise `InputError` for an option that is given twice: tyro takes the last. --set and its like may repeat."""
+    import tyro
+
+    given: dict[str, str] = {}
+    for found in map(OPTION.fullmatch, takewhile(lambda word: word != "--", words)):
+        if found is None:
+            continue
+        typed, option = (one.replace("_", "-") for one in (found[1], found[2]))
+        if option in given and f"--{option}" not in _marked(options, tyro.conf.UseAppendAction):
+            if given[option] != typed:
+                raise InputError(f"{given[option]} and {typed} contradict each other: give one")
+            several = get_origin(_flags(options).get(typed)) is tuple
+            raise InputError(f"{typed} is given twice: give it once{', with all its values' * several}")
+        given[option] = typed
 
 
 def main_with_body(options: type[Options], doc: str | None, body: str) -> Callable[..., None]:
@@ -109,18 +136,24 @@ def spoken(text: str) -> str:
         typed = f"{SCRIPT}{known[found[1]]}"
         return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
 
-    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)(\s{2,})?", command, text)
+    return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
 
 
 def _nearest(message: str, options: Any) -> str:
     """ ", did you mean --device?" for an option that is not there and is nearly one that is."""
     from difflib import get_close_matches
 
+    import tyro
+
     if "Unrecognized options" not in message:
         return ""
-    words = [word.strip(",") for word in message.split() if word.startswith("--")]
-    near = [match for word in words[:1] for match in get_close_matches(word, list(_flags(options)), n=1)]
-    return f", did you mean {near[0]}?" if near else ""
+    word = next((word.strip(",") for word in message.split() if word.startswith("--")), "")
+    places = _marked(options, tyro.conf.Positional)
+    if word in places:
+        return f": give its value without {word}"
+    names = [name.removeprefix("--") for name in _flags(options) if name not in places]
+    near = get_close_matches(word.removeprefix("--"), names, n=1)
+    return f", did you mean --{near[0]}?" if near else ""
 
 
 def _flags(options: Any) -> dict[str, Any]:
@@ -129,6 +162,16 @@ def _flags(options: Any) -> dict[str, Any]:
     for made in dataclasses_of(options):
         found |= {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(made).items()}
     return found
+
+
+def _marked(options: Any, marker: Any) -> set[str]:
+    """The options, as --option, whose types have this marker of tyro."""
+    return {
+        f"--{name.replace('_', '-')}"
+        for made in dataclasses_of(options)
+        for name, hint in get_type_hints(made, include_extras=True).items()
+        if marker in getattr(hint, "__metadata__", ())
+    }
 
 
 def _plainly(message: str, options: Any) -> str:

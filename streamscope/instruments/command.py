@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -283,7 +283,7 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
         check_figure(options.figure)
         if options.figure.resolve() in [one.resolve() for one in _inputs(how, data, options)]:
             raise InputError(f"--figure {options.figure} is an input, which would be lost; name another file")
-    check_read(how, data)
+    how.check_read(data)
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
@@ -340,15 +340,6 @@ def interrupted(result: "Result", note: str) -> "Result":
     """A result of what was measured before an interruption, which says so."""
     tables = {name: replace(one, title=f"{one.title}; {note}") for name, one in result.tables.items()}
     return replace(result, tables=tables, about={**result.about, "interrupted": note})
-
-
-def check_read(how: "Instrument", data: Sequence[Any]) -> None:
-    """Raise `InputError` for an option of data that the instrument's own options leave unread."""
-    given, usual = ({type(one): one for one in some} for some in (data, how.takes))
-    for kind, reason in how.unread(given).items():
-        for one in fields(given[kind]):
-            if getattr(given[kind], one.name) != getattr(usual[kind], one.name):
-                raise InputError(f"--{one.name.replace('_', '-')} has no effect, because {reason}: leave it out")
 
 
 def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:

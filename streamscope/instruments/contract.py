@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
 from streamscope.instruments.arguments import Arguments
-from streamscope.instruments.data import Data, Opened, about_of, kind_of
+from streamscope.instruments.data import Data, Half, Opened, about_of, kind_of
 from streamscope.instruments.options import ValidatedOptions
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.registry import REGISTERED
@@ -141,6 +141,7 @@ class Instrument(ValidatedOptions):
         given = {kind_of(spec): spec for spec in data}
         if len(given) < len(data):
             raise InputError(f"{self.name}: data of one kind were given twice; give them once")
+        self.check_read(data)
         for one in given.values():
             if not isinstance(one, Data) and getattr(one, "tokenizer", None) is not None:
                 check_tokenizer(model, one.tokenizer)
@@ -189,8 +190,24 @@ class Instrument(ValidatedOptions):
         if check := self._in_body("check"):
             check(self, model)
 
+    def check_read(self, data: Iterable[Any]) -> None:
+        """Raise `InputError` for what is given of data that these options leave unread (`unread`).
+
+        Data that equal their defaults, and data that were opened by hand, are let through.
+        """
+        usual = {type(one): one for one in self.takes}
+        given = {kind_of(one): one for one in data if isinstance(one, Data)}
+        for kind, reason in self.unread(usual | given).items():
+            one = given.get(kind)
+            if isinstance(one, Half):
+                raise InputError(f"half {one.side} of {kind.__name__} has no effect, because {reason}: leave it out")
+            for option in fields(one) if one is not None else ():
+                if getattr(one, option.name) != getattr(usual[kind], option.name):
+                    name = option.name.replace("_", "-")
+                    raise InputError(f"--{name} has no effect, because {reason}: leave it out")
+
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """The kinds of data that are never opened with these options, with the reason; the command refuses theirs.
+        """The kinds of data that are never opened with these options, with the reason; `check_read` refuses them.
 
         `data` are the specifications by kind.
         """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
+from streamscope.cli.errors import InputError
 from streamscope.instruments.options import ValidatedOptions
 from streamscope.instruments.prompts.sets import check_template
 from streamscope.text import SplitAt
@@ -164,6 +165,11 @@ class Text(Data):
     """Texts to read; default: the beginning of a story that the built-in corpus keeps for validation."""
     max_tokens: Count = 40
     """Cut each text to this many tokens, BOS included."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(text.strip() for text in self.text):
+            raise InputError("--text: a text is empty; give one with words")
 
     def small(self) -> "Text":
         """Two beginnings."""

@@ -82,6 +82,8 @@ class Measure:
     inflation: float = 1.0
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
     folds share training data (`cross_validation.SHARED`)."""
+    limits: tuple[float, float] | None = None
+    """The least and the largest possible value of a cell, such as (0, 1) of a share; its interval ends there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +341,8 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
         if not c.missing:
             numbers, untested = _contrast(total, size, w, within, m, c.null, confidence, c.own_units)
             row |= numbers
+            if m.limits is not None and w.tolist() == [1.0]:
+                row["low"], row["high"] = (float(np.clip(row[end], *m.limits)) for end in ("low", "high"))
             if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
                 hits = observed.total[cells[0], at]
                 row["low"], row["high"] = wilson(hits, within, confidence, m.inflation)

@@ -360,9 +360,10 @@ def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], di
     for name, header in meta[OBSERVED].items():
         units = pd.DataFrame(header["units"])
         units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
+        measure: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in header["measure"].items()}
         total, size = (np.stack(rows[name][what].to_list()) for what in ("total", "size"))
         blocks[name] = Observations(
-            measure=Measure(**header["measure"]), cells=pd.DataFrame(header["cells"]), units=units,
+            measure=Measure(**measure), cells=pd.DataFrame(header["cells"]), units=units,
             total=total, size=np.where(np.isnan(total), 0.0, size),
         )  # fmt: skip
         contrasts[name] = tuple(

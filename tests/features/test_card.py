@@ -40,8 +40,9 @@ def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys:
     pq.write_table(pa.table({"x": [1]}), other)
     for argv, line in (([], "give tables"), ([str(table)], "exists already; --force overwrites it"),
                        ([str(other)], "not written by an instrument: python -m features.extract --out"),
-                       ([str(table), str(other)], "different folders"),
-                       ([str(tmp_path / "no")], "does not exist")):  # fmt: skip
+                       ([str(table), str(other)], "different folders"), ([str(other)] * 2, "is named twice"),
+                       ([str(tmp_path / "no")], "does not exist"),
+                       ([str(folder / "none.parquet")], "none.parquet does not exist")):  # fmt: skip
         with pytest.raises(InputError, match=line):
             main(argv)
     main([str(table), "--force"])

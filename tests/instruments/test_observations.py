@@ -115,6 +115,17 @@ def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
     assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
 
 
+def test_intervals_of_a_cell_end_at_the_limits_of_the_measure_and_those_of_differences_do_not() -> None:
+    y = np.array([[1.0, 0.999, 1.0, 0.9999], [0.0, 0.0, 0.001, 0.0]])
+    seen = replace(block(y), measure=replace(NATS, limits=(0.0, 1.0)))
+    wanted = [Contrast(quantity="q", weights=w) for w in ({0: 1.0}, {1: 1.0}, {0: 1.0, 1: -1.0})]
+    plain, cut = estimate(block(y), wanted).frame, estimate(seen, wanted).frame
+    assert plain["high"][0] > 1 == cut["high"][0] and plain["low"][1] < 0 == cut["low"][1] and cut["high"][2] > 1
+    same = ["value", "sd", "p"]
+    pd.testing.assert_frame_equal(plain[same], cut[same])
+    assert plain["low"][0] == cut["low"][0] and plain["high"][1] == cut["high"][1]
+
+
 def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
     y = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, np.nan, 1.0, 1.0]])
     w = {0: 1.0, 1: -1.0}

@@ -9,6 +9,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
+from streamscope.interventions.abliterate import Abliterate
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.steer import Steer, main
 from streamscope.interventions.steer.measure import mean_norms, steering_edits
@@ -114,6 +115,11 @@ def test_the_table(tiny_run: Path) -> None:
     for bad in ({"scale": ()}, {"layers": ("9",)}, {"streams": ("s0",)}, {"direction": "9"}):
         with pytest.raises(InputError, match="scale|layers|stream"):
             Steer(**{**own, **bad}).measure(model)
+    for how in (Steer, Abliterate):  # before any work
+        for bad, line in (({"direction": "9"}, "--direction 9: give one of the layers 0 to 1"),
+                          ({"stream": "foo"}, "unknown stream 'foo'")):  # fmt: skip
+            with pytest.raises(InputError, match=line):
+                how(**bad).open(model)
 
 
 def test_the_unit_is_the_mean_norm_of_the_readout(tiny_run: Path) -> None:

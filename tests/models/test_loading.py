@@ -21,6 +21,7 @@ from streamscope.models.tensors import config_digest, save
 from streamscope.models.train import main as train
 
 INSTRUMENTS = discover()
+ROOT = Path(__file__).parents[2]
 
 
 def anonymous() -> int:
@@ -203,6 +204,25 @@ def test_a_dtype_is_one_that_is_known() -> None:
     for dtype in ("bfloat16", torch.float16):
         with pytest.raises(InputError, match=r"^dtype .* is unknown: fp32 or bf16$"):
             load("stories/lfa", dtype=dtype)
+
+
+def test_a_run_is_named_by_text_or_a_path() -> None:
+    """In a process of its own, without the type checks of the tests."""
+    code = """
+from streamscope import build, load
+from streamscope.cli.errors import InputError
+for call in (load, build):
+    for name in (3, None, ["stories/lfa"]):
+        try:
+            call(name)
+        except InputError as error:
+            print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "a run is named by text or a path, such as 'stories/lfa', not 3"
+    assert lines[3] == "build takes the name of a preset, such as 'lfa', or a ModelConfig, not 3"
+    assert len(lines) == 6
 
 
 def test_bf16_rounds_every_weight_once() -> None:

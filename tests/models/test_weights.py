@@ -1,5 +1,6 @@
 """TransformerLens' names for weights: the maps that the forward pass computes, and one line where there is none."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -159,3 +160,24 @@ def test_composition_scores_that_are_not_defined(name: str, overrides: Any, says
         build(name, "tiny", **overrides).all_composition_scores("Q")
     with pytest.raises(InputError, match="mode"):
         build("gpt2", "tiny").all_composition_scores("O")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("preset", "overrides"),
+    [
+        ("gpt2", {}), ("llama", {}), ("dst-kron", {}), ("kromcanon", {}),
+        ("std-t", {"readout.softcap": 3.0, "embed_scale": 2.0}),
+    ],
+)  # fmt: skip
+def test_the_unembedding_gives_the_logits_of_the_readout(preset: str, overrides: Any, tied: bool) -> None:
+    model = build(preset, "tiny", init_std=0.2, **overrides, **{"readout.tied": tied})
+    logits, cache = model.run_with_cache(TOKENS)
+    resid = cache[f"blocks.{model.config.n_layers - 1}.hook_resid_post"]
+    torch.testing.assert_close(model.unembed(model.ln_final(resid)), logits, rtol=0, atol=1e-5)
+    assert ("unembed.weight" in model.state_dict()) is not tied
+    assert len(list(model.unembed.parameters())) == (not tied)
+    other = deepcopy(model)
+    with torch.no_grad():
+        (other.embed if tied else other.unembed).weight.zero_()
+    assert not other.unembed(resid).any() and model.unembed(resid).any()

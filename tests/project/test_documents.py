@@ -17,7 +17,7 @@ import pytest
 
 from streamscope.__main__ import commands, whole_name
 from streamscope.__main__ import main as streamscope
-from tests.tiny import WORDS, corpus_text
+from tests.tiny import WORDS, corpus_text, with_options
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [f"docs/guides/{name}.md" for name in ("i_want_to", "training", "measuring")]
@@ -79,7 +79,7 @@ def typed(line: str) -> list[str]:
         smaller = smaller[: smaller.index("--max-documents")] if "--max-documents" in smaller else smaller
     if find_spec("kaleido") is None:
         words = [re.sub(r"\.(pdf|png|svg)$", ".html", word) for word in words]
-    return [*words, *smaller]
+    return with_options(words, smaller)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from streamscope.instruments.user_instrument import instrument_in, main
 from streamscope.models.hooks import capture
 from tests.probes.planted import HEADS, tokenizer
 from tests.probes.planted import model as planted
-from tests.tiny import corpus_text
+from tests.tiny import corpus_text, with_options
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 CODE = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.glob("*.md")}
@@ -200,7 +200,7 @@ def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {command[1] for command in commands} == set(smaller)
     monkeypatch.setattr(sys, "argv", ["streamscope"])
     for _, name, *argv in commands:
-        streamscope([name, *argv, "--device=cpu", *smaller[name]])
+        streamscope(with_options([name, *argv, "--device=cpu"], smaller[name]))
     told = " ".join(capsys.readouterr().out.split())
     assert "1 document in 9 windows" in told and "2 documents in 9 windows" in told
     assert {"window", "offset"} <= set(pd.read_parquet("features.parquet"))

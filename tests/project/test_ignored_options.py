@@ -5,18 +5,25 @@ from typing import Any
 
 import pytest
 
+from streamscope import Documents, Prompts, Text
 from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts.__main__ import main as prompts
 from streamscope.instruments.registry import discover
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.latents import main as latents
 from streamscope.interventions.patch import main as patch
 from streamscope.interventions.steer_heads import main as steer_heads
 from streamscope.interventions.suppress import main as suppress
+from streamscope.models.describe import main as describe
 from streamscope.models.grid import main as grid
 from streamscope.models.train import main as train
 from streamscope.papers.dst import main as dst
+from streamscope.probes.direct_logit_attribution import main as direct_logit_attribution
 from streamscope.probes.heads import main as heads
+from streamscope.probes.logit_lens import main as logit_lens
 from streamscope.probes.phenomena import main as phenomena
+from streamscope.probes.picture import Picture
 from streamscope.probes.picture import main as picture
 
 OPTIONS: list[tuple[str, dict[str, Any], str]] = [
@@ -110,3 +117,61 @@ def test_values_are_refused_in_words(command: Any, argv: list[str], line: str) -
         command(argv)
     assert str(caught.value).startswith(line)
     assert not set("{}[]<") & set(str(caught.value)) and "typing" not in str(caught.value)
+
+
+def test_data_of_python_that_are_not_read_are_refused_as_those_of_commands() -> None:
+    for how, data, line in (
+        (Ablate(draws=0), Prompts(suite="ioi"), "--suite has no effect, because neither --measures nor --heads reads"),
+        (Ablate(draws=0), Prompts(suite="ioi").half(1), "half 1 of Prompts has no effect, because neither"),
+        (Ablate(measures=("sps",)), Documents("stories:0:40"), "--data has no effect, because no loss is among"),
+        (Picture(), Text(max_tokens=9), "--max-tokens has no effect, because the prompt comes from the suite"),
+    ):
+        with pytest.raises(InputError, match=line):
+            how.measure("stories/lfa", data)
+    Ablate(draws=0).check_read([Prompts()])  # the default is let through
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "line"),
+    [
+        (ablate, ["--heads", "L5.H0", "--heads", "L4.H0"], "--heads is given twice: give it once, with all its values"),
+        (ablate, ["--max-documents", "2", "--max-documents=3"], "--max-documents is given twice: give it once"),
+        (ablate, ["--max_documents", "2", "--max-documents", "2"], "--max-documents is given twice: give it once"),
+        (heads, ["--texts", "--no-texts"], "--texts and --no-texts contradict each other: give one"),
+    ],
+)
+def test_an_option_that_is_given_twice(command: Any, argv: list[str], line: str) -> None:
+    with pytest.raises(InputError, match=f"^{line}$"):
+        command(argv)
+
+
+def test_options_that_may_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    describe(["lfa", "--scale", "tiny", "--set", "n_layers=1", "--set", "n_heads=1"])
+    assert "blocks.1" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "says"),
+    [
+        (prompts, ["--suite", "foo"], "--suite, foo: give its value without --suite; "),
+        (ablate, ["--run", "lfa"], "--run, lfa: give its value without --run; "),
+        (direct_logit_attribution, ["--suite", "ioi"], "--suite, ioi; "),
+        (ablate, ["--devise", "cpu"], "--devise, cpu, did you mean --device?; "),
+    ],
+)
+def test_an_option_that_is_not_there(command: Any, argv: list[str], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        command(argv)
+    assert str(caught.value).startswith(f"Unrecognized options: {says}")
+
+
+def test_an_option_without_a_value_and_an_empty_text() -> None:
+    for command, argv, line in (
+        (logit_lens, ["stories/lfa", "--text"], "--text has no value: give one, or leave --text out"),
+        (logit_lens, ["--layers", "--k", "3"], "--layers has no value: give one, or leave --layers out"),
+        (logit_lens, ["--text", "", "hello"], "--text: a text is empty; give one with words"),
+        (picture, ["--text", " "], "--text: a text is empty; give one with words"),
+        (latents, ["--text", ""], "--text: a text is empty; give one with words"),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            command(argv)

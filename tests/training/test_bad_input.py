@@ -169,6 +169,8 @@ def test_tokens_and_sequences(tiny_run: Path) -> None:
     [
         (ablate, ["RUN", "--heads", "L9.H0"], "this model has layers 0 to 1"),
         (ablate, ["RUN", "--heads", "L0.H7"], "this model has heads 0 to 3"),
+        (ablate, ["RUN", "--heads", "L1-0.*"], "'L1-0.*': the range of layers is reversed: write 0-1"),
+        (ablate, ["RUN", "--heads", "L0.H3-1"], "'L0.H3-1': the range of heads is reversed: write 1-3"),
         (ablate, ["RUN", "--heads", "X"], "does not name a head"),
         (ablate, ["RUN", "--heads", "top3:nope"], "unknown head score"),
         (ablate, ["RUN", "--heads", "random99:1"], "asks for 99 heads"),

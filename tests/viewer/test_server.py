@@ -181,6 +181,8 @@ def test_the_text_must_fit_and_the_models_open() -> None:
     shown = open_models(["stories/lfa"])
     with pytest.raises(InputError, match=r"^the text has \d+ tokens, the context of stories/lfa only 128: shorten it$"):
         page_data(shown, "server", "word " * 200)
+    with pytest.raises(InputError, match="^stories/lfa is named twice$"):
+        open_models(["lfa", "stories/lfa"])
     with pytest.raises(InputError, match="one model or two next to each other, not 3"):
         open_models(["stories/lfa"] * 3)
     with pytest.raises(InputError, match="std-t has no snapshots"):

@@ -90,7 +90,7 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
             p.zero_()
         for norm in (m for m in model.modules() if isinstance(m, RMSNorm)):
             norm.weight.fill_(1.0)
-        assert model.pos_embed is not None and model.unembed is not None
+        assert model.pos_embed is not None
         model.embed.weight[1:, at("token")] = code[1:]  # BOS has no content
         model.pos_embed.weight[:, at("position")] = code
         model.unembed.weight[:, at("answer")] = code

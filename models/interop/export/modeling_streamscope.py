@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
@@ -18,7 +17,6 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.decoder import Decoder
 from streamscope.models.interop.export.configuration_streamscope import StreamscopeConfig
-from streamscope.models.layers.head import softcap
 
 SILENT = ("return_dict", "use_cache", "cache_position", "num_items_in_batch")
 """Arguments of the library that have no effect here, or that only its loss reads."""
@@ -34,13 +32,11 @@ class Head(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The matrix W [V, D]."""
-        decoder = self._decoder[0]
-        return (decoder.unembed or decoder.embed).weight
+        return self._decoder[0].unembed.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        cap = self._decoder[0].config.readout.softcap
-        return softcap(F.linear(x, self.weight), cap)
+        return self._decoder[0].unembed(x)
 
 
 class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
@@ -78,7 +74,7 @@ class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def get_output_embeddings(self) -> Any:
         """An untied head; None if it is tied."""
-        return self.model.unembed
+        return None if self.model.config.readout.tied else self.model.unembed
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Any = None, **_: Any) -> dict[str, Any]:
         """Pass the whole sequence at every step."""
