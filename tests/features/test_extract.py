@@ -24,7 +24,7 @@ from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from tests.features.planted import planted_file
-from tests.tiny import untrained
+from tests.tiny import untrained, with_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(run: Path, corpus: tuple[Path, Path], out: Path, *more: str) -> list[str]:
-    return [str(run), "--data", str(corpus[1]), "--out", str(out), "--device", "cpu", *more]
+    return with_options([str(run), "--data", str(corpus[1]), "--out", str(out), "--device", "cpu"], more)
 
 
 def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
@@ -223,7 +223,7 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
 )
 def test_bad_input(run: Path, corpus: tuple[Path, Path], tmp_path: Path, more: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        main([*arguments(run, corpus, tmp_path / "f.parquet"), *more])
+        main(arguments(run, corpus, tmp_path / "f.parquet", *more))
     assert not list(tmp_path.iterdir())
 
 

@@ -87,7 +87,7 @@ def test_no_published_table_compares_the_size_of_losses() -> None:
         if {"size", "direction"} <= set(table):
             sized.append(table.loc[table["size"] != "", "quantity"])
     found = set(pd.concat(sized))
-    assert {"specialization", "depth.early", "in use"} <= found
+    assert {"depth.early", "in use"} <= found
     assert not [name for name in found if "loss" in name or name in ("entropy", "parameters")]
 
 

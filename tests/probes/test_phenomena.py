@@ -57,7 +57,8 @@ def look(model: object, name: str, documents: int = 5) -> dict[str, object]:
     """The row of one phenomenon."""
     read = {"n"} if name in PAIRED else {"sequences", "length"} if name in ("induction", "repeats") else set()
     small = {option: value for option, value in SMALL.items() if option in read}
-    result = Phenomena(only=(name,), **small).measure(model, Documents(max_documents=documents))
+    data = [Documents(max_documents=documents)] if name in ("loss", "attention", "depth") else []
+    result = Phenomena(only=(name,), **small).measure(model, *data)
     (row,) = result.table().frame.to_dict("records")
     return row
 

@@ -20,7 +20,7 @@ from streamscope.models.training.loop import Trainer
 from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows, epoch_order
-from tests.tiny import arguments, corpus_text, some
+from tests.tiny import arguments, corpus_text, some, with_options
 from tests.training.test_mixture import rows, same_weights, stop_at
 
 LENGTHS = "5:8x8,4:4x16,3:2x32"
@@ -34,9 +34,9 @@ def source(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def phased(corpus: tuple[Path, Path], out: Path, phases: str, *more: str, data: str | None = None) -> list[str]:
-    argv = arguments(corpus, out, *more, "--phases", phases)
-    steps = argv.index("--steps")
-    argv = argv[:steps] + argv[steps + 2 :]
+    usual = arguments(corpus, out, "--phases", phases)
+    steps = usual.index("--steps")
+    argv = with_options([*usual[:steps], *usual[steps + 2 :]], more)
     if data is not None:
         argv[argv.index("--data") + 1] = data
     return argv
