@@ -9,7 +9,7 @@ A row of the ledger (`papers/claims/PAPER.csv`) is written by hand and holds wha
 value, configuration, the command that measures it, and the row of a result table that holds what was measured. The
 verdict of a measured claim is never written there: it is read from that row, and changes when the table does.
 
-Models of LFA, PLS, HDPL, KROM and (two of its architectures) DST were trained on more and on less text. A claim about
+Models of LFA, PLS, HDPL, KROM and (three of its architectures) DST were trained on more and on less text. A claim about
 several seeds is judged by the longest training of which each model has three seeds, whatever it shows. If these models
 fail the gate of the claim (they cannot do the task, or have no such heads), the longest such training judges it whose
 models pass the gate. One exception: what KROM says of the bias that mixing starts with, and of what one bias gives that
