@@ -336,7 +336,7 @@ def readable(model: Any) -> Any:
             f"a {type(model).__name__} of {home} has none of the hooks that are read here: write it with "
             "save_pretrained(FOLDER) and give 'hf:FOLDER', or boot a TransformerBridge"
         )
-    if home in ("builtins", "torch"):
+    if home in ("builtins", "torch") and not hasattr(model, "config"):  # a compiled model has its own
         raise InputError(f"{model!r:.80} is no model: give one that models.load returns, or its name, as stories/lfa")
     return model
 
