@@ -389,9 +389,9 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "3.3%") < mean("dst_eighth/presets", "cost", "dst-ind", "ci_high"),
     "in the longer training, more than printed": lambda: mean(
         "dst_long/presets", "cost", "dst-full-ind", "ci_low") > printed_number("8%"),
-    "The token stream costs more in each seed. All weights began in one way": lambda: (
+    "The token stream costs more in each seed. This is of one length of training": lambda: (
         (one := claim_row("dst_long/claims", "dst-kron above 0", "gap.zero.everywhere"))["runs"] == "3 of 3"
-        and "one initialization" in one["direction"]),
+        and "one amount of tokens" in one["direction"]),
     "of its weight on one key, on average over all layers, as the paper says": lambda: verdict(
         "dst_eighth/claims", "dst-kron+frozen_token above 0.5", "peak.16") == "holds",
     "that of about eight equal weights": lambda: 7.5 < math.exp(
