@@ -1,5 +1,6 @@
 """The rule of verdicts on planted numbers: what must hold, be opposite, negligible, open, or not be judged at all."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,19 @@ def test_no_published_table_compares_the_size_of_losses() -> None:
     found = set(pd.concat(sized))
     assert {"depth.early", "in use"} <= found
     assert not [name for name in found if "loss" in name or name in ("entropy", "parameters")]
+
+
+def test_every_published_limit_can_hold() -> None:
+    """A size below .2 whose smallest effect of interest is .2 could only be negligible, however small it is."""
+    never = []
+    for path in sorted(RESULTS.glob("*/*claims.parquet")):
+        table = pd.read_parquet(path)
+        for r in table.itertuples() if {"claim", "smallest"} <= set(table) else ():
+            found = re.fullmatch(r".+ (above|below|within) (\d*\.?\d+%?)", r.claim)
+            if found and (limit := number(found[2])) > 0:
+                most = 1 - limit if found[1] == "above" and limit < 1 else np.inf if found[1] == "above" else limit
+                never += [f"{path.parent.name}: {r.claim}, {r.quantity}"] if r.smallest >= most else []
+    assert not never
 
 
 def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
