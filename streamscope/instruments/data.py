@@ -10,7 +10,7 @@ This module imports nothing heavy, so that `--help` answers at once.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
@@ -30,13 +30,13 @@ class Data(ValidatedOptions):
     given: ClassVar[frozenset[str]] = frozenset()
     """The options that were given; of each object its own."""
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
+    def __new__(cls, *given: Any, **named: Any) -> Any:
         one = super().__new__(cls)
         options = (option.name for option, _ in zip(fields(cls), given, strict=False))
         object.__setattr__(one, "given", frozenset((*options, *named)))
         return one
 
-    def filled(self, usual: "Data") -> Self:
+    def filled(self, usual: "Data") -> Any:
         """The same, with what was not given from the defaults of an instrument."""
         return replace(
             self, **{one.name: getattr(usual, one.name) for one in fields(usual) if one.name not in self.given}
