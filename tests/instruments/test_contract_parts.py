@@ -331,7 +331,7 @@ def test_what_a_result_says_of_itself() -> None:
 
 def test_what_is_not_given_of_data_is_the_default_of_the_instrument() -> None:
     made = instrument("made", Documents(max_documents=200, batch_size=7), Prompts("stories", n=9))(
-        type("Made", (Instrument,), {"__annotations__": {}, "__doc__": "It does nothing."})
+        type("Made", (MINE,), {"__annotations__": {}, "__doc__": "It does nothing."})
     )
     REGISTERED.pop("made")
     text = Documents("a.txt", max_documents=200, batch_size=7)
