@@ -8,13 +8,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from streamscope.cli.errors import InputError
 from streamscope.papers.comparison.printed import Bound, Order, number, smallest
-from streamscope.papers.comparison.seeds import estimate, paired
+from streamscope.papers.comparison.seeds import estimate, over_seeds, paired
 from streamscope.papers.comparison.verdicts import (
     COUNTED,
     bound_row,
     direction,
     measured,
+    order_row,
     seeds_row,
     size,
     summary,
@@ -240,3 +242,18 @@ def test_the_summary_counts_every_claim_once_and_says_what_chance_would_do() -> 
     assert "1 exclude the printed size" in text and "1 more have an interval on one side of 0" in text
     assert "over 6 tests (about 0.3 such intervals" in text
     assert isinstance(judged, pd.DataFrame) and "why" not in judged
+
+
+def test_a_seed_that_is_there_twice_does_not_count_as_two() -> None:
+    table = planted({("lfa", "x"): [0.2, 0.3], ("std-t", "x"): [0.1, 0.1]}).assign(unit="share")
+    twice = pd.concat([table, table[table["preset"] == "lfa"].iloc[1:]], ignore_index=True)
+    line = "^seed 1 of lfa has x twice; give each run once$"
+    for judge in (
+        lambda: bound_row(Bound("x", "lfa", "above", "0.1", ""), twice),
+        lambda: order_row(Order("x", "lfa", "std-t", ""), twice),
+        lambda: paired(twice, "x", "std-t", "lfa"),
+        lambda: over_seeds(twice),
+    ):
+        with pytest.raises(InputError, match=line):
+            judge()
+    assert over_seeds(table)["n"].tolist() == [2, 2]
