@@ -214,7 +214,8 @@ class Table:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if strange := [name for name in self.frame if name not in names]:
-            raise InputError(f"table {self.title!r}: column {strange[0]!r} has no title, unit and doc")
+            lacks = f"column {strange[0]!r} has no title, unit and doc: describe it in columns"
+            raise InputError(f"table {self.title!r}: {lacks}")
         if strange := [name for name in names if name not in self.frame]:
             raise InputError(f"table {self.title!r}: column {strange[0]!r} is described, but not there")
         for row, name in self.missing:
