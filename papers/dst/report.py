@@ -15,7 +15,7 @@ from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run, opened_in_arms, with_variants
 from streamscope.papers.comparison.seeds import means
-from streamscope.papers.dst import verdicts
+from streamscope.papers.dst import Options, Settings, verdicts
 from streamscope.papers.dst.claims import CONTROL, FROZEN, TABLE1, TABLE8
 from streamscope.papers.dst.factors import FACTORS, Cells, with_cells, with_doses
 from streamscope.papers.dst.measure import (
@@ -26,7 +26,6 @@ from streamscope.papers.dst.measure import (
     stripped,
     whole_loss,
 )
-from streamscope.papers.dst.options import Options, Settings
 from streamscope.papers.figures.dst import streams
 from streamscope.papers.figures.style import Style
 

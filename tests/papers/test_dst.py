@@ -28,7 +28,7 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import judged as ledger_of
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.comparison.runs import Run, trained_runs
-from streamscope.papers.dst import main
+from streamscope.papers.dst import Settings, main
 from streamscope.papers.dst.claims import (
     PAPER_ALPHAS,
     TABLE1,
@@ -41,7 +41,6 @@ from streamscope.papers.dst.claims import (
 )
 from streamscope.papers.dst.factors import MODES, Cells, with_doses
 from streamscope.papers.dst.measure import amplified, costs, dual, measure_run, straight
-from streamscope.papers.dst.options import Settings
 from streamscope.papers.dst.report import in_arms, losses_compared, open_runs
 from streamscope.papers.dst.verdicts import judged
 from tests.conftest import ROOT
