@@ -1,7 +1,6 @@
 """What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, sentences."""
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -138,10 +137,3 @@ def python_template(name: str, snapshots: bool = False) -> str:
     With snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights.
     """
     return _LINES.substitute(name=repr(f"{name}{'{STEP}' if snapshots else ''}"))
-
-
-def filled_template(lines: str, text: str, edits: Any, layer: int, head: int, step: int | None = None) -> str:
-    """The lines as the page writes them."""
-    given = {"TEXT": repr(text), "EDITS": repr(edits), "LAYER": str(layer), "HEAD": str(head)}
-    given["STEP"] = "" if step is None else f"@{step}"
-    return re.sub(rf"\{{({'|'.join(given)})\}}", lambda found: given[found[1]], lines)
