@@ -83,12 +83,12 @@ def is_plain_bpe(text: str) -> bool:
     return bpe["type"] == "BPE" and plain and not any(bpe.get(option) for option in options)
 
 
-def stories_suite(model: Any, pairs: int = PAIRS) -> list[dict[str, Any]]:
+def stories_suite(model: Any) -> list[dict[str, Any]]:
     """Minimal pairs of the built-in stories in which two nouns compete for a pronoun; the two of a pair are adjacent.
 
     [] for a model without text, or whose context they exceed.
     """
-    prompts = load_suite("stories", n=pairs).prompts if model.tokenizer is not None else ()
+    prompts = load_suite("stories", n=PAIRS).prompts if model.tokenizer is not None else ()
     if not prompts or max(len(model.tokenizer.encode(one.text)) for one in prompts) > model.config.n_ctx:
         return []
     cases = [
