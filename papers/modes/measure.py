@@ -35,7 +35,7 @@ from streamscope.instruments.open_data import OpenTokens
 from streamscope.instruments.table import Table
 from streamscope.instruments.undefined_cells import reasons
 from streamscope.papers.comparison.seeds import Progress, Rows
-from streamscope.papers.modes import Settings
+from streamscope.papers.modes.options import Settings
 from streamscope.papers.pls.depth import shares_of_depth
 from streamscope.text.shards import TokenShards
 

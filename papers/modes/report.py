@@ -10,8 +10,8 @@ from streamscope.papers.comparison.report import Comparison, Tables, each_model,
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.pls import modes
 from streamscope.papers.figures.style import Style
-from streamscope.papers.modes import Options, Settings
 from streamscope.papers.modes.measure import measure_run
+from streamscope.papers.modes.options import Options, Settings
 from streamscope.papers.pls.claims import printed
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.runs import open_runs
