@@ -4,8 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from streamscope.models.config import ModelConfig
-
 
 class PlainBlock(nn.Module):
     """Pre-norm block with a fused QKV projection."""
@@ -48,8 +46,3 @@ class PlainGPT(nn.Module):
         """Mean cross-entropy in nats per token."""
         logits = F.linear(self.hidden(tokens, blocks), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
-def plain_gpt(c: ModelConfig) -> PlainGPT:
-    """The plain GPT of a configuration's shape."""
-    return PlainGPT(d_vocab=c.d_vocab, n_ctx=c.n_ctx, d=c.d_model, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp)

@@ -48,12 +48,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--out RUN is missing: name the run folder")
     if options.resume:
         plain = replace(Options(), out=options.out, resume=True)
-        given = [f.name for f in fields(Options) if getattr(options, f.name) != getattr(plain, f.name)]
-        if given:
-            raise InputError(f"--resume takes all options from the run in --out: leave out {', '.join(given)}")
+        pairs = ((options, plain), (options.training, plain.training))
+        given = [f.name for a, b in pairs for f in fields(a) if getattr(a, f.name) != getattr(b, f.name)]
+        if flags := [_flag(name) for name in given if name != "training"]:
+            raise InputError(
+                f"--resume takes all options from the run in --out: leave out {', '.join(flags)}, "
+                "or begin a new run from its weights with --start"
+            )
         _resume(options.out)
     else:
         _start(options, options.out)
+
+
+def _flag(name: str) -> str:
+    """An option as it is typed."""
+    return "PRESET" if name == "preset" else f"--{name.replace('_', '-')}"
 
 
 def _start(options: Options, out: Path) -> None:

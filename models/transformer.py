@@ -67,7 +67,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         """Logits [B, T, V] of tokens or texts, or [B, P, V] at `logits_at`; "loss", "both", or None (hooks only).
 
         The loss is the mean next-token loss in nats, or [B, T − 1] with `loss_per_token`. `mask` (from `to_batch`)
-        excludes padding; texts are padded on the right and have their own mask. `stop_at_layer` k returns the residual
+        excludes padding, as target and as the token before one; texts are padded on the right and have their own mask.
+        `stop_at_layer` k returns the residual
         stream [B, T, D] that enters layer k (with several streams, their readout); negative k counts from the end.
         `start_at_layer` takes that stream instead of tokens.
 
@@ -103,7 +104,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
             return loss if return_type == "loss" else (logits, loss)
         targets = tokens[:, 1:]
         if mask is not None:
-            targets = targets.masked_fill(~mask[:, 1:], readout.IGNORE)
+            targets = targets.masked_fill(~(mask[:, :-1] & mask[:, 1:]), readout.IGNORE)
         loss = readout.cross_entropy(x[:, :-1], self.head, targets)
         return loss if return_type == "loss" else (unembed(x, self.head), loss)
 

@@ -1,7 +1,6 @@
 """What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, sentences."""
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -84,12 +83,12 @@ def is_plain_bpe(text: str) -> bool:
     return bpe["type"] == "BPE" and plain and not any(bpe.get(option) for option in options)
 
 
-def stories_suite(model: Any, pairs: int = PAIRS) -> list[dict[str, Any]]:
+def stories_suite(model: Any) -> list[dict[str, Any]]:
     """Minimal pairs of the built-in stories in which two nouns compete for a pronoun; the two of a pair are adjacent.
 
     [] for a model without text, or whose context they exceed.
     """
-    prompts = load_suite("stories", n=pairs).prompts if model.tokenizer is not None else ()
+    prompts = load_suite("stories", n=PAIRS).prompts if model.tokenizer is not None else ()
     if not prompts or max(len(model.tokenizer.encode(one.text)) for one in prompts) > model.config.n_ctx:
         return []
     cases = [
@@ -138,10 +137,3 @@ def python_template(name: str, snapshots: bool = False) -> str:
     With snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights.
     """
     return _LINES.substitute(name=repr(f"{name}{'{STEP}' if snapshots else ''}"))
-
-
-def filled_template(lines: str, text: str, edits: Any, layer: int, head: int, step: int | None = None) -> str:
-    """The lines as the page writes them."""
-    given = {"TEXT": repr(text), "EDITS": repr(edits), "LAYER": str(layer), "HEAD": str(head)}
-    given["STEP"] = "" if step is None else f"@{step}"
-    return re.sub(rf"\{{({'|'.join(given)})\}}", lambda found: given[found[1]], lines)

@@ -32,7 +32,7 @@ class Options:
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
     """One or two of: run folders, RUN@STEP, RUN@all, hf:NAME, or bundled models. Default: stories/lfa."""
-    text: str = ""
+    text: str | None = None
     """The first text in the page. Default: a sentence of the built-in stories."""
     circuit: tuple[Path, ...] = ()
     """Circuits to draw over the heads (.json or .pt), one for each model in their order."""
@@ -54,10 +54,17 @@ def check_extra() -> None:
         raise InputError(f"{', '.join(missing)} is not installed: pip install 'streamscope[view]'")
 
 
+def check_words(text: str | None) -> None:
+    """Raise `InputError` for a text that is given and empty."""
+    if text is not None and not text.strip():
+        raise InputError("--text: the text is empty; give one with words, or leave it out")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse; then write the page, or serve it."""
     options = parse(Options, argv, __doc__)
-    names = options.run or ("stories/lfa",)
+    names, text = options.run or ("stories/lfa",), options.text or ""
+    check_words(options.text)
     check_extra()
     if options.out is not None:
         from streamscope.cli.disk import check_writable
@@ -71,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.viewer.page import write_page
         from streamscope.viewer.session import open_models
 
-        write_page(open_models(names, circuits=options.circuit), options.out, options.text)
+        write_page(open_models(names, circuits=options.circuit), options.out, text)
         print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
         return
 
@@ -80,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.viewer.session import open_models
 
     shown = open_models(names, pick_device(options.device), options.dtype, options.circuit)
-    serve(shown, options.text, options.port)
+    serve(shown, text, options.port)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from streamscope.models.hooks.controls import control_values, edits_of, spelled_
 from streamscope.viewer import bundle
 from streamscope.viewer.page import write_page
 from streamscope.viewer.session import KINDS, Session, check_text, open_models, page_data
+from streamscope.viewer.view import check_words
 
 
 class View(anywidget.AnyWidget):
@@ -46,14 +47,16 @@ class View(anywidget.AnyWidget):
     """The text."""
 
     def __init__(
-        self, runs: str | Sequence[str] = "stories/lfa", text: str = "", *, page: str | Path | None = None,
+        self, runs: str | Sequence[str] = "stories/lfa", text: str | None = None, *, page: str | Path | None = None,
         device: str = "cpu", dtype: str = "fp32", circuit: str | Path | Sequence[str | Path] = (),
     ) -> None:  # fmt: skip
         """Open one run or two, as commands do; `page` is written too, as `view --out` does. `circuit` is a file
         of edges to draw over the heads, or one for each run.
 
-        Raises `InputError` like `session.open_models`, and for a text beyond the context.
+        Raises `InputError` like `session.open_models`, and for a text that is empty or beyond the context.
         """
+        check_words(text)
+        text = text or ""
         circuits = [circuit] if isinstance(circuit, str | Path) else list(circuit)
         self._shown = open_models([runs] if isinstance(runs, str) else list(runs), device, dtype, circuits)
         self._session, self._page = Session(self._shown), page

@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from streamscope.benchmarks.inputs import random_tokens
-from streamscope.benchmarks.plain_gpt import plain_gpt
+from streamscope.benchmarks.plain_gpt import PlainGPT
 from streamscope.benchmarks.timing import CLOCKS, device_name, interleaved, machine, synchronize
 from streamscope.benchmarks.training import Options
 from streamscope.benchmarks.without_hooks import hooks_disabled, without_hooks
@@ -153,7 +153,8 @@ def training_step(c: ModelConfig, name: str, o: Options) -> Step:
 
 def plain_step(c: ModelConfig, o: Options) -> Step:
     """A whole training step of the plain GPT with AdamW."""
-    plain = plain_gpt(c).to(o.device)
+    shape = {"d_vocab": c.d_vocab, "n_ctx": c.n_ctx, "d": c.d_model, "heads": c.n_heads, "layers": c.n_layers}
+    plain = PlainGPT(**shape, d_mlp=c.d_mlp).to(o.device)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=3e-4, fused=True)
     blocks: Any = [torch.compile(block.forward) for block in plain.blocks] if o.compile else None
     x, y = random_tokens(c.d_vocab, o.batch, o.context, o.device)

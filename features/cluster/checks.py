@@ -130,10 +130,10 @@ def _same_label_counts(*labels: np.ndarray) -> np.ndarray:
 
 
 def stability_table(
-    modes: ComputationalModes, X: pd.DataFrame, documents: np.ndarray, runs: int, *, sample: float = 0.8,
+    modes: ComputationalModes, X: pd.DataFrame, documents: np.ndarray, runs: int, *,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> pd.DataFrame:  # fmt: skip
-    """ARI between fitted `modes` and refits on other seeds or on random documents, over the tokens in both.
+    """ARI between fitted `modes` and refits on other seeds or on random 80 % of the documents, over tokens in both.
 
     `runs` refits of each kind. HDBSCAN* uses no random numbers: its seed row is undefined and says so.
     Columns: kind, run, n, clusters, coverage, ari (noise counts as a cluster), ari_clustered.
@@ -145,7 +145,7 @@ def stability_table(
         inside = np.full(len(X), True)
         if kind == "documents":
             rng = np.random.default_rng([modes.seed, run])
-            chosen = rng.permutation(len(names))[: max(1, round(sample * len(names)))]
+            chosen = rng.permutation(len(names))[: max(1, round(0.8 * len(names)))]
             inside = np.isin(of, chosen)
         again = clone(modes).set_params(seed=modes.seed + (run if kind == "seed" else 0)).fit(X[inside])
         a, b = modes.labels_[inside], again.labels_

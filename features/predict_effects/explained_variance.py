@@ -4,7 +4,7 @@ R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ by cross-validation over docum
 documents: 0 is no better than the mean, below 0 is worse. 95 % intervals: expanded BCa bootstrap of documents
 (`instruments.stats.estimators.cluster_bootstrap`), with predictions held fixed. In simulations without any relation,
 under 1 % of the intervals lie above 0 and a third wholly below; the tests repeat a part of this. Comparisons are
-predictors known without features (`BASELINES`) and features with shuffled effects (`shuffled`).
+predictors known without features (`baselines`) and features with shuffled effects (`shuffled`).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,6 @@ from streamscope.instruments.stats.estimators import (
 )
 from streamscope.instruments.undefined_cells import mark
 
-BASELINES = ("position", "loss", "confidence")
-"""position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction."""
 ROUNDING = 1e-6
 """In nats: effects with a smaller sd are float32 rounding."""
 
@@ -49,7 +47,10 @@ class ExplainedVariance:
 
 
 def baselines(position: np.ndarray, loss: np.ndarray, log_p: np.ndarray) -> dict[str, np.ndarray]:
-    """Predictors known without features: name -> [n, columns]."""
+    """Predictors known without features: name -> [n, columns].
+
+    position: q, ln(1 + q), 1 / (1 + q). loss: of the target, and its square. confidence: p, ln p of the prediction.
+    """
     q, loss, log_p = (np.asarray(v, float) for v in (position, loss, log_p))
     return {
         "position": np.stack([q, np.log1p(q), 1 / (1 + q)], 1),

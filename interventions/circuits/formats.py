@@ -3,7 +3,6 @@
     r = Circuits(task="ioi").measure(model)
     r.save("circuit.json")                   {"cfg": …, "nodes": {"a0.h1": {"in_graph": …}}, "edges": {"a0.h1->m2": …}}
     r.save("circuit.pt")                     edges_scores and edges_in_graph [senders, readers], src_nodes, dst_nodes
-    read_circuit("circuit.json")             a frame of edges: edge, score, in_graph
     CircuitFile.read("circuit.json")         the edges, the sizes of the model, and f of each share of edges
 
 Our scores have MIB's sign: how much minus the metric rises when the edge is patched. Models with other edges than GPT-2
@@ -108,11 +107,6 @@ class CircuitFile:
         except Exception as error:  # torch's unpickler raises errors of its own
             raise InputError(f"{path} is no circuit of MIB's form ({type(error).__name__})") from None
         return cls(cfg, pd.DataFrame(rows, columns=COLUMNS), faithfulness)
-
-
-def read_circuit(path: str | Path) -> pd.DataFrame:
-    """The edges of a file: edge, score, in_graph. Raises `InputError` for a file of another form."""
-    return CircuitFile.read(path).edges
 
 
 def _rows_of_matrix(d: Mapping[str, Any]) -> list[tuple[str, float, bool]]:

@@ -165,6 +165,8 @@ def _fit(trainer: Any, counts: dict[str, Any]) -> None:
             f"{c['dropped']} without a response within them), {c['targets']:,} targets in {c['windows']} windows",
             file=sys.stderr,
         )
+    if counts["template"] is not None:
+        print(f"each pair is written as {counts['template']!r}; --template changes it", file=sys.stderr)
     if lora := counts.get("lora"):
         print(f"LoRA of rank {lora['rank']}: {lora['parameters']:,} parameters are trained", file=sys.stderr)
     run_to_end(trainer)

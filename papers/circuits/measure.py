@@ -28,7 +28,7 @@ from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, task_pairs, units_of
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.observe import duration, peak_gigabytes
-from streamscope.models.checkpoint import bundled, load_for_instruments
+from streamscope.models.checkpoint import bundled, load_for_instruments, runs_of
 from streamscope.models.config.presets import PRESETS
 from streamscope.papers.circuits import Options
 from streamscope.papers.comparison.runs import opened, with_variants
@@ -50,14 +50,17 @@ ENDS = ("", "_low", "_high")
 def measure(options: Options) -> None:
     """Measure what is missing, run by run, then compare runs of one architecture, and architectures over all seeds.
 
-    Raises `InputError` for a task that is not among `TASKS`.
+    Raises `InputError` for a task that is not among `TASKS`, and for a task or a run that is named twice.
     """
     for task in options.tasks:
         if task not in TASKS:
             raise unknown("task", task, list(TASKS))
+        if options.tasks.count(task) > 1:
+            raise InputError(f"--tasks: {task} is named twice")
     check_folder(options.out)
+    runs = runs_of(options.runs or bundled())
     kept: list[tuple[str, Any, list[Result]]] = []
-    for run in options.runs or bundled():
+    for run in runs:
         model = load_for_instruments(run)
         able = _abilities(options, run, model)
         if unable := [task for task in options.tasks if task not in able]:

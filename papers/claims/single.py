@@ -11,7 +11,8 @@ which side of which limit it must lie. Of an order between architectures this sa
     p           the named column of the table, else Student's p of that interval on the limit's side, with that
                 interval's degrees of freedom (`single_judged.interval_df`; cases − 1 where the table has no p of the
                 value); Holm over all claims of the folder
-    direction   `papers.comparison.verdicts`, one training seed
+    direction   `papers.comparison.verdicts`, one training seed; a claim that says within has no smallest effect of
+                interest, because its limit is one
 
 A curve whose span (`flat`) may be 0 has no shape to judge: it is not resolved, or negligible where the whole
 interval lies within ± the smallest effect of interest. Before all that the gate (`probes.phenomena`) is asked. `has`: a

@@ -20,6 +20,7 @@ from streamscope.papers.comparison.verdicts import CANNOT, NEGLIGIBLE, OPPOSITE,
 CLAIMS = "claims.toml"
 NO_HEAD = "no such head"
 NO_INTERVAL = "the table has no interval"
+NO_LEAST = "the claim is that there is no effect: its limit says how large one may be"
 INDEPENDENT = ("clusters", "layers", "documents", "n")
 """Columns that say how many independent units an interval has, the first that is there: a slope over depth has layers,
 predictions over tokens have documents, a table of `papers.lfa` counts independent cases only."""
@@ -82,9 +83,7 @@ def judged(claims: Sequence[SingleClaim], folder: Path, gate: Path) -> pd.DataFr
     """One row per claim with its verdict. Raises `InputError` for a row that no key or two rows have."""
     tables, gates = Tables(folder), Tables(gate.parent)
     rows = [_row(one, tables, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
-    instead = {
-        i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name) or flat(one, rows[i], tables))
-    }
+    instead = {i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name) or flat(one, tables))}
     table = with_verdicts(rows, instead)
     n = table.pop("seeds")
     cases = " independent cases, one training seed"
@@ -114,12 +113,18 @@ def _row(one: SingleClaim, tables: Tables, where: str) -> dict[str, Any]:
         "claim": f"{one['run']} {one['side']} {text}", "run": one["run"], "quantity": one["quantity"],
         "where": one["where"], "table": one["table"], "unit": one["unit"], "paper": NAN, "printed": text,
         "value": value, "value_low": low, "value_high": high,
-        "smallest": one.get("smallest", SMALLEST.get(one["unit"], NAN)),
+        "smallest": NAN if one["side"] == "within" else least(one),
         "n": str(found.get("n", clusters or "")),
     }  # fmt: skip
     missing = {name: why or NO_INTERVAL for name in ("value", "value_low", "value_high") if row[name] != row[name]}
+    missing |= {"smallest": NO_LEAST} if one["side"] == "within" else {}
     found_row = measured(row, difference, ends[0], ends[1], p, str(clusters), why)
     return {**found_row, "undefined": note({**reasons(found_row["undefined"]), **missing})}
+
+
+def least(one: SingleClaim) -> float:
+    """The smallest effect of interest: the claim's own, or that of its unit."""
+    return one.get("smallest", SMALLEST.get(one["unit"], NAN))
 
 
 def _own_p(name: str, found: dict[str, Any]) -> float:
@@ -161,7 +166,7 @@ def student(value: float, low: float, high: float, limit: float, df: float) -> f
     return float(2 * stats.t.sf(abs(value - limit) / half * stats.t.ppf(0.975, df), df))
 
 
-def flat(one: SingleClaim, row: dict[str, Any], tables: Tables) -> str:
+def flat(one: SingleClaim, tables: Tables) -> str:
     """That a curve does not show a span; "" where it does, or the claim is about no curve."""
     if "flat" not in one:
         return ""
@@ -169,7 +174,7 @@ def flat(one: SingleClaim, row: dict[str, Any], tables: Tables) -> str:
     found = tables.row(Key(of["table"], tuple(of["row"].items()), of["value"], False), CLAIMS)
     low, high = interval(of["value"], found)
     spans = f"the curve spans {float(found[of['value']]):+.2g} ({low:+.2g} … {high:+.2g}) {one['unit']}"
-    if -row["smallest"] <= low and high <= row["smallest"]:
+    if -least(one) <= low and high <= least(one):
         return f"{NEGLIGIBLE}: {spans}"
     return f"not resolved: {spans}, no shape to judge" if low <= 0 <= high else ""
 

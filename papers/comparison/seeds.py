@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import clustered_t, constant, mean
 from streamscope.instruments.undefined_cells import note, reasons
 from streamscope.papers.comparison.printed import Printed
@@ -91,9 +92,17 @@ def seeds_of(quantities: pd.DataFrame, quantity: str, preset: str) -> tuple[np.n
 
 
 def _rows(quantities: pd.DataFrame, quantity: str, preset: str) -> np.ndarray:
-    """Positions of the rows; no column is copied for them, which thousands of look-ups in one table would pay for."""
+    """Positions of the rows; no column is copied for them, which thousands of look-ups in one table would pay for.
+
+    Raises `InputError` for a seed that is there twice, which would count as two.
+    """
     one, other = quantities["quantity"] == quantity, quantities["preset"] == preset
-    return np.flatnonzero(one.to_numpy(bool) & other.to_numpy(bool))
+    rows = np.flatnonzero(one.to_numpy(bool) & other.to_numpy(bool))
+    seeds = quantities["seed"].to_numpy()[rows].tolist()
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
+        raise InputError(f"seed {twice} of {preset} has {quantity} twice; give each run once")
+    return rows
 
 
 def nothing(quantities: pd.DataFrame, quantity: str, preset: str) -> str:

@@ -17,8 +17,9 @@ No effect (negligible) is judged row by row, not corrected for the number of row
 corrected p.
 
 A limit has Student's interval over the seeds of one preset. Where every seed gives the same number there is no interval
-and no p: that number's side is the verdict, which says so. A number that training does not change is counted, not
-measured; its verdict says that too.
+and no p: that number's side is the verdict, which says so. It has no error rate: a difference that is +1 or −1 by a
+coin is the same at three seeds in one case of four. A number that training does not change is counted, not measured;
+its verdict says that too.
 """
 
 import re

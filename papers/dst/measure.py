@@ -34,6 +34,7 @@ from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.streams import Method, Streams
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.seeds import NAN, Progress, Rows, by_row
+from streamscope.papers.dst import Settings
 from streamscope.papers.dst.claims import (
     CONTROL,
     FROZEN,
@@ -47,7 +48,6 @@ from streamscope.papers.dst.claims import (
     TABLE8,
     straightness,
 )
-from streamscope.papers.dst.options import Settings
 from streamscope.probes.specialization import Specialization
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards

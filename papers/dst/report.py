@@ -14,10 +14,11 @@ from streamscope.papers.comparison.losses import against, losses
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import Run, opened_in_arms, with_variants
-from streamscope.papers.comparison.seeds import means
-from streamscope.papers.dst import verdicts
-from streamscope.papers.dst.claims import CONTROL, FROZEN, TABLE1, TABLE8
-from streamscope.papers.dst.factors import FACTORS, Cells, with_cells, with_doses
+from streamscope.papers.comparison.seeds import NAN, means
+from streamscope.papers.comparison.verdicts import bound_row, order_row, with_verdicts
+from streamscope.papers.dst import Options, Settings
+from streamscope.papers.dst.claims import CONTROL, FROZEN, PAPER_ALPHAS, TABLE1, TABLE8, bounds, orders, printed_value
+from streamscope.papers.dst.factors import FACTORS, Cells, agreeing, factors, with_cells, with_doses
 from streamscope.papers.dst.measure import (
     amplified,
     costs,
@@ -26,7 +27,6 @@ from streamscope.papers.dst.measure import (
     stripped,
     whole_loss,
 )
-from streamscope.papers.dst.options import Options, Settings
 from streamscope.papers.figures.dst import streams
 from streamscope.papers.figures.style import Style
 
@@ -77,7 +77,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     quantities = pd.concat(parts, ignore_index=True)
     presets = means(quantities, list(dict.fromkeys(quantities["preset"])))
     compared = losses_compared(tables["losses"], Cells(runs))
-    return {**tables, **compared, "presets": presets, **verdicts.judged(quantities, alphas, Cells(runs))}
+    return {**tables, **compared, "presets": presets, **claims_judged(quantities, alphas, Cells(runs))}
 
 
 def losses_compared(rows: pd.DataFrame, cells: Cells) -> Tables:
@@ -92,6 +92,47 @@ def losses_compared(rows: pd.DataFrame, cells: Cells) -> Tables:
         if control in set(own["preset"]) and own["preset"].nunique() > 1:
             tables[name] = against(own, control, paper)
     return tables
+
+
+def claims_judged(
+    quantities: pd.DataFrame, alphas: Sequence[float] = PAPER_ALPHAS, cells: Cells | None = None
+) -> dict[str, pd.DataFrame]:
+    """From runs to claims: training seeds are the units, pairs of one seed for two presets.
+
+    `claims`: a row per claim about presets that are given: measured, interval over seeds, Holm over all, verdict;
+    `factors`: the claims about one model in every cell of its factors, by which they are judged or confounded.
+
+    `runs` counts those whose own value has the sign that the paper says; with one seed it is all there is.
+    """
+    names = list(dict.fromkeys(quantities["preset"]))
+    dual = [p for p in names if ((quantities["preset"] == p) & (quantities["family"] == "streams")).any()]
+    cells = cells or Cells()
+    about = bounds(cells.models(names), cells.models(dual), alphas)
+    by_cell = factors(quantities, about, cells)
+    rows: list[dict[str, Any]] = []
+    instead: dict[int, str] = {}
+    for claim in about:
+        row = bound_row(claim, quantities)
+        if text := cells.instead(claim, row, by_cell):
+            instead[len(rows)] = text
+        rows.append({**row, "runs": agreeing(claim, quantities, claim.preset)})
+    for order in orders(alphas):
+        if not {order.more, order.less} <= set(names):
+            continue
+        two = [printed_value(preset, order.quantity, order.where) for preset in (order.more, order.less)]
+        paper = NAN if order.quantity.startswith("area.") else two[0] - two[1]  # areas are in no known unit
+        row = order_row(order, quantities, paper=paper, printed=f"{two[0]:.4g} against {two[1]:.4g}")
+        gaps = _by_seed(quantities, order.quantity, order.more) - _by_seed(quantities, order.quantity, order.less)
+        gaps = gaps.dropna()
+        if text := cells.narrow(order):
+            instead[len(rows)] = text
+        rows.append({**row, "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
+    return {"claims": with_verdicts(rows, instead, quantities), "factors": by_cell}
+
+
+def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:
+    mine = (quantities["quantity"] == quantity) & (quantities["preset"] == preset)
+    return quantities[mine].set_index("seed")["value"]
 
 
 COMPARISON = Comparison(

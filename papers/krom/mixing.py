@@ -7,7 +7,7 @@ Modules whose mixing cannot change any output (the streams before them are equal
 check the replay: they show what rounding makes of a gradient that is zero.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,14 +104,14 @@ def judged(mixing: pd.DataFrame, factors: pd.DataFrame) -> pd.DataFrame:
     return mixing.drop(columns=old).merge(counts.reset_index(), on=[*ARM, "seed"], how="left", validate="1:1")
 
 
-def layer_cosines(model: Any, contrasts: Sequence[tuple[str, str]] = CONTRASTS, draws: int = 20) -> pd.DataFrame:
-    """stream_cosine, the mean over contrasts and pairs of streams of cos(r_s, r_s'), and shuffled_cosine, the same for
-    shuffled labels (SPEC §1.6); one row per layer."""
+def layer_cosines(model: Any) -> pd.DataFrame:
+    """stream_cosine, the mean over `CONTRASTS` and pairs of streams of cos(r_s, r_s'), and shuffled_cosine, the same
+    for shuffled labels (SPEC §1.6); one row per layer."""
     tokenizer, tables = check_tokenizer(model), []
-    for names in contrasts:
+    for names in CONTRASTS:
         rows = [encode(s, tokenizer, model.cfg.n_ctx).tokens for s in contrast(*names)]
         a, b = (stream_states(model, tokens, "mean") for tokens in rows)
-        tables.append(find(a, b, draws=draws).streams.set_index("layer")[["stream_cosine", "shuffled_cosine"]])
+        tables.append(find(a, b, draws=20).streams.set_index("layer")[["stream_cosine", "shuffled_cosine"]])
     return sum(tables[1:], tables[0]) / len(tables)
 
 

@@ -18,7 +18,7 @@ from streamscope.instruments.stats.held_out import held_out
 from streamscope.interventions.observe import document_losses
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.comparison.seeds import NAN, Progress, Rows, why_of
-from streamscope.papers.lfa.options import COMPETING, COREFERENCE, DOMAINS, Settings
+from streamscope.papers.lfa import COMPETING, COREFERENCE, DOMAINS, Settings
 from streamscope.papers.lfa.suppress import curves, suppress
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import mean_stability, pair_stability

@@ -10,11 +10,11 @@ from streamscope.papers.comparison.report import Comparison, Tables, each_model,
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.lfa import arms as all_arms
 from streamscope.papers.figures.style import Style, note
+from streamscope.papers.lfa import Options, Settings
 from streamscope.papers.lfa.claims import architectures, claims, comparisons
 from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, derived
 from streamscope.papers.lfa.measure import measure_run
-from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import CONTROL, Arms, in_arms, open_runs
 
 TABLES = ("runs", "heads", "rules", "suppression", "controls", "suppress")

@@ -9,7 +9,7 @@ from streamscope.instruments.open_data import OpenDocuments, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.interventions.suppress import Suppress
 from streamscope.papers.comparison.seeds import NAN, Progress, Rows, why_of
-from streamscope.papers.lfa.options import GATES, HARD, MEASURES, OVER, UNITS, Settings
+from streamscope.papers.lfa import GATES, HARD, MEASURES, OVER, UNITS, Settings
 from streamscope.probes.pds import FIXED
 from streamscope.text.shards import TokenShards
 

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def table_of(
     columns: Mapping[str, str],
     title: str,
     where: str = "",
-    by: str = "",
+    by: str | list[str] = "",
     sort: str = "",
     text: str = "",
     examples: Mapping[str, str] | None = None,
@@ -62,14 +62,14 @@ def table_of(
     if sort:
         found = found.sort_values(sort, kind="stable")
     if by:
-        found = found.groupby(by, sort=False).agg(lambda cells: _one_cell(list(cells), every)).reset_index()
+        found = found.groupby(by, sort=False).agg(lambda cells: _one_cell(cells.unique(), every)).reset_index()
     if examples:
         found["example"] = [examples[value] for value in found[next(iter(columns))]]
     rows = [[_cell_text(row[name], *interval(name, row)) for name in columns] for row in found.to_dict("records")]
     return Section(title=title, text=text, columns=list(columns.values()), rows=rows)
 
 
-def _one_cell(cells: Sequence[Any], every: set[str]) -> str:
+def _one_cell(cells: Iterable[Any], every: set[str]) -> str:
     return f"all {len(every)}" if set(cells) == every else ", ".join(map(str, cells))
 
 

@@ -35,10 +35,10 @@ QUOTE = 110
 """Characters of a quotation in the line of a claim that is not opened."""
 
 
-def write_site(folder: Path, figures: bool = True, claims: pd.DataFrame | None = None) -> Path:
+def write_site(folder: Path, figures: bool = True) -> Path:
     """Write the page, and the figures of the papers into a folder next to it; gives the page's path."""
     check_folder(folder)
-    claims = judged(LEDGER, RESULTS) if claims is None else claims
+    claims = judged(LEDGER, RESULTS)
     drawn = write_figures(folder / FIGURES, sorted(set(claims["paper"]))) if figures else {}
     write_text(folder / NAME, html(claims, drawn))
     return folder / NAME

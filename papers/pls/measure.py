@@ -36,8 +36,8 @@ from streamscope.interventions.observe import observe_task
 from streamscope.interventions.selection import HeadFinder
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.papers.comparison.seeds import Progress, Rows
+from streamscope.papers.pls import Settings
 from streamscope.papers.pls.depth import measure_depth
-from streamscope.papers.pls.options import Settings
 from streamscope.text.shards import TokenShards
 
 SUFFIX = {"probability": "", "log_odds": "_odds"}

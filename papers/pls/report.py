@@ -18,10 +18,10 @@ from streamscope.papers.comparison.report import Comparison, Tables, each_model,
 from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.pls import runs as all_runs
 from streamscope.papers.figures.style import Style
+from streamscope.papers.pls import Options, Settings
 from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.measure import measure_run
-from streamscope.papers.pls.options import Options, Settings
 from streamscope.papers.pls.runs import CONTROL, open_runs
 from streamscope.papers.pls.verdicts import claims, comparisons, pairs, presets, with_derived
 from streamscope.probes.head_groups.measure import COLUMNS as ROLES

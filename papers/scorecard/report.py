@@ -1,6 +1,6 @@
 """The comparison of `papers.scorecard`: arms held against each other over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +16,20 @@ from streamscope.models.training.run import read_metrics
 from streamscope.papers.comparison.options import settings_of
 from streamscope.papers.comparison.report import Comparison, Tables, each_model, stack
 from streamscope.papers.comparison.runs import SHAPE, Run, must_agree, no_doubles, opened, overrides
-from streamscope.papers.comparison.seeds import NAN, NUMBERS, Rows, means, paired
+from streamscope.papers.comparison.seeds import NAN, NUMBERS, Rows, means
+from streamscope.papers.comparison.verdicts import LEVEL
 from streamscope.papers.figures.scorecard import runs as all_runs
 from streamscope.papers.figures.style import Style
 from streamscope.papers.scorecard import orders
 from streamscope.papers.scorecard.measure import measure_run
+from streamscope.papers.scorecard.moderated import differences
 from streamscope.papers.scorecard.options import Options, Settings
 
 SAME = ("scale", "training data", "validation data", "tokenizer", *SHAPE)
 """Conditions that every run must share; in others the runs may differ, and the page says in which."""
 RESAMPLES = 9999
 ALIKE = "the same for every seed of an arm: known, and not to be tested"
+UNTESTED = "its arms are not shown to differ (table between)"
 SPEED, MACHINE = "speed", "of the machine and of what else ran on it, as well"
 
 
@@ -82,9 +85,11 @@ def logged(run: Run) -> pd.DataFrame:
 def judged(quantities: pd.DataFrame, against: str, seed: int = 0) -> Tables:
     """The quantities of the runs, and what follows: means over seeds, between arms or seeds, against the control, and
     orders that papers claim, where two of their arms are there."""
+    spread = between(quantities, seed)
+    differ = set(spread.loc[spread["p_holm"] <= LEVEL, "quantity"])
     return {
-        "runs": quantities, "arms": arms(quantities), "between": between(quantities, seed),
-        "against": contrasts(quantities, against), "orders": orders.judged(quantities),
+        "runs": quantities, "arms": arms(quantities), "between": spread,
+        "against": contrasts(quantities, against, differ), "orders": orders.judged(quantities),
     }  # fmt: skip
 
 
@@ -138,20 +143,31 @@ def eta2(values: np.ndarray, codes: np.ndarray) -> float:
     return float((sums**2 / sizes).sum() / (centred**2).sum())
 
 
-def contrasts(quantities: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Every arm less the control, paired by seed: mean, interval and p over seeds, Holm over all rows.
+def contrasts(quantities: pd.DataFrame, against: str, differ: Collection[str]) -> pd.DataFrame:
+    """Every arm less the control, p by moderated t and Holm over the arms of a quantity (`scorecard.moderated`).
 
-    Not of speed, which is also the machine's.
+    Only the quantities of `differ` are tested: those whose arms differ, by the corrected p of `between`. `side` says
+    where an arm lies significantly.
     """
     rows = []
-    for (arm, name), one in quantities.groupby(["preset", "quantity"], sort=False):
-        if arm == against or name == SPEED:
-            continue
-        numbers = paired(quantities, str(name), str(arm), against)
-        cells = {k: numbers[k] for k in ("n", *NUMBERS, "p", "left_out")}
-        front = {"arm": arm, "control": against, "quantity": name, "unit": one["unit"].iloc[0]}
-        rows.append({**front, **cells, "undefined": note(numbers["why"])})
-    return with_holm(pd.DataFrame(rows), "p") if rows else pd.DataFrame()
+    for name, one in quantities[quantities["value"].notna()].groupby("quantity", sort=False):
+        arms = {str(arm): own["value"].to_numpy(float) for arm, own in one.groupby("preset", sort=False)}
+        why = f"not measured on {against}" if against not in arms else UNTESTED if name not in differ else ""
+        try:
+            found = differences(arms, against) if not why else pd.DataFrame()
+        except ValueError as error:
+            why = str(error)
+        if why:
+            control = arms.pop(against, np.full(1, NAN)).mean()
+            found = pd.DataFrame(
+                [{"arm": arm, "n": len(own), "mean": own.mean() - control} for arm, own in arms.items()]
+            )
+        found["undefined"] = note(dict.fromkeys(("ci_low", "ci_high", "p", "p_holm"), why)) if why else ""
+        rows.append(found.assign(control=against, quantity=name, unit=one["unit"].iloc[0]))
+    columns = ["arm", "control", "quantity", "unit", "n", "mean", "ci_low", "ci_high", "p", "p_holm", "undefined"]
+    table = pd.concat(rows, ignore_index=True).reindex(columns=columns)
+    sides = np.where(table["mean"] > 0, "higher", "lower")
+    return table.assign(side=np.where(table["p_holm"] <= LEVEL, sides, ""))
 
 
 def in_arms(runs: Sequence[Run]) -> list[Run]:

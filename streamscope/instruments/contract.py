@@ -119,7 +119,8 @@ class Instrument(ValidatedOptions):
     def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
 
-        Data are specifications, or what they opened as (`instruments.open_data`).
+        Data are specifications, or what they opened as (`instruments.open_data`). Options that a specification does not
+        give are those of the command: `Documents("valid.txt")` reads as many documents as `--data valid.txt`.
 
         Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
         """
@@ -138,6 +139,8 @@ class Instrument(ValidatedOptions):
             if kind_of(spec) not in map(type, self.takes):
                 kinds = [type(one).__name__ for one in self.takes]
                 raise InputError(f"{self.name} takes {' and '.join(kinds) or 'no data'}, not {kind_of(spec).__name__}")
+        usual = {type(one): one for one in self.takes}
+        data = tuple(one.filled(usual[kind_of(one)]) if isinstance(one, Data) else one for one in data)
         given = {kind_of(spec): spec for spec in data}
         if len(given) < len(data):
             raise InputError(f"{self.name}: data of one kind were given twice; give them once")

@@ -8,9 +8,9 @@ This module imports nothing heavy, so that `--help` answers at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
@@ -21,7 +21,26 @@ from streamscope.text import SplitAt
 
 @dataclass(frozen=True)
 class Data(ValidatedOptions):
-    """What a model is measured on, named before it is opened: models differ in tokenizer and context."""
+    """What a model is measured on, named before it is opened: models differ in tokenizer and context.
+
+    Options that are not given are those of the instrument, as in its command; where no instrument reads them, those of
+    the class.
+    """
+
+    given: ClassVar[frozenset[str]] = frozenset()
+    """The options that were given; of each object its own."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        one = super().__new__(cls)
+        options = (option.name for option, _ in zip(fields(cls), given, strict=False))
+        object.__setattr__(one, "given", frozenset((*options, *named)))
+        return one
+
+    def filled(self, usual: "Data") -> Any:
+        """The same, with what was not given from the defaults of an instrument."""
+        return replace(
+            self, **{one.name: getattr(usual, one.name) for one in fields(usual) if one.name not in self.given}
+        )
 
     def of(self, model: Any, like: Any = None) -> Any:
         """Open data of a kind of your own for a model; the kinds of this module are opened by `open_data`.
@@ -68,6 +87,9 @@ class Half(Data):
     def alone(self) -> bool:
         return self.whole.alone
 
+    def filled(self, usual: Data) -> "Half":
+        return replace(self, whole=self.whole.filled(usual))
+
     def small(self) -> "Half":
         """A half of little."""
         return replace(self, whole=self.whole.small())
@@ -81,8 +103,7 @@ class Documents(Data):
     """Text to measure on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
     validation data."""
     max_documents: Count | None = 100
-    """Use at most this many documents; None for all. Some commands have another default than `Documents()`, see their
-    --help."""
+    """Use at most this many documents; None for all."""
     batch_size: Count = 32
     """Documents (or windows of long ones) per batch."""
     text_field: str = "text"

@@ -214,7 +214,8 @@ class Table:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if strange := [name for name in self.frame if name not in names]:
-            raise InputError(f"table {self.title!r}: column {strange[0]!r} has no title, unit and doc")
+            lacks = f"column {strange[0]!r} has no title, unit and doc: describe it in columns"
+            raise InputError(f"table {self.title!r}: {lacks}")
         if strange := [name for name in names if name not in self.frame]:
             raise InputError(f"table {self.title!r}: column {strange[0]!r} is described, but not there")
         for row, name in self.missing:
@@ -594,8 +595,8 @@ def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[st
     return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in known.items()}
 
 
-def maker_of(path: Path) -> str:
-    """The instrument or the module, as papers.claims.count, that wrote a file; "" where there is no file of ours."""
+def about_file(path: Path) -> dict[str, Any]:
+    """What a table, a CSV or arrays of ours are about; {} where there is no file of ours."""
     try:
         if path.suffix == ".csv":
             sidecar = path.with_name(f"{path.stem}-about.json")
@@ -605,11 +606,20 @@ def maker_of(path: Path) -> str:
                 about = json.loads((file.metadata() or {})["about"])
         else:
             about = read_about(path).get("about", {})
-        words = about.get("argv", [])
     except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ""
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def maker_of(path: Path) -> str:
+    """The instrument or the module, as papers.claims.count, that wrote a file; "" where there is no file of ours."""
+    about = about_file(path)
+    words = about.get("argv", [])
     words = words.split() if isinstance(words, str) else words
-    made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
+    try:
+        made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
+    except (TypeError, AttributeError):  # arguments that are no list of words
+        made = ""
     return str(about.get("instrument", made if made.startswith("papers.") else ""))
 
 

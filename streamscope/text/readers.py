@@ -180,7 +180,8 @@ def _decode(raw: bytes, start: int, path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 at byte {byte}; convert the file to UTF-8") from error
     if "\0" in text:
         byte = start + raw.index(0)
-        raise InputError(f"{path}: NUL at byte {byte}; convert a UTF-16 file to UTF-8, leave out a binary file")
+        change = "convert a UTF-16 file to UTF-8, remove a stray NUL, leave out a binary file"
+        raise InputError(f"{path}: NUL at byte {byte}; {change}")
     return (text.removeprefix("\ufeff") if start == 0 else text).replace("\r\n", "\n")
 
 
@@ -292,7 +293,8 @@ def field_of(names: Iterable[str], text_field: str, where: str) -> str:
         return text_field
     if text_field == "text" and "messages" in known:
         return "messages"
-    raise InputError(f"{where}: no field {text_field!r}; it has {', '.join(known) or 'none'}; name one of them")
+    there = ", ".join(known) or "none"
+    raise InputError(f"{where}: no field {text_field!r}; it has {there}; name one of them with --text-field")
 
 
 def value_text(value: object, where: str) -> str:

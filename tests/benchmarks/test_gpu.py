@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamscope.benchmarks.gpu import main
-from streamscope.benchmarks.gpu import measure as gpu
 from streamscope.cli.errors import InputError
+from tests.benchmarks import gpu
+from tests.benchmarks.gpu import main
 
 
 def rows(path: Path) -> dict[tuple, dict]:

@@ -3,9 +3,12 @@
 import hashlib
 import inspect
 import json
+import pickle
 import re
 import sys
 from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
@@ -49,8 +52,10 @@ from streamscope.instruments.open_data import OPENERS, Splittable, open_data
 from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, quantity
+from streamscope.interventions.ablate import Ablate
 from streamscope.models import build
 from streamscope.models.checkpoint import ZOO, SnapshotPath, load
+from streamscope.probes.heads import Heads
 
 
 class Mine(Instrument):
@@ -322,6 +327,27 @@ def test_what_a_result_says_of_itself() -> None:
 
     with pytest.raises(TypeError, match=r"^mine: blocks \['v'\], but contrasts of \['w'\]$"):
         Lost().measure(Plain())
+
+
+def test_what_is_not_given_of_data_is_the_default_of_the_instrument() -> None:
+    made = instrument("made", Documents(max_documents=200, batch_size=7), Prompts("stories", n=9))(
+        type("Made", (MINE,), {"__annotations__": {}, "__doc__": "It does nothing."})
+    )
+    REGISTERED.pop("made")
+    text = Documents("a.txt", max_documents=200, batch_size=7)
+    for given, read in (
+        (Documents("a.txt"), text),
+        (Documents("a.txt").half(1), text.half(1)),
+        (Documents("a.txt", max_documents=100), replace(text, max_documents=100)),
+        (Documents("a.txt", None, 32), replace(text, max_documents=None, batch_size=32)),
+        (pickle.loads(pickle.dumps(copy(Documents("a.txt")))), text),
+    ):
+        assert made().open(Plain(), given).specs == {Documents: read, Prompts: Prompts("stories", n=9)}
+    assert made().open(Plain(), Prompts("competing")).specs[Prompts] == Prompts("competing", n=9)
+    assert Ablate(draws=0).open(load("stories/gpt2"), Documents("stories:1:4")).specs[Documents].max_documents == 200
+    with pytest.raises(InputError, match="--max-documents has no effect"):
+        Heads(texts=False).open(Plain(), Documents(max_documents=100))
+    Heads(texts=False).open(Plain(), Documents())
 
 
 def test_data_that_do_not_fit_are_refused() -> None:

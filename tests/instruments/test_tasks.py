@@ -17,8 +17,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.prompts import TASKS, load_suite
-from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
-from streamscope.instruments.prompts.sentence_pairs import winobias_pairs, wsc273_pairs
+from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs, winobias_pairs, wsc273_pairs
 from streamscope.instruments.prompts.suite import Prompt, Suite, units
 from streamscope.instruments.prompts.tasks import (
     LONG,

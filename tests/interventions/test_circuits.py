@@ -21,7 +21,7 @@ from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
 from streamscope.interventions.circuits import Circuits, metrics, planted, worth
-from streamscope.interventions.circuits.formats import read_circuit, write_circuit
+from streamscope.interventions.circuits.formats import CircuitFile, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
 from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
@@ -367,10 +367,10 @@ def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
     for suffix in (".json", ".pt"):
         path = tmp_path / f"circuit{suffix}"
         assert result.save(path) == [path]
-        read[suffix] = read_circuit(path).set_index("edge").loc[frame["edge"]]
+        read[suffix] = CircuitFile.read(path).edges.set_index("edge").loc[frame["edge"]]
         assert read[suffix]["score"].to_numpy() == pytest.approx(frame["chosen_by"].to_numpy(), abs=1e-6)
         assert read[suffix]["in_graph"].tolist() == frame["in_circuit"].tolist()
-        assert len(read_circuit(path)) == 2188 and read[suffix]["in_graph"].sum() == 43
+        assert len(CircuitFile.read(path).edges) == 2188 and read[suffix]["in_graph"].sum() == 43
     data = json.loads((tmp_path / "circuit.json").read_text())
     assert data["cfg"] == {"n_layers": 6, "n_heads": 6, "parallel_attn_mlp": False, "d_model": 96}
     assert list(data["nodes"])[:3] == ["input", "a0.h0", "a0.h1"] and list(data["nodes"])[-1] == "logits"
@@ -378,7 +378,7 @@ def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
     assert tensors["edges_scores"].shape == (43, 115) and tensors["dst_nodes"][6] == "a0.h0<k>"
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(InputError, match="is no circuit of MIB's form"):
-        read_circuit(tmp_path / "bad.json")
+        CircuitFile.read(tmp_path / "bad.json")
 
 
 @pytest.mark.parametrize("kind", ["lfa", "kromcanon", "parallel", "hf:qwen3", "hf:olmo2"])
@@ -391,17 +391,17 @@ def test_files_have_the_edges_of_every_model_and_no_others(kind: str, make: Any,
            "d_model": model.config.d_model}  # fmt: skip
     for path in (tmp_path / "circuit.json", tmp_path / "circuit.pt"):
         write_circuit(edges, cfg, path)
-        read = read_circuit(path)
+        read = CircuitFile.read(path).edges
         assert sorted(read["edge"]) == sorted(names)
         pd.testing.assert_frame_equal(read.set_index("edge").loc[names], edges.set_index("edge"), atol=1e-6)
     file = torch.load(path, weights_only=True)
     del file["real_edge_mask"]  # a file of MIB's code has none
     torch.save(file, path)
     if kind in ("lfa", "parallel"):
-        assert {*names} <= {*read_circuit(path)["edge"]}
+        assert {*names} <= {*CircuitFile.read(path).edges["edge"]}
     else:
         with pytest.raises(InputError, match="parts that a GPT-2 has not, and no real_edge_mask"):
-            read_circuit(path)
+            CircuitFile.read(path)
 
 
 # ---- planted circuits --------------------------------------------------------------------------

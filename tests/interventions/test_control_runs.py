@@ -35,7 +35,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.training.data import evaluation_shards
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
-from tests.tiny import some, untrained
+from tests.tiny import some, untrained, with_options
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +242,8 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
         assert table.frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
     both = kept(patch, tmp_path, tiny_run, *options, control=changed)
     sender = both.about["options"]["senders"]
-    single = [kept(patch, tmp_path, run, *options, *(["--senders", *sender] if sender else []))
-              for run in (tiny_run, changed)]  # fmt: skip
+    fixed = with_options(options, ["--senders", *sender] if sender else [])
+    single = [kept(patch, tmp_path, run, *fixed) for run in (tiny_run, changed)]
     keys = ["direction", "hook", "layer", "head", "position"]
     shares = {"recovery"} if method == "exact" else {"attributed"}
     for block, quantities in (("effect", {"effect"} if method == "exact" else {"attribution"}), ("recovery", shares)):

@@ -33,6 +33,22 @@ def test_the_loss_of_a_padded_batch_is_that_of_its_texts(model) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("out", [[0, 1, 2], [4], [7, 8]])
+def test_a_mask_excludes_what_is_read_as_well_as_what_is_predicted(model, out: list[int]) -> None:
+    """Of padding on the left, a gap, and padding on the right: the mean is that of the losses by token."""
+    tokens = torch.arange(27).reshape(3, 9) % 9 + 5
+    mask = torch.ones(3, 9, dtype=torch.bool)
+    mask[0, out] = False
+    each = torch.nn.functional.cross_entropy(
+        model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
+    )
+    real = (mask[:, :-1] & mask[:, 1:]).flatten()
+    torch.testing.assert_close(model(tokens, return_type="loss", mask=mask), each[real].mean())
+    by_token = model(tokens, return_type="loss", loss_per_token=True, mask=mask)
+    torch.testing.assert_close(by_token.flatten(), torch.where(real, each, 0.0))
+
+
+@torch.no_grad()
 def test_return_types(model) -> None:
     tokens = model.to_tokens("Lily ran.")
     logits, loss = model(tokens, return_type="both")

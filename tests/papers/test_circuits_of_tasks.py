@@ -57,6 +57,19 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["stories/lfa", "stories/std-t", "stories/lfa"], "^stories/lfa is named twice$"),
+        (["stories/lfa", "--tasks", "ioi", "ioi"], "^--tasks: ioi is named twice$"),
+    ],
+)
+def test_what_is_named_twice_is_refused_before_the_work(tmp_path: Path, words: list[str], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        main([*words, "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
 def test_abilities_of_other_weights_or_of_fewer_pairs_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,9 @@ def test_a_row_has_what_was_measured_with_its_interval(tmp_path: Path, side: str
         ({"side": "within", "limit": "0.3"}, {}, "opposite"),
         ({"side": "within", "limit": "0.3"}, {"delta": -0.5, "delta_low": -0.6, "delta_high": -0.4}, "opposite"),
         ({"side": "within", "limit": "0.3"}, {"delta": 0.0, "delta_low": -0.1, "delta_high": 0.1}, "holds"),
+        # the limit of a claim of no effect is often the smallest effect of interest: inside it the claim holds
+        ({"side": "within", "limit": "0.7", "smallest": 0.7}, {}, "holds"),
+        ({"side": "within", "limit": "0.7", "unit": "pooled sd"}, {}, "holds"),
         ({"flat": FLAT}, {"span": 0.3, "span_low": 0.2, "span_high": 0.4}, "holds"),
         (
             {"flat": FLAT, "smallest": 0.4},

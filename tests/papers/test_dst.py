@@ -28,7 +28,7 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import judged as ledger_of
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.comparison.runs import Run, trained_runs
-from streamscope.papers.dst import main
+from streamscope.papers.dst import Settings, main
 from streamscope.papers.dst.claims import (
     PAPER_ALPHAS,
     TABLE1,
@@ -41,9 +41,7 @@ from streamscope.papers.dst.claims import (
 )
 from streamscope.papers.dst.factors import MODES, Cells, with_doses
 from streamscope.papers.dst.measure import amplified, costs, dual, measure_run, straight
-from streamscope.papers.dst.options import Settings
-from streamscope.papers.dst.report import in_arms, losses_compared, open_runs
-from streamscope.papers.dst.verdicts import judged
+from streamscope.papers.dst.report import claims_judged, in_arms, losses_compared, open_runs
 from tests.conftest import ROOT
 from tests.papers.pages import changed, once_more, planted, refused, short_page, unexplained
 from tests.tiny import arguments
@@ -91,7 +89,7 @@ def test_printed_changes_follow_from_printed_losses() -> None:
 
 
 def claims(table: pd.DataFrame, *alphas: tuple[float, ...]) -> pd.DataFrame:
-    return judged(table, *alphas)["claims"]
+    return claims_judged(table, *alphas)["claims"]
 
 
 def test_heads_and_modes_are_arms_that_are_judged_as_tables_2_and_3_say() -> None:
@@ -249,7 +247,7 @@ def crossed(values: dict[str, list[float]], quantity: str = "gap.zero.head", **p
     runs = [cell(*one, seed, **parts) for one in CROSSED for seed in range(3)]
     table = planted({(arm, quantity): x for arm, x in values.items()})
     given = Cells([run for run in in_arms(runs) if run.arm in values])
-    tables = judged(table.assign(family="streams", unit="share of the loss"), cells=given)
+    tables = claims_judged(table.assign(family="streams", unit="share of the loss"), cells=given)
     return {name: one[one["quantity"] == quantity] for name, one in tables.items()}
 
 

@@ -35,11 +35,10 @@ from streamscope.papers.comparison.verdicts import verdicts
 from streamscope.papers.figures.lfa import arms
 from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.figures.style import Style
-from streamscope.papers.lfa import main
+from streamscope.papers.lfa import Options, Settings, main
 from streamscope.papers.lfa.claims import BOUNDS, ORDERS, architectures, claims, comparisons, contrast
 from streamscope.papers.lfa.competence import competence, unable
 from streamscope.papers.lfa.derived import DERIVED, bimodality, derived, with_reference
-from streamscope.papers.lfa.options import Options, Settings
 from streamscope.papers.lfa.runs import Arms, in_arms, open_runs
 from streamscope.papers.scales.measured import sources
 from streamscope.papers.scales.training import cells

@@ -22,12 +22,11 @@ from streamscope.models.train import main as train
 from streamscope.papers.comparison.printed import Bound, Order, Ratio
 from streamscope.papers.comparison.seeds import Rows, paired
 from streamscope.papers.figures.pls import cases_of
-from streamscope.papers.pls import main
+from streamscope.papers.pls import Settings, main
 from streamscope.papers.pls.claims import CLAIMS, FOUND, NAMED, factor, of_found_heads, printed
 from streamscope.papers.pls.competence import competence, unable, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
 from streamscope.papers.pls.measure import Measured, _routing, measure_run
-from streamscope.papers.pls.options import Settings
 from streamscope.papers.pls.runs import open_runs
 from streamscope.papers.pls.verdicts import claims, comparisons, pairs, presets, with_derived
 from streamscope.probes.head_groups import HeadGroups

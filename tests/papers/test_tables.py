@@ -15,7 +15,7 @@ from streamscope.papers.comparison.tables import NOT_DESCRIBED, column, table_of
 from streamscope.papers.dst.report import COMPARISON as DST
 from streamscope.papers.hdpl.report import COMPARISON as HDPL
 from streamscope.papers.krom.report import COMPARISON as KROM
-from streamscope.papers.lfa.options import Options, Settings
+from streamscope.papers.lfa import Options, Settings
 from streamscope.papers.lfa.report import COMPARISON as LFA
 from streamscope.papers.modes.report import COMPARISON as MODES
 from streamscope.papers.pls.report import COMPARISON as PLS

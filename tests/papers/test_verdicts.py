@@ -1,5 +1,6 @@
 """The rule of verdicts on planted numbers: what must hold, be opposite, negligible, open, or not be judged at all."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from streamscope.cli.errors import InputError
 from streamscope.papers.comparison.printed import Bound, Order, number, smallest
-from streamscope.papers.comparison.seeds import estimate, paired
+from streamscope.papers.comparison.seeds import estimate, over_seeds, paired
 from streamscope.papers.comparison.verdicts import (
     COUNTED,
     bound_row,
     direction,
     measured,
+    order_row,
     seeds_row,
     size,
     summary,
@@ -89,6 +92,19 @@ def test_no_published_table_compares_the_size_of_losses() -> None:
     found = set(pd.concat(sized))
     assert {"depth.early", "in use"} <= found
     assert not [name for name in found if "loss" in name or name in ("entropy", "parameters")]
+
+
+def test_every_published_limit_can_hold() -> None:
+    """A size below .2 whose smallest effect of interest is .2 could only be negligible, however small it is."""
+    never = []
+    for path in sorted(RESULTS.glob("*/*claims.parquet")):
+        table = pd.read_parquet(path)
+        for r in table.itertuples() if {"claim", "smallest"} <= set(table) else ():
+            found = re.fullmatch(r".+ (above|below|within) (\d*\.?\d+%?)", r.claim)
+            if found and (limit := number(found[2])) > 0:
+                most = 1 - limit if found[1] == "above" and limit < 1 else np.inf if found[1] == "above" else limit
+                never += [f"{path.parent.name}: {r.claim}, {r.quantity}"] if r.smallest >= most else []
+    assert not never
 
 
 def test_a_bound_is_judged_by_students_interval_on_its_side() -> None:
@@ -226,3 +242,18 @@ def test_the_summary_counts_every_claim_once_and_says_what_chance_would_do() -> 
     assert "1 exclude the printed size" in text and "1 more have an interval on one side of 0" in text
     assert "over 6 tests (about 0.3 such intervals" in text
     assert isinstance(judged, pd.DataFrame) and "why" not in judged
+
+
+def test_a_seed_that_is_there_twice_does_not_count_as_two() -> None:
+    table = planted({("lfa", "x"): [0.2, 0.3], ("std-t", "x"): [0.1, 0.1]}).assign(unit="share")
+    twice = pd.concat([table, table[table["preset"] == "lfa"].iloc[1:]], ignore_index=True)
+    line = "^seed 1 of lfa has x twice; give each run once$"
+    for judge in (
+        lambda: bound_row(Bound("x", "lfa", "above", "0.1", ""), twice),
+        lambda: order_row(Order("x", "lfa", "std-t", ""), twice),
+        lambda: paired(twice, "x", "std-t", "lfa"),
+        lambda: over_seeds(twice),
+    ):
+        with pytest.raises(InputError, match=line):
+            judge()
+    assert over_seeds(table)["n"].tolist() == [2, 2]

@@ -146,7 +146,6 @@ def test_a_circle_is_seen() -> None:
 HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "plotly", "onnx"}
 """What a command whose `--help` answers at once must not import."""
 BESIDE = {
-    "benchmarks/faults/measure.py": {"streamscope.features.extract.measure"},  # of one case: every death is a process
     "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
     "models/checkpoint.py": {"streamscope.models.interop.huggingface.bridged"},  # TransformerLens: two seconds

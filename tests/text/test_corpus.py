@@ -81,7 +81,7 @@ def test_where_documents_end_is_part_of_what_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"word \x00\x01\x02", "a.txt: NUL at byte 5; .*leave out a binary file$"),
+        (b"word \x00\x01\x02", "a.txt: NUL at byte 5; .*remove a stray NUL, leave out a binary file$"),
         ("a word".encode("utf-16-le"), "a.txt: NUL at byte 1; convert a UTF-16 file to UTF-8"),
         ("a word".encode("utf-16"), "a.txt: not UTF-8 at byte 0; convert"),
         (bytes(range(128, 256)) * 9, "a.txt: not UTF-8 at byte 0"),
@@ -193,7 +193,7 @@ def test_jsonl_that_is_not_utf8(tmp_path):
 def test_parquet(tmp_path):
     file = parquet(tmp_path / "a.parquet", story=["one", None, " ", "two"], n=[1, 2, 3, 4])
     assert read(file, text_field="story") == ["one", "two"]
-    with pytest.raises(InputError, match="a.parquet: no field 'text'; it has story, n"):
+    with pytest.raises(InputError, match="a.parquet: no field 'text'; it has story, n; .* with --text-field"):
         read(file)
     with pytest.raises(InputError, match="the text is a int"):
         read(file, text_field="n")

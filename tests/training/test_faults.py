@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,8 +16,18 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.benchmarks.faults import main as faults
-from streamscope.benchmarks.faults.measure import (
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError
+from streamscope.models.checkpoint import load
+from streamscope.models.sft import main as tune
+from streamscope.models.tensors import read_tensors, write_tensors
+from streamscope.models.train import main as train
+from streamscope.models.training.checkpoints import BEFORE, LAST
+from streamscope.models.training.run import EXPIRES, LOCK, Lock, Run
+from streamscope.text.corpus import open_corpus
+from streamscope.text.shards import TokenShards, pack
+from streamscope.text.tokenizer import Tokenizer
+from tests.training.faults import (
     KILLED,
     Case,
     Death,
@@ -29,17 +40,6 @@ from streamscope.benchmarks.faults.measure import (
     tuning,
     uninterrupted,
 )
-from streamscope.cli.disk import write_text
-from streamscope.cli.errors import InputError
-from streamscope.models.checkpoint import load
-from streamscope.models.sft import main as tune
-from streamscope.models.tensors import read_tensors, write_tensors
-from streamscope.models.train import main as train
-from streamscope.models.training.checkpoints import BEFORE, LAST
-from streamscope.models.training.run import EXPIRES, LOCK, Lock, Run
-from streamscope.text.corpus import open_corpus
-from streamscope.text.shards import TokenShards, pack
-from streamscope.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,17 @@ def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(
         assert differences(whole, out) == [], f"rename {number}"
         number += every
     assert number > 10, "the run makes more renames than that"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["last", "sft"])
+def test_killed_at_random_times_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name: str) -> None:
+    case, whole = cases[name]
+    rng, began = random.Random(1), time.perf_counter()
+    uninterrupted(case, tmp_path / "again")
+    usual = time.perf_counter() - began
+    killed(case, tmp_path / "run", iter([Death(seconds=rng.uniform(0.0, 1.1 * usual)) for _ in range(4)]))
+    assert differences(whole, tmp_path / "run") == []
 
 
 # ---- damage ------------------------------------------------------------------------------------
@@ -331,14 +342,6 @@ def test_a_model_is_not_saved_over_a_run(cases: dict[str, tuple[Case, Path]], tm
     with pytest.raises(InputError, match="is a run with its own history: save the model into another folder"):
         load(folder).save(folder)
     assert (folder / "model.safetensors").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_the_command_kills_and_compares(capsys: pytest.CaptureFixture[str]) -> None:
-    faults(["--kills", "4", "--seed", "1"])
-    said = capsys.readouterr().out
-    assert "4 kills at random times in" in said and ": 0 runs differ" in said
-    assert "all runs ended with the same weights and metrics" in said
 
 
 WRITER = """

@@ -131,5 +131,5 @@ def test_two_runs_of_one_command_are_equal(corpus, tiny_run: Path, tmp_path: Pat
 
 
 def test_resume_takes_no_other_arguments(tiny_run: Path) -> None:
-    with pytest.raises(InputError, match="leave out preset, training"):
-        main(["std-t", "--resume", "--out", str(tiny_run), "--steps", "99"])
+    with pytest.raises(InputError, match="leave out PRESET, --lr, --steps, or begin .* with --start"):
+        main(["std-t", "--resume", "--out", str(tiny_run), "--lr", "1", "--steps", "99"])

@@ -160,6 +160,7 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, monkeyp
     common = ["--data", str(pairs), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-3"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     main([str(tiny_run), *common, "--out", str(whole)])
+    assert r"each pair is written as 'User: {prompt}\nAssistant: {response}'; --template" in capsys.readouterr().err
     update = streamscope.models.training.loop.Trainer.update
 
     def killed(self):

@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from streamscope.models.checkpoint import load
-from streamscope.viewer.describe import describe, filled_template, is_plain_bpe, python_template
+from streamscope.viewer.describe import describe, is_plain_bpe, python_template
 from streamscope.viewer.session import outputs
 
 STATIC = Path(__file__).resolve().parents[2] / "viewer" / "static"
@@ -26,6 +27,13 @@ EDITS = {
     "stories/pls": {"heads": {"L0.H1": {"gate": "open"}, "L5.H0": {"scale": -1}}, "streams": {"context": "everywhere"}},
     "stories/kromcanon": {"h_res": ["L3.mlp"], "canon": ["L0.a", "L2.d"], "streams": {"s1": "unembedding"}},
 }  # fmt: skip
+
+
+def filled_template(lines: str, text: str, edits: Any, layer: int, head: int, step: int | None = None) -> str:
+    """The lines as the page writes them."""
+    given = {"TEXT": repr(text), "EDITS": repr(edits), "LAYER": str(layer), "HEAD": str(head)}
+    given["STEP"] = "" if step is None else f"@{step}"
+    return re.sub(rf"\{{({'|'.join(given)})\}}", lambda found: given[found[1]], lines)
 
 
 @pytest.mark.parametrize("name", EDITS)

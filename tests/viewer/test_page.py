@@ -411,8 +411,9 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
     seen, address = page.state(), page.page.url
     assert seen["second"] == "gpt2" and seen["view"] == "matrix" and seen["token"] == 7 and seen["lens"] == "context"
     page.page.get_by_role("button", name="Copy link").click()
-    assert page.page.locator("dialog textarea").input_value() == address
-    page.page.wait_for_selector("dialog :text('Copied.')")
+    page.page.wait_for_selector(".copied:text-is('Copied')")
+    assert page.page.locator("dialog").count() == 0, "nothing lies over the page"
+    page.page.wait_for_selector(".copied:text-is('')", state="attached")
     assert page.do("navigator.clipboard.readText()") == address
     other = Page(page.page.context.new_page())
     other.page.goto(address)
@@ -482,6 +483,7 @@ def test_an_address_with_a_text_that_no_model_reads_says_so_until_another_is_typ
 @pytest.mark.slow
 def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, Any]) -> None:
     page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.page.add_init_script("document.execCommand = () => false")
     page.open(
         text='He said "hi"\n\\ and 😀 left. She',
         head="L5.H4",
@@ -570,6 +572,16 @@ def test_the_lens_reads_each_stream_by_layer(page: Page, models: dict[str, Any],
         if last.all_inner_texts() == before:
             page.page.wait_for_timeout(50)
     assert last.all_inner_texts() != before, "the frozen stream alone predicts something else"
+
+
+def test_a_link_is_copied_without_the_clipboards_permission(page: Page) -> None:
+    page.page.add_init_script("const real = navigator.clipboard; globalThis.pasted = () => real.readText()")
+    page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.open(text=TEXT)
+    page.page.get_by_role("button", name="Copy link").click()
+    page.page.wait_for_selector(".copied:text-is('Copied')")
+    assert page.page.locator("dialog, .unseen").count() == 0
+    assert page.do("pasted()") == page.page.url
 
 
 def test_nothing_typed_is_markup(page: Page) -> None:

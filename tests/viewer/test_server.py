@@ -232,6 +232,8 @@ def test_command_refuses_in_one_line(tmp_path: Path) -> None:
         (["--out", "page.htm"], "error: --out page.htm: the page is a file with the suffix .html"),
         (["--out", str(tmp_path / "a.html"), "--port", "80"], "error: --port, --device and --dtype are of"),
         (["nowhere"], "error: nowhere is not a run folder"),
+        (["--text", ""], "error: --text: the text is empty; give one with words, or leave it out"),
+        (["--text", " \n"], "error: --text: the text is empty; give one with words, or leave it out"),
     ):  # fmt: skip
         env = {**os.environ, "STREAMSCOPE_CACHE": str(tmp_path)}
         done = subprocess.run(

@@ -70,6 +70,9 @@ def test_edits_are_validated_and_measured(tmp_path: Path) -> None:
 
 def test_where_no_kernel_answers_the_page_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "html", lambda shown, text: f"<p>{text}</p>")
+    for text in ("", " \n"):
+        with pytest.raises(InputError, match="the text is empty; give one with words, or leave it out"):
+            View("stories/lfa", text)
     assert "text/html" not in View("stories/lfa")._repr_mimebundle_()[0]
     view = View("stories/lfa", "A dog", page=tmp_path / "a tour.html")
     kinds = view._repr_mimebundle_()[0]

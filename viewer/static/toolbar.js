@@ -16,9 +16,11 @@ export class Toolbar {
     this.steps = element("label", { class: "pick steps" }, element("span", { text: "Training step" }), this.step, this.stepText);
     const button = (text, title, click) => element("button", { text, title, attributes: { type: "button" }, on: { click } });
     this.saveEdits = button("Save edits", "For --edit edits.json of every instrument", () => view.saveEdits());
+    this.copied = element("span", { class: "copied", attributes: { role: "status" } });
     const actions = element(
       "div",
       { class: "actions" },
+      this.copied,
       ...(view.host.address ? [button("Copy link", "The address that holds all you see", () => view.copyLink())] : []),
       button("Copy as Python", "The lines that compute these numbers", () => view.copyPython()),
       this.saveEdits,
@@ -46,6 +48,13 @@ export class Toolbar {
     this.changes = element("div", { class: "changes", attributes: { "aria-live": "polite" } });
     new ResizeObserver(() => this.grow()).observe(this.entry);
     this.node = element("div", { class: "top" }, this.bar, this.entry, this.notice, this.changes);
+  }
+
+  /** Says for two seconds that something was copied. */
+  sayCopied() {
+    clearTimeout(this.copiedTimer);
+    setText(this.copied, "Copied");
+    this.copiedTimer = setTimeout(() => setText(this.copied, ""), 2000);
   }
 
   fillSuites() {

@@ -427,19 +427,34 @@ export class View {
     return model.python.replace(/\{(TEXT|EDITS|LAYER|HEAD|STEP)\}/g, (_, name) => values[name]);
   }
 
-  /** Copies a text, and shows it, so that it can be copied by hand where the browser forbids it. */
+  /** Copies a text and says so for two seconds. Where the browser forbids it, the text is shown to be copied by hand. */
   async copy(title, text) {
+    const writing = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error("no clipboard"));
+    if (await writing.then(() => true, () => this.copySelected(text))) {
+      this.toolbar.sayCopied();
+      return;
+    }
     const area = element("textarea", { attributes: { readonly: "", rows: String(Math.min(16, text.split("\n").length + 1)) } });
     area.value = text;
-    const note = element("p", { class: "hint" });
+    const note = element("p", { class: "hint", text: "Press Ctrl+C to copy it." });
     const close = element("button", { text: "Close", attributes: { type: "button" }, on: { click: () => dialog.close() } });
     const dialog = element("dialog", { attributes: { "aria-label": title }, on: { close: () => dialog.remove() } }, element("h2", { text: title }), note, area, close);
     this.root.append(dialog);
     dialog.showModal();
     area.select();
-    const writing = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error("no clipboard"));
-    const copied = await writing.then(() => true, () => false);
-    note.textContent = copied ? "Copied." : "Press Ctrl+C to copy it.";
+  }
+
+  /** Copies a text without the clipboard's permission, through a selection; returns whether the browser did it. */
+  copySelected(text) {
+    const area = element("textarea", { class: "unseen", attributes: { readonly: "", "aria-hidden": "true" } });
+    const focused = document.activeElement;
+    area.value = text;
+    this.root.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    focused?.focus?.();
+    return copied;
   }
 }
 

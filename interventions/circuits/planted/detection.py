@@ -1,6 +1,6 @@
 """How well methods find planted circuits: AUROC of their scores for the true edges, against noise."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,8 @@ from streamscope.interventions.circuits.names import METHODS, Method
 from streamscope.interventions.circuits.planted.models import plant, specification
 from streamscope.interventions.circuits.scores import score_edges
 
+PAIRS = 36
+"""Of every circuit."""
 COLUMNS = (
     key("circuit", "circuit", "the planted circuit"),
     key("method", "method", "how edges are scored"),
@@ -25,19 +27,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def detection(
-    noises: Sequence[float], methods: Sequence[Method] = METHODS, *, circuits: Sequence[str] = (), seed: int = 0,
-    pairs: int = 36, progress: Callable[[Iterable], Iterable] = iter,
-) -> Result:  # fmt: skip
+def detection(noises: Sequence[float], methods: Sequence[Method] = METHODS, *, seed: int = 0) -> Result:
     """How well scores of edges find the edges of models whose weights were written by hand (`datasets/planted`).
 
     One row per planted circuit, noise and method, and the curve of AUROC over noise. `noises` are shares of the planted
-    weights; `circuits` names some of the planted circuits, () all.
+    weights.
     """
     rows = []
-    for name in progress(list(circuits or specification()["circuits"])):
+    for name in specification()["circuits"]:
         for noise in noises:
-            one = plant(name, noise=noise, seed=seed, pairs=pairs)
+            one = plant(name, noise=noise, seed=seed, pairs=PAIRS)
             for method in methods:
                 scores = np.abs(score_edges(one.model, one.graph, one.pairs, method, seed=seed).mean(1))
                 rows.append({
@@ -45,6 +44,6 @@ def detection(
                     "as_mib": worth.auroc_as_mib(scores, one.true), "accuracy": one.accuracy(),
                     "true": int(one.true.sum()), "edges": len(one.true),
                 })  # fmt: skip
-    table = Table(pd.DataFrame(rows), COLUMNS, {}, f"True edges of planted circuits, {pairs} pairs each, seed {seed}")
+    table = Table(pd.DataFrame(rows), COLUMNS, {}, f"True edges of planted circuits, {PAIRS} pairs each, seed {seed}")
     figure = Curve("auroc", x="noise", by="method", each=("circuit",), title="True edges that scores find")
     return Result({"detection": table}, {}, {}, (figure,), {}, {"model": "planted circuits"})

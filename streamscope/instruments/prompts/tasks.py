@@ -27,8 +27,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
-from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
-from streamscope.instruments.prompts.sentence_pairs import PAIRS
+from streamscope.instruments.prompts.loaders import PAIRS, SentencePair, SentencePairs
 from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.text.tokenizer import Tokenizer

@@ -1,4 +1,11 @@
-"""Measurements of `python -m benchmarks.faults`."""
+"""Kill commands at awkward moments, continue them, and compare the result with an unbroken run.
+
+Each case runs in its own process: a tiny training (dropout, so that the random state matters; validation), a
+fine-tuning, an extraction of features in several parts and a grid of two trainings. A process dies by
+SIGKILL after a random time, or at the n-th `os.replace`, the call that gives every file its name. The command is then
+resumed, or started again if no run exists yet, until it completes. Weights, metrics and feature rows must then equal
+those of the uninterrupted run, bit for bit.
+"""
 
 import gc
 import importlib
@@ -7,8 +14,6 @@ import multiprocessing
 import os
 import random
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +22,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from streamscope.benchmarks.faults import Options
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.tensors import digest
@@ -148,13 +152,11 @@ def run(module: str, argv: Sequence[str], log: Path, death: Death = NEVER) -> in
     return int(process.exitcode or 0)
 
 
-def uninterrupted(case: Case, folder: Path) -> float:
-    """Run the case to its end in `folder` and return its seconds. Raises `InputError` when it fails."""
-    began = time.perf_counter()
+def uninterrupted(case: Case, folder: Path) -> None:
+    """Run the case to its end in `folder`. Raises `InputError` when it fails."""
     code = run(case.module, case.arguments(folder), folder.with_suffix(".log"))
     if code != 0:
         raise InputError(f"{case.name} ended with {code}; see {folder.with_suffix('.log')}")
-    return time.perf_counter() - began
 
 
 def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
@@ -191,43 +193,3 @@ def differences(one: Path, two: Path) -> list[str]:
     """Names in `final_state` whose values differ between two folders."""
     a, b = final_state(one), final_state(two)
     return [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]
-
-
-def measure(options: Options) -> None:
-    """Kill, resume, compare and print."""
-    rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        os.environ.setdefault("STREAMSCOPE_CACHE", str(folder / "cache"))
-        base = training(folder)
-        cases = [base, tuning(folder, folder / "training")]
-        cases += [extraction(folder, folder / "training"), grid(folder)]
-        seconds = {case: uninterrupted(case, folder / case.name.replace(" ", "_")) for case in cases}
-        print(", ".join(f"{case.name} {s:.1f} s" for case, s in seconds.items()), file=sys.stderr)
-        began, done, wrong = time.perf_counter(), 0, list[str]()
-
-        def once(case: Case, deaths: Iterator[Death], out: Path) -> int:
-            kills = killed(case, out, deaths)
-            if differing := differences(folder / case.name.replace(" ", "_"), out):
-                wrong.append(f"{case.name}, {out.name}: {', '.join(differing)} differ")
-            return kills
-
-        runs = 0
-        while done < options.kills:
-            case = cases[runs % len(cases)]
-            deaths = (Death(seconds=rng.uniform(0.0, 1.1 * seconds[case])) for _ in range(options.kills - done))
-            done += once(case, deaths, folder / f"random-{runs}")
-            runs += 1
-            print(f"{done} kills at random times, {runs} runs", file=sys.stderr)
-        print(f"{done} kills at random times in {runs} runs: {len(wrong)} runs differ from the uninterrupted one")
-        for case in cases if options.every_replace else ():
-            name = case.name.replace(" ", "_")
-            number = 1
-            while once(case, iter([Death(number)]), folder / f"{name}-before-{number}"):
-                once(case, iter([Death(number, after=True)]), folder / f"{name}-after-{number}")
-                number += 1
-            print(f"{case.name}: killed before and after each of {number - 1} renames")
-        print("\n".join(wrong) or "all runs ended with the same weights and metrics")
-        print(f"{time.perf_counter() - began:.0f} s")
-    if wrong:
-        sys.exit(1)

@@ -1,22 +1,37 @@
-"""Measurements of `python -m benchmarks.gpu`."""
+"""Run the checks and timings that need a GPU, in pieces of under ten minutes.
+
+    python -m tests.benchmarks.gpu --out gpu.jsonl
+    python -m tests.benchmarks.gpu --out gpu.jsonl --pieces mfu --minutes 9
+    python -m tests.benchmarks.gpu --device cpu --scale tiny --out dry.jsonl
+
+correctness  every preset in fp32: loss and gradients on the GPU against the CPU; in bf16 the loss
+sync         training steps under `torch.cuda.set_sync_debug_mode("error")`, which raises where the host waits
+mfu          tokens per second, MFU and peak memory of a training by `models.training.loop`, per preset and --compile
+memory       peak of a step with and without per-layer supervision, V 50,257, 32 x 512 tokens
+
+Every finding is written to --out at once. A second call continues with the missing cases, and a call stops after
+--minutes. Without CUDA, the pieces that need it are skipped with a message; the others run on the CPU.
+"""
 
 import copy
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from streamscope.benchmarks.gpu import Options
 from streamscope.benchmarks.inputs import random_tokens, write_shards
 from streamscope.benchmarks.timing import device_name
+from streamscope.cli.bounds import Count, Positive
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.parse import command, parse
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.config import Training, with_recipe
@@ -26,6 +41,34 @@ from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows
 
 Row = dict[str, Any]
+Piece = Literal["correctness", "sync", "mfu", "memory"]
+PIECES: tuple[Piece, ...] = ("correctness", "sync", "mfu", "memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m tests.benchmarks.gpu`."""
+
+    out: Path | None = None
+    """JSON lines file that findings are added to."""
+    pieces: tuple[Piece, ...] = PIECES
+    """Pieces to measure."""
+    presets: tuple[str, ...] = ()
+    """Presets (default: all)."""
+    scale: Literal["paper", "small", "tiny"] = "paper"
+    """Scale of `sync` and `mfu`; `correctness` is at scale small, or tiny if that is chosen."""
+    compile: tuple[Literal["off", "blocks", "step"], ...] = ("off", "blocks", "step")
+    """Compile settings of `mfu`."""
+    steps: Count = 30
+    """Training steps of `sync` and `mfu`; the first third of `mfu` warms up."""
+    minutes: Positive = 9.0
+    """Start no new case after this many minutes; the next call continues."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """Device; cpu is a dry run."""
+
+    def __post_init__(self) -> None:
+        if self.out is None:
+            raise InputError("--out FILE is missing: name the file for the findings")
 
 
 def correctness(o: Options, name: str) -> Row:
@@ -163,3 +206,12 @@ def measure(options: Options) -> None:
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(about | row) + "\n")
             print(*case, row, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse and measure."""
+    measure(parse(Options, argv, __doc__))
+
+
+if __name__ == "__main__":
+    command(main)
