@@ -33,8 +33,6 @@ class Arguments(LaunchOptions):
     """Write the main table here as .parquet, with the other tables and the observations next to it; .csv writes
     the tables alone. Ctrl-C writes what was measured so far, and never over an earlier result. Of several runs, those
     that were measured before a kill are not measured again when you repeat the command."""
-    force: Annotated[bool, OUTPUT] = False
-    """Write over a result of other runs, options or data at --out. The same command writes over its own without it."""
     figure: Annotated[Path | None, OUTPUT] = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
     device: Annotated[str, MODEL] = "auto"

@@ -277,11 +277,8 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.instruments.figures import check_figure
     from streamscope.instruments.result import check_out
 
-    asked = _asked(how, data, options)
     if options.out is not None:
         check_out(options.out, how.name, _inputs(how, data, options), how.exports)
-        if not options.force:
-            _check_same(options.out, asked)
     if options.figure is not None:
         check_figure(options.figure)
         if options.figure.resolve() in [one.resolve() for one in _inputs(how, data, options)]:
@@ -295,55 +292,10 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
                        options.dtype], default=str)  # fmt: skip
     out, keep = options.out, is_worker(options)
     with nullcontext() if out is None else share_output(_parts(out), work, out, keep=keep):
-        _measure(how, data, options, command, asked)
+        _measure(how, data, options, command)
 
 
-def _asked(how: "Instrument", data: Sequence[Any], options: Arguments) -> dict[str, Any]:
-    """What a command measures, option by option, in the form in which files hold it."""
-    runs = {"run": options.run or how.runs, "control": options.control, "edit": options.edit, "dtype": options.dtype}
-    whole = {name: value for one in (how, *data) for name, value in asdict(one).items()}
-    return dict(json.loads(json.dumps({**runs, **whole}, default=str)))
-
-
-def _check_same(out: Path, asked: Mapping[str, Any]) -> None:
-    """Raise `InputError` where OUT holds a result of other runs, options or data.
-
-    A result of an earlier version, or one that was saved in Python, says less: only what it says is compared.
-    """
-    from streamscope.instruments.table import about_file
-
-    about = about_file(out)
-    if not (before := about.get("asked", {})):
-        snapshots = any(str(one).endswith("@all") for one in asked["run"])  # there their names are written out
-        before = {**({} if snapshots or "run" not in about else {"run": about["run"]}), **about.get("options", {})}
-    for name, new in asked.items():
-        if name in before and _spelled(name, before[name]) != _spelled(name, new):
-            one, other = (_words_of(name, value) for value in (before[name], new))
-            holds = (
-                f"holds the result of {one}, not of {other}" if name == "run" else f"holds a result {one}, not {other}"
-            )
-            raise InputError(f"{out} {holds}; name another file, or overwrite it with --force")
-
-
-def _spelled(name: str, value: Any) -> Any:
-    """The value of an option, of runs without what differs in spelling."""
-    return [os.path.realpath(str(one)) for one in value] if name == "run" else value
-
-
-def _words_of(name: str, value: Any) -> str:
-    """An option with its value as it is typed; of runs the names alone."""
-    words = " ".join(map(str, value if isinstance(value, list) else [value]))
-    option = name.replace("_", "-")
-    if name == "run":
-        return words
-    if isinstance(value, bool):
-        return f"with --{'' if value else 'no-'}{option}"
-    return f"without --{option}" if value is None or value == [] else f"with --{option} {words}"
-
-
-def _measure(
-    how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str], asked: Mapping[str, Any]
-) -> None:
+def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """`measure` once it is known that nobody else writes there."""
     from streamscope.cli.provenance import pick_device, provenance
     from streamscope.instruments.pool_results import pool_results
@@ -355,16 +307,11 @@ def _measure(
         about = provenance("cpu")
         with signs_of_life(how.name):
             result = how.run(how.open(None, *data), progress_bar(how.name))
-        finish(result, options.out, {**about, "asked": asked}, options.figure)
+        finish(result, options.out, about, options.figure)
         return
     names = runs_of(options.run or how.runs)
     device = pick_device(options.device)
-    about = {
-        **provenance(device),
-        "dtype": options.dtype,
-        "run": list(names),
-        "asked": asked,
-    }  # its code and time are those of now
+    about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
     controls = _controls_of(names, runs_of([options.control]) if options.control is not None else [])
     jobs = [
         Job(name, control, how, data, str(device), options.edit, dtype=options.dtype)

@@ -595,8 +595,8 @@ def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[st
     return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in known.items()}
 
 
-def about_file(path: Path) -> dict[str, Any]:
-    """What a table, a CSV or arrays of ours are about; {} where there is no file of ours."""
+def maker_of(path: Path) -> str:
+    """The instrument or the module, as papers.claims.count, that wrote a file; "" where there is no file of ours."""
     try:
         if path.suffix == ".csv":
             sidecar = path.with_name(f"{path.stem}-about.json")
@@ -606,20 +606,11 @@ def about_file(path: Path) -> dict[str, Any]:
                 about = json.loads((file.metadata() or {})["about"])
         else:
             about = read_about(path).get("about", {})
+        words = about.get("argv", [])
     except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return about if isinstance(about, dict) else {}
-
-
-def maker_of(path: Path) -> str:
-    """The instrument or the module, as papers.claims.count, that wrote a file; "" where there is no file of ours."""
-    about = about_file(path)
-    words = about.get("argv", [])
+        return ""
     words = words.split() if isinstance(words, str) else words
-    try:
-        made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
-    except (TypeError, AttributeError):  # arguments that are no list of words
-        made = ""
+    made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
     return str(about.get("instrument", made if made.startswith("papers.") else ""))
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -88,42 +87,3 @@ def test_a_result_does_not_take_the_place_of_another_instruments(made: Path, tmp
     heads([*HEADS, "--out", str(tmp_path / "h.csv")])
     with pytest.raises(InputError, match="holds a table of heads"):
         ablate(f"stories/gpt2 --heads L0.H0 --draws 0 --out {tmp_path}/h.csv".split())
-
-
-HERE = "stories/gpt2 --sequences 2 --text-tokens 8 --max-documents 4"
-OTHERS = {
-    "the result of stories/gpt2, not of stories/canon": HERE.replace("gpt2", "canon"),
-    "a result with --sequences 2, not with --sequences 3": HERE.replace("sequences 2", "sequences 3"),
-    "a result with --max-documents 4, not with --max-documents 5": HERE.replace("documents 4", "documents 5"),
-    "a result with --texts, not with --no-texts": "stories/gpt2 --sequences 2 --no-texts",
-    "a result with --dtype fp32, not with --dtype bf16": f"{HERE} --dtype bf16",
-    "a result without --control, not with --control stories/gpt2": f"{HERE} --control stories/gpt2",
-}
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-def test_a_result_of_another_model_or_of_other_options_stays(tmp_path: Path, suffix: str) -> None:
-    out = tmp_path / f"h{suffix}"
-    heads([*HERE.split(), "--out", str(out)])
-    before = state(tmp_path)
-    for holds, words in OTHERS.items():
-        with pytest.raises(InputError) as refused:
-            heads([*words.split(), "--out", str(out)])
-        assert str(refused.value) == f"{out} holds {holds}; name another file, or overwrite it with --force"
-    assert state(tmp_path) == before
-    heads([*HERE.split(), "--device", "cpu", "--out", str(out)])  # the same result again
-    heads([*OTHERS["a result with --sequences 2, not with --sequences 3"].split(), "--out", str(out), "--force"])
-    assert state(tmp_path) != before
-
-
-def test_a_result_of_an_earlier_version_is_known_by_its_runs_and_options(tmp_path: Path) -> None:
-    out = tmp_path / "h.parquet"
-    heads([*HERE.split(), "--out", str(out)])
-    kept = Result.load(out)
-    replace(kept, about={name: x for name, x in kept.about.items() if name != "asked"}).save(out)
-    heads([*HERE.split(), "--out", str(out)])
-    replace(kept, about={name: x for name, x in kept.about.items() if name != "asked"}).save(out)
-    for which in ("of stories/gpt2, not of stories/canon", "with --sequences 2, not with --sequences 3"):
-        words = next(one for holds, one in OTHERS.items() if holds.endswith(which))
-        with pytest.raises(InputError, match=which):
-            heads([*words.split(), "--out", str(out)])

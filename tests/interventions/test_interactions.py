@@ -118,22 +118,7 @@ def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.Capture
     assert found.table().column("interaction").unit.startswith("nats/token")
     drawn = [one.name for one in found.figures if draw(one, found) is not None]
     assert {"delta-against-alone", "interaction-pairs"} <= set(drawn)
-    main(
-        [
-            str(tiny_run),
-            "--size",
-            "3",
-            "--sets",
-            "4",
-            "--max-documents",
-            "6",
-            "--draws",
-            "0",
-            "--out",
-            str(out),
-            "--force",
-        ]
-    )
+    main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
     assert len(pd.read_parquet(out)) == 4
 
 

@@ -283,7 +283,7 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
     monkeypatch.setattr("streamscope.interventions.token_effects.measure.AT_ONCE", 3)  # row groups of three documents
-    main([*argv, "--heads", "L0.H1", "--out", str(out), "--force"])
+    main([*argv, "--heads", "L0.H1", "--out", str(out)])
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
     columns = ["document", "position", "loss", "delta_loss_L0H1"]
     pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)

@@ -329,11 +329,11 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     assert "run1-mean.token" in Result.load(out).arrays
     with pytest.raises(InputError, match="several runs"):
         read_direction(str(out.with_suffix(".safetensors")))
-    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0", "--out", str(out), "--force"])
+    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0", "--out", str(out)])
     direction = read_direction(f"{out.with_suffix('.safetensors')}:1", "s3", "svd")
     assert direction.layer == 1 and direction.vector.norm() == pytest.approx(1)
     assert json.loads(json.dumps(direction.about))["options"]["pool"] == "last"
-    main([str(wide), "--draws", "3", "--out", str(out), "--force"])
+    main([str(wide), "--draws", "3", "--out", str(out)])
     assert "best layer of resid by d" in capsys.readouterr().out
     best = read_direction(str(out.with_suffix(".safetensors")))
     assert best.layer == best_layer(pd.read_parquet(out))

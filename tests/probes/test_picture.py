@@ -166,7 +166,7 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert table["head"].nunique() == 8 and table["query"].nunique() == 1
     assert text in Result.load(out).table("looks").title
     assert "top key" in capsys.readouterr().out
-    main([str(tiny_run), "--text", text, "--heads", "L0.H1", "top2:induction", "--out", str(out), "--force"])
+    main([str(tiny_run), "--text", text, "--heads", "L0.H1", "top2:induction", "--out", str(out)])
     table = pd.read_parquet(out)
     assert 2 <= table["head"].nunique() <= 3 and table["query"].nunique() == len(table["key"].unique())
     assert len(pd.read_parquet(out.with_stem("picture-looks"))) == table["head"].nunique() * table["query"].nunique()
