@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
@@ -28,7 +29,7 @@ from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, task_pairs, units_of
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.observe import duration, peak_gigabytes
-from streamscope.models.checkpoint import bundled, load_for_instruments, runs_of
+from streamscope.models.checkpoint import bundled, load_for_instruments
 from streamscope.models.config.presets import PRESETS
 from streamscope.papers.circuits import Options
 from streamscope.papers.comparison.runs import opened, with_variants
@@ -52,13 +53,14 @@ def measure(options: Options) -> None:
 
     Raises `InputError` for a task that is not among `TASKS`, and for a task or a run that is named twice.
     """
+    runs = options.runs or bundled()
     for task in options.tasks:
         if task not in TASKS:
             raise unknown("task", task, list(TASKS))
-        if options.tasks.count(task) > 1:
-            raise InputError(f"--tasks: {task} is named twice")
+    for option, names in (("--tasks: ", options.tasks), ("", runs)):
+        if twice := [name for name, n in Counter(names).items() if n > 1]:
+            raise InputError(f"{option}{twice[0]} is named twice")
     check_folder(options.out)
-    runs = runs_of(options.runs or bundled())
     kept: list[tuple[str, Any, list[Result]]] = []
     for run in runs:
         model = load_for_instruments(run)

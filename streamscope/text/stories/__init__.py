@@ -152,7 +152,7 @@ def marked_text(one: Story) -> str:
     return text
 
 
-def statistics(stories: Sequence[Story]) -> str:
+def statistics(stories: Sequence[Story], categories: Sequence[str] = CATEGORIES) -> str:
     """The table of the data card: lengths, vocabulary, compressibility and two baseline rules."""
     import re
     import zlib
@@ -171,7 +171,7 @@ def statistics(stories: Sequence[Story]) -> str:
         "",
         "category             cases  recent  first  cue before  3 candidates  words between",
     ]
-    for category in CATEGORIES:
+    for category in categories:
         mine = [(s, c) for s, c in cases if c.category == category]
         two = [c for _, c in mine if len(c.candidates) == 2]
         if not two:
