@@ -85,8 +85,7 @@ def of_quantities(
 
 def rejudge(paper: Comparison, folder: Path) -> tuple[Sequence[Run], Tables, dict[str, Any]]:
     """Runs, tables and `about` of an earlier comparison, judged by today's rules without a model."""
-    unnamed, measured, about = reopen(folder, paper.module)
-    runs = paper.arms(unnamed)
+    runs, measured, about = reopen(folder, paper.module, paper.arms)
     return runs, paper.judge(runs, measured, about), about
 
 
@@ -170,12 +169,16 @@ def stack(tables_of_runs: Iterable[tuple[str, int, Mapping[str, pd.DataFrame]]])
 # ---- tables that were measured before ----------------------------------------------------------
 
 
-def reopen(folder: Path, module: str) -> tuple[list[Run], dict[str, pd.DataFrame], dict[str, Any]]:
+def reopen(
+    folder: Path, module: str, arms: Callable[[Sequence[Run]], Sequence[Run]] = lambda runs: runs
+) -> tuple[Sequence[Run], dict[str, pd.DataFrame], dict[str, Any]]:
     """The runs, tables and `about` of a comparison that `module` wrote, to be judged again without a model.
 
     A folder without tables of its own may hold a folder for each run, measured when its training ended: their rows are
-    pooled. `about` says who measured; `judged` in it says which command judges now. Raises `InputError` for a folder
-    that holds no comparison of that module, and for runs measured with other settings or on other documents.
+    pooled. `arms` names runs by what they differ in, which may be less in one folder than in all: rows get the names
+    that the runs have together. `about` says who measured; `judged` in it says which command judges now. Raises
+    `InputError` for a folder that holds no comparison of that module, and for runs measured with other settings or on
+    other documents.
     """
 
     parts = [folder] if (folder / TRAINED).is_file() else sorted(path.parent for path in folder.glob(f"*/{TRAINED}"))
@@ -192,13 +195,19 @@ def reopen(folder: Path, module: str) -> tuple[list[Run], dict[str, pd.DataFrame
                 raise InputError(
                     f"--tables {path.parent}: {name} {one.get(name)}, others {about.get(name)}: measure it again"
                 )
-    runs = [run for part in parts for run in trained_runs(part)]
+    alone = {part: trained_runs(part) for part in parts}
+    runs = arms([run for own in alone.values() for run in own])
+    names = {run.folder: run.arm for run in runs}
     now = provenance("cpu")
     argv = f"python -m {module} --tables {folder.name if folder.is_absolute() else folder}"
     about["judged"] = {"argv": argv, "commit": now["commit"], "started": now["started"]}
     rows: dict[str, list[pd.DataFrame]] = {}
     for path in tables:
-        rows.setdefault(path.stem, []).append(read_parquet(path).to_pandas())
+        table = read_parquet(path).to_pandas()
+        if len(parts) > 1 and "preset" in table:
+            new = {run.arm: names[run.folder] for run in arms(alone[path.parent])}
+            table["preset"] = table["preset"].map(lambda name, new=new: new.get(name, name))
+        rows.setdefault(path.stem, []).append(table)
     return runs, {name: pd.concat(some, ignore_index=True) for name, some in rows.items()}, about
 
 

@@ -12,6 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.table import read_about, read_parquet, write_table
 from streamscope.papers.comparison.report import reopen
 from streamscope.papers.comparison.runs import trained_runs
+from streamscope.papers.dst.report import in_arms as dst_arms
 from streamscope.papers.lfa import main
 from streamscope.papers.lfa.runs import Arms
 from streamscope.papers.pls import main as pls
@@ -57,6 +58,24 @@ def test_the_committed_tables_are_those_of_the_single_runs(paper: str, tmp_path:
         out = tmp_path / given.name
         {"lfa": main, "pls": pls}[paper](["--tables", str(given), "--out", str(out), "--static", "none", "--no-html"])
         assert_same_tables(folder, out)
+
+
+def test_a_run_measured_alone_gets_the_name_that_it_has_among_others(tmp_path: Path) -> None:
+    """Alone, the second beginning of a model is its only one; among others it is an arm of its own."""
+    whole, table = LONG.parents[1] / "dst_long", "amplification.parquet"
+    runs, about = json.loads((whole / "trained.json").read_text())["runs"], read_about(whole / table)
+    kept = read_parquet(whole / table).to_pandas()
+    for i, run in enumerate(dst_arms(trained_runs(whole))):
+        alone = dst_arms([replace(run, variant="", cell="")])[0].arm
+        own = kept[(kept["preset"] == run.arm) & (kept["seed"] == run.seed)].assign(preset=alone)
+        (folder := tmp_path / f"{i:02}").mkdir()
+        mine = [one for one in runs if one["folder"] == str(run.folder)]
+        (folder / "trained.json").write_text(json.dumps({"runs": mine}))
+        write_table(own, folder / table, units=about["units"], about=about["about"])
+    _, tables, _ = reopen(tmp_path, "papers.dst", dst_arms)
+    counted = tables["amplification"].groupby(["preset", "seed"]).size()
+    assert counted.to_dict() == kept.groupby(["preset", "seed"]).size().to_dict()
+    assert ("dst-kron+normal", 0) in counted.index and ("dst-kron", 0) in counted.index
 
 
 def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
