@@ -68,9 +68,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
         The loss is the mean next-token loss in nats, or [B, T − 1] with `loss_per_token`. `mask` (from `to_batch`)
         excludes padding, as target and as the token before one; texts are padded on the right and have their own mask.
-        `stop_at_layer` k returns the residual
-        stream [B, T, D] that enters layer k (with several streams, their readout); negative k counts from the end.
-        `start_at_layer` takes that stream instead of tokens.
+        `stop_at_layer` k returns the residual stream [B, T, D] that enters layer k (with several streams, their
+        readout); negative k counts from the end. `start_at_layer` takes that stream instead of tokens.
 
         Raises `InputError` for tokens outside the vocabulary, sequences longer than the context, unknown return types,
         layers that do not exist, and `start_at_layer` with several streams.

@@ -8,9 +8,9 @@ doi:10.2202/1544-6115.1027, as in limma):
 
     t_a = (x̄_a − x̄_c) / √(s̃²_a / n_a + s̃²_c / n_c)    with d₀ + min(d_a, d_c) degrees of freedom, at most Σ_a d_a
 
-Here σ_a is the spread over seeds of arm a, s_a its estimate of n_a seeds, d_a = n_a − 1, and c the control. Those are
-the degrees of freedom of the less certain of the two variances; Welch's are more and let 11 to 17 % of 22 arms without
-a difference pass after Holm, these 3 to 6 %.
+Here σ_a is the spread over seeds of arm a, s_a its estimate from n_a seeds, d_a = n_a − 1, and c the control. These
+are the degrees of freedom of the less certain of the two variances. Welch's are more, and with so few seeds too many:
+the tests count how often any of 22 arms without a difference passes, with both.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def differences(arms: Mapping[str, np.ndarray], control: str, confidence: float 
     """A row per arm but the control: n, mean (less that of the control), ci_low, ci_high, p, and p_holm over the rows.
 
     `arms` has the values [seeds] of each arm; arms of one seed are held against the spread of the others. Units are
-    those of the values. Raises `ValueError` as `prior` does, and `KeyError` without the control.
+    those of the values. Raises `ValueError` as `prior` does, and without the control.
     """
     n = np.array([len(values) for values in arms.values()])
     means = np.array([values.mean() for values in arms.values()])

@@ -24,7 +24,7 @@ class Data(ValidatedOptions):
     """What a model is measured on, named before it is opened: models differ in tokenizer and context.
 
     Options that are not given are those of the instrument, as in its command; where no instrument reads them, those of
-    the class.
+    the class. A copy by `dataclasses.replace` has every option given.
     """
 
     given: ClassVar[frozenset[str]] = frozenset()
