@@ -3,7 +3,7 @@
     view = View("stories/lfa", "Lily had a red ball. She")
     view                          # shows the page
     view.edits                    # {"heads": {"L2.H3": {"scale": 0}}}, as set by hand
-    view.save_edits("edits.json") # for --edit edits.json of every instrument
+    view.save_edits("edits.json") # for --edit edits.json of an instrument
     with edit(view.model, view.hooks()):
         ...                       # or measured here
 
@@ -42,7 +42,7 @@ class View(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True)
     """What the page knows before it asks."""
     edits = traitlets.Dict().tag(sync=True)
-    """The state of all controls, as `--edit FILE.json` of every instrument takes it."""
+    """The state of all controls, as `--edit FILE.json` of an instrument takes it."""
     text = traitlets.Unicode().tag(sync=True)
     """The text."""
 

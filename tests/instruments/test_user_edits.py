@@ -16,12 +16,13 @@ from streamscope.models.checkpoint import load
 
 INSTRUMENTS = discover()
 QUICK = {"logit_lens", "pds"}
-OF_WEIGHTS = {
+REFUSING = {
     "mixing_monitor": "did not fire",
     "routing": "did not fire",
     "abliterate": "abliterate projects weights",
+    "circuits": "circuits run the model part by part",
 }
-"""Instruments that read or change weights, and what they say."""
+"""Instruments that read or change weights or run a model in parts, and what they say."""
 PARTS = {"picture": {"heads": ("L5.*",)}, "mixing": {"where": ("L1.*", "everywhere")}}
 """What some measure here: of mixing, modules that can act by construction, for under an edit nothing is known by it."""
 OF_FILES = {"cluster", "predict_effects", "profile"}
@@ -47,8 +48,8 @@ def test_an_edit_is_measured_as_the_weights_that_do_the_same(name: str, spec: st
     how = INSTRUMENTS[name](**{**INSTRUMENTS[name].quick, **PARTS.get(name, {})})
     small = [one.small() for one in how.takes]
     job = Job(how.runs[0], None, how, small, "cpu", (spec,))
-    if name in OF_WEIGHTS:
-        with pytest.raises(InputError, match=OF_WEIGHTS[name]):
+    if name in REFUSING:
+        with pytest.raises(InputError, match=REFUSING[name]):
             job.do()
         return
     edited, other = job.do(), load(how.runs[0])

@@ -1,5 +1,5 @@
 /**
- * The state of all controls as JSON, the same that every instrument takes by `--edit FILE.json`:
+ * The state of all controls as JSON, the same that instruments take by `--edit FILE.json`:
  * {"heads": {"L2.H3": {"scale": 0, "alpha": 4, "gate": "open"|"shut"}}, "streams": {"token": "unembedding"|"everywhere"},
  *  "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"]}.
  * Only what differs from the model as trained is in it. Needs no browser.

@@ -15,7 +15,7 @@ export class Toolbar {
     this.stepText = element("output");
     this.steps = element("label", { class: "pick steps" }, element("span", { text: "Training step" }), this.step, this.stepText);
     const button = (text, title, click) => element("button", { text, title, attributes: { type: "button" }, on: { click } });
-    this.saveEdits = button("Save edits", "For --edit edits.json of every instrument", () => view.saveEdits());
+    this.saveEdits = button("Save edits", "For --edit edits.json of an instrument", () => view.saveEdits());
     this.copied = element("span", { class: "copied", attributes: { role: "status" } });
     const actions = element(
       "div",
