@@ -124,7 +124,7 @@ def test_generation(ours: Any, theirs: Any) -> None:
 
 def test_positional_heads(ours: Any, theirs: Any) -> None:
     how = Heads(sequences=2, length=16, texts=False)
-    table = how.measure(ours, Documents(max_documents=1)).table("scores").frame
+    table = how.measure(ours).table("scores").frame
     rows = [patterns_of(theirs, list(ids)) for ids in how.plan([], ours.tokenizer).tokens]
     for score, back, start in (("previous", 1, 2), ("duplicate", 16, 17), ("induction", 15, 17)):
         mine = table[table["score"] == score].set_index(["layer", "index"])["mean"]
