@@ -1,6 +1,7 @@
 """Circuits as an instrument: scores of edges × pairs, and the metric of circuits × pairs that did not choose them."""
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import (
     SAME,
@@ -33,6 +34,7 @@ from streamscope.interventions.circuits.metrics import Batch, batches_of
 from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.circuits.scores import MEMORY, score_edges
 from streamscope.interventions.circuits.worth import SHARES, Ranking
+from streamscope.interventions.observe import LONG_SECONDS, duration, peak_gigabytes
 from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs
 from streamscope.models.config import DualStream, Hyper
 
@@ -54,6 +56,8 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
     pairs, units = found.pairs, units_of(found.pairs)
     side = sides_of(units, "cluster", "pairs of prompts")
+    if (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
+        say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     scored = choosing if how.method == "acdc" else np.arange(len(pairs))
     scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
@@ -76,6 +80,36 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     blocks = {"scores": total, "circuits": values}
     made = {"scores": each("score", cells), "circuits": _contrasts(how, values)}
     return InstrumentData(blocks, made, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing]))
+
+
+TRIED = 4
+"""Pairs by whose time the cost of all is estimated."""
+
+
+def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence[int]]) -> float:
+    """What a circuit will cost, by scores and one circuit of `TRIED` pairs; 0 where there are not twice as many."""
+    graph, some = graph_of(model), found.pairs[:TRIED]
+    if len(found.pairs) <= 2 * TRIED:
+        return 0.0
+    steps, times = min(how.steps, 2), [time.perf_counter()]
+    score_edges(
+        model,
+        graph,
+        some,
+        how.method,
+        how.metric,
+        steps=steps,
+        threshold=how.threshold,
+        seed=how.seed,
+        spans=spans[:TRIED],
+    )
+    times.append(time.perf_counter())
+    made = batches_for(model, graph, some, how.metric, spans[:TRIED])
+    worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
+    scores, circuit = np.diff([*times, time.perf_counter()])
+    circuits = len(worth.SHARES) * (len(RANKINGS) + how.draws) / 2  # half of the pairs judge
+    scores *= how.steps / steps if "ig" in how.method else 1
+    return float((scores + circuit / 3 * circuits) * len(found.pairs) / len(some))
 
 
 def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:

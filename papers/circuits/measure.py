@@ -26,8 +26,7 @@ from streamscope.instruments.table import check_own, read_parquet, write_table
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import graph_of
-from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, task_pairs, units_of
-from streamscope.interventions.circuits.scores import score_edges
+from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, seconds_of, task_pairs, units_of
 from streamscope.interventions.observe import duration, peak_gigabytes
 from streamscope.models.checkpoint import bundled, load_for_instruments
 from streamscope.models.config.presets import PRESETS
@@ -155,7 +154,7 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         else:
             left[task] = how
     if left:
-        seconds = duration(sum(seconds_of(how, model) for how in left.values()))
+        seconds = duration(sum(seconds_of(how, model, *task_pairs(how, model)[:2]) for how in left.values()))
         line = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
         print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, how in left.items():
@@ -166,20 +165,6 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         files[task].parent.mkdir(parents=True, exist_ok=True)
         found[task].save(files[task])
     return [found[task] for task in tasks]
-
-
-def seconds_of(how: Circuits, model: Any) -> float:
-    """What a circuit will cost, by the scores and one circuit of two pairs."""
-    graph, (found, spans, _) = graph_of(model), task_pairs(how, model)
-    some, kept = found.pairs[:2], np.arange(len(graph.edges)) % 2 == 0
-    times = [time.perf_counter()]
-    score_edges(model, graph, some, how.method, how.metric, steps=1, spans=spans[:2])
-    times.append(time.perf_counter())
-    made = batches_for(model, graph, some, how.metric, spans[:2])
-    worth.circuit_values(model, graph, made, how.metric, [kept])
-    scores, circuit = np.diff([*times, time.perf_counter()])
-    circuits = len(worth.SHARES) * (2 + how.draws) / 2  # half of the pairs judge
-    return float((scores * (how.steps if "ig" in how.method else 1) + circuit / 3 * circuits) * len(found.pairs) / 2)
 
 
 # ---- rows of the tables ------------------------------------------------------------------------

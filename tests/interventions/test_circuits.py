@@ -1,8 +1,10 @@
 """Circuits: the decomposition, patched runs and scores against plain loops, on every preset and Hugging Face family."""
 
 import json
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from streamscope.instruments.observations import SAME
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
-from streamscope.interventions.circuits import Circuits, metrics, planted, worth
+from streamscope.interventions.circuits import Circuits, measure, metrics, planted, worth
 from streamscope.interventions.circuits.formats import CircuitFile, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
 from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
@@ -310,6 +312,34 @@ class Bar:
 
     def say(self, line: str) -> None:
         self.lines.append(line)
+
+
+def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that counts one second per step, run and pair, the announced duration is what then passes."""
+    how, model, clock = Circuits(task="stories", pairs=24, steps=6, draws=2), load("stories/lfa"), [0.0]
+    scores, values = measure.score_edges, worth.circuit_values
+
+    def score(model: Any, graph: Any, pairs: Any, *args: Any, steps: int, **others: Any) -> Any:
+        clock[0] += len(pairs) * steps
+        return scores(model, graph, pairs, *args, **others, steps=1)
+
+    def circuit(model: Any, graph: Any, made: Any, metric: Any, circuits: Any, *args: Any) -> Any:
+        clock[0] += sum(len(batch.rows) for batch in made) * (2 + sum(not one.all() for one in circuits))
+        return values(model, graph, made, metric, circuits, *args)
+
+    monkeypatch.setattr(measure, "score_edges", score)
+    monkeypatch.setattr(worth, "circuit_values", circuit)
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(measure, "duration", lambda seconds: f"{seconds} s")
+    bar = Bar()
+    result = how.measure(model, progress=bar)
+    (line,) = (line for line in bar.lines if "for the circuit" in line)
+    n, tried = len(result.blocks["scores"].units), 4 * (2 + 3)
+    assert float(line.removeprefix("about ").split(" s ")[0]) == pytest.approx(clock[0] - tried, rel=0.1)
+    assert clock[0] > 6 * n
+    bar.lines.clear()
+    replace(how, pairs=8).measure(model, progress=bar)
+    assert not [line for line in bar.lines if "for the circuit" in line], "a short one is not announced"
 
 
 @pytest.mark.parametrize("method", ["exact", "eap-ig", "acdc"])
