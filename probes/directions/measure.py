@@ -8,7 +8,7 @@ from shuffled labels, and a direction from one half of the prompts must separate
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Estimates, Measure, Observations, Reasons, each
+from streamscope.instruments.open_data import OpenSets
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import (
     cluster_totals,
@@ -301,7 +302,7 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
     """Cells: layer and stream. Units: held-out prompts, 1 if on their own set's side of the middle."""
     sets = data[Sets]
     a, b = (stream_states(model, rows.tokens, how.pool, progress=progress) for rows in (sets.a, sets.b))
-    found = find(a, b, draws=how.draws, seed=how.seed)
+    found = find(a, b, draws=how.draws, seed=how.seed, lines=sets.lines)
     pool = "mean over positions" if how.pool == "mean" else "last position"
     left_out = a.left_out + b.left_out
     if left_out:
@@ -311,18 +312,18 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
         "title": f"{title_of(model)}: {sets.title()}; {pool}", "preset": getattr(config, "name", type(model).__name__),
         "folder": None if folder is None else str(folder), "massive": left_out,
     }  # fmt: skip
-    block = hits(found, sets.a.texts, sets.b.texts)
+    block = hits(found, sets)
     missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]
     contrasts = each("accuracy", block.cells, tested=False, missing=missing)
     return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
 
 
-def hits(found: FoundDirections, a: Sequence[str], b: Sequence[str]) -> Observations:
-    """Whether held-out prompts lie on their own set's side; prompts of one line in two sets of one size are paired."""
+def hits(found: FoundDirections, sets: OpenSets) -> Observations:
+    """Whether held-out prompts lie on their own set's side; prompts of one line are a cluster."""
     one = found.held_out[RESID]
-    texts = [f"a: {a[i]}" for i in one.of_a] + [f"b: {b[i]}" for i in one.of_b]
+    texts = [f"a: {sets.a.texts[i]}" for i in one.of_a] + [f"b: {sets.b.texts[i]}" for i in one.of_b]
     names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in texts]
-    lines = np.concatenate([of[at] for of, at in zip(lines_of(len(a), len(b)), (one.of_a, one.of_b), strict=True)])
+    lines = np.concatenate([of[at] for of, at in zip(sets.lines, (one.of_a, one.of_b), strict=True)])
     along = np.concatenate([np.concatenate([p.a, -p.b]).T for p in found.held_out.values()])  # [cells, prompts]
     there = ~np.isnan(along).all(1, keepdims=True)  # without a difference there is no direction
     units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})

@@ -202,7 +202,8 @@ class Sets(Data):
     """Two sets of texts, to find a direction that separates them."""
 
     a: str = "indoor"
-    """The set that directions point to: .jsonl (field text), .txt, SUITE#CATEGORY, or happy, sad, indoor, outdoor."""
+    """The set that directions point to: .jsonl (fields text, and cluster of texts that share something), .txt,
+    SUITE#CATEGORY, or happy, sad, indoor, outdoor. Line i of two files of one length are counterparts."""
     b: str = "outdoor"
     """The set that they point away from."""
     template: str = "{text}"

@@ -522,15 +522,21 @@ class OpenSets(Splittable):
     tokenizer: Any
 
     def cases(self) -> pd.DataFrame:
-        """The texts of a, then those of b; where the sets are of one size, text i of both is a cluster."""
-        n, m = len(self.a.texts), len(self.b.texts)
-        lines = [*range(n), *range(m)] if n == m else range(n + m)
-        return pd.DataFrame({"cluster": [str(i) for i in lines], "relation": ["a"] * n + ["b"] * m})
+        """The texts of a, then those of b; a line (`prompts.sets`) is a cluster."""
+        relation = ["a"] * len(self.a.texts) + ["b"] * len(self.b.texts)
+        return pd.DataFrame({"cluster": [str(i) for i in np.concatenate(self.lines)], "relation": relation})
+
+    @property
+    def lines(self) -> tuple[np.ndarray, np.ndarray]:
+        """The lines of both sets, as numbers in the order in which they come."""
+        codes = pd.factorize(pd.Series([*self.a.lines, *self.b.lines], dtype=object))[0]
+        return codes[: len(self.a.lines)], codes[len(self.a.lines) :]
 
     def only(self, rows: Sequence[int]) -> "OpenSets":
         n, parts = len(self.a.texts), []
         for some, at in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
-            parts.append(replace(some, texts=[some.texts[i] for i in at], tokens=[some.tokens[i] for i in at]))
+            own = {name: [getattr(some, name)[i] for i in at] for name in ("texts", "tokens", "lines")}
+            parts.append(replace(some, **own))
         return replace(self, a=parts[0], b=parts[1])
 
     def title(self) -> str:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.open_data import OpenSets
+from streamscope.instruments.data import Sets
+from streamscope.instruments.open_data import OpenSets, open_sets
+from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.sets import BUILT_IN, Rows, contrast, encode, read_set
 from streamscope.instruments.result import Result
 from streamscope.models import build
@@ -79,8 +81,8 @@ def test_a_massive_activation_is_left_out_of_the_mean() -> None:
 def test_an_intervention_says_what_its_direction_leaves_out() -> None:
     model = randomise(build("gpt2", "tiny"), 0.02).eval()
     words = [[0, *np.random.default_rng(i).integers(10, 60, 6).tolist()] for i in range(8)]
-    sets = OpenSets(Rows("a", [f"a {i}" for i in range(4)], words[:4], 0),
-                    Rows("b", [f"b {i}" for i in range(4)], words[4:], 0), 0, None)  # fmt: skip
+    sets = OpenSets(Rows("a", [f"a {i}" for i in range(4)], words[:4], [*range(4)], 0),
+                    Rows("b", [f"b {i}" for i in range(4)], words[4:], [*range(4)], 0), 0, None)  # fmt: skip
     assert direction_of("1", Directions().open(model, sets))[1] == ""
     with torch.no_grad():
         model.embed.weight[7] *= 100
@@ -113,7 +115,7 @@ def test_a_planted_direction_is_found(pool: str) -> None:
     assert "one stream" in found.streams_missing[1, "stream_cosine"]
     if pool == "mean":
         return
-    spec = OpenSets(*(Rows("set", [f"{first} {i}" for i in range(60)], texts(first, seed=first), 0)
+    spec = OpenSets(*(Rows("set", [f"{first} {i}" for i in range(60)], texts(first, seed=first), [*range(60)], 0)
                       for first in (1, 1 + WORDS)), 0, None)  # fmt: skip
     result = Directions(pool=pool, draws=2).measure(model, spec)
     assert result.table().frame["accuracy"].min() > 0.9 and (result.table().frame["accuracy_low"] > 0.75).all()
@@ -291,6 +293,35 @@ def test_built_in_sets(tmp_path: Path) -> None:
     file.write_text("\n".join(f"text {i % 9}" for i in range(12)))
     assert (len(read_set(str(file)).texts), read_set(str(file)).repeated) == (9, 3)
     assert len(read_set("competing#tool-container").texts) == 20
+
+
+def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) -> None:
+    """A repeated or a too long text does not shift the lines of those after it, and prompts of a pair share a line."""
+    one, other = tmp_path / "a.txt", tmp_path / "b.txt"
+    one.write_text("\n".join(["a 0", "a 0", *(f"a {i}" for i in range(2, 12))]))
+    other.write_text("\n".join([*(f"b {i}" for i in range(11)), "b " * 400]))
+    model = load("stories/lfa")
+    opened = open_sets(Sets(a=str(one), b=str(other)), model)
+    assert [text.split()[1] for text in opened.a.texts] == [str(i) for i in opened.a.lines] == [
+        str(i) for i in range(12) if i != 1
+    ]  # fmt: skip
+    assert opened.b.too_long == 1 and opened.b.lines == [*range(11)]
+    shared = set(opened.lines[0]) & set(opened.lines[1])
+    assert len(shared) == len(set(opened.a.lines) & set(opened.b.lines)) > 8
+    other.write_text("\n".join(f"b {i}" for i in range(11)))
+    assert not set.intersection(*map(set, open_sets(Sets(a=str(one), b=str(other)), model).lines)), "of unequal length"
+    for path, kind in ((one.with_suffix(".jsonl"), "a"), (other.with_suffix(".jsonl"), "b")):
+        path.write_text("\n".join(json.dumps({"text": f"{kind} {i}", "cluster": f"c{i // 2}"}) for i in range(12)))
+    named = open_sets(Sets(a=str(one.with_suffix(".jsonl")), b=str(other.with_suffix(".jsonl"))), model)
+    assert [x.tolist() for x in named.lines] == [[i // 2 for i in range(12)]] * 2
+    one.with_suffix(".jsonl").write_text('{"text": "x", "cluster": "c"}\n{"text": "y"}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl:2: .*'cluster' is missing"):
+        read_set(str(one.with_suffix(".jsonl")))
+    relations = open_sets(Sets(a="competing#tool-container", b="competing#agent-patient"), model)
+    prompts = {p.text: p for p in load_suite("competing").prompts}
+    assert len(set(relations.a.lines)) == len({prompts[text].pair for text in relations.a.texts}) == 10
+    result = Directions(draws=0).measure(model, relations)
+    assert (result.table().frame["clusters"] <= 10).all() and (result.table().frame["n"] == 20).all()
 
 
 def test_bad_sets(tmp_path: Path) -> None:

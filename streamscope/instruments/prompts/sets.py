@@ -2,11 +2,14 @@
 
 read_set("happy")                 built in: happy, sad, indoor, outdoor (datasets/contrast)
 read_set("harmful.jsonl")         JSONL, the text under "text"; a .txt file holds one text per line
-read_set("coreference#gender")    the prompts of one category or relation of a suite (`instruments.prompts`)
+read_set("competing#tool-container")   the prompts of one category or relation of a suite (`instruments.prompts`)
+
+Texts that share something lie in one line: text i of two files of one length (a field "cluster" of JSONL, in every row,
+names another line), and prompts of a suite that share a pair, a cluster or a text. Lines are the units of intervals.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +25,25 @@ LEAST = 8
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Different texts under one name, and how many repeated ones of the source were left out."""
+    """Different texts under one name, the line of each, and how many repeated ones of the source were left out.
+
+    Lines are names, or without names the places of the texts in the source.
+    """
 
     name: str
     texts: tuple[str, ...]
+    lines: tuple[str | int, ...]
     repeated: int = 0
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A set's texts and their token ids, BOS first, and how many were longer than the context and left out."""
+    """A set's texts, their token ids, BOS first, and lines, and how many were longer than the context and left out."""
 
     name: str
     texts: list[str]
     tokens: list[list[int]]
+    lines: list[str | int]
     too_long: int
 
 
@@ -48,33 +56,40 @@ def read_set(source: str) -> PromptSet:
         path = FOLDER / f"{source}.jsonl"
         if not path.is_file():
             raise InputError(f"{path} is missing; run from a clone of the repository, which holds datasets/")
-        texts = _lines(path)
+        found = _lines(path)
     elif "#" in source:
-        texts = _category(*source.rsplit("#", 1))
+        found = _category(*source.rsplit("#", 1))
     else:
         path = Path(source).expanduser()
         if not path.suffix and not path.exists():
             raise unknown("prompt set", source, list(BUILT_IN))
-        texts = _lines(path)
-    kept = tuple(dict.fromkeys(texts))
+        found = _lines(path)
+    kept = {text: line for text, line in reversed(found)}
     if len(kept) < LEAST:
         raise InputError(f"{source}: {len(kept)} different texts; a contrast needs at least {LEAST} on each side")
-    return PromptSet(Path(source).stem if "#" not in source else source, kept, len(texts) - len(kept))
+    texts = tuple(dict.fromkeys(text for text, _ in found))
+    name, lines = Path(source).stem if "#" not in source else source, tuple(kept[text] for text in texts)
+    return PromptSet(name, texts, lines, len(found) - len(texts))
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> list[tuple[str, str | int]]:
     if path.suffix == ".jsonl":
-        return [strings(where, row, ("text",))[0] for where, row in json_lines(path, '{"text": …}')]
+        rows = list(json_lines(path, '{"text": …}'))
+        fields = ("text", "cluster") if any("cluster" in row for _, row in rows) else ("text",)
+        found = [strings(where, row, fields) for where, row in rows]
+        return [(one[0], one[1] if len(fields) > 1 else i) for i, one in enumerate(found)]
     if path.suffix == ".txt":
-        return [line for _, line in numbered_lines(path)]
+        return [(line, i) for i, (_, line) in enumerate(numbered_lines(path))]
     raise InputError(f"{path}: a prompt set is a .jsonl file with a field text, or a .txt file with a text per line")
 
 
-def _category(suite: str, category: str) -> list[str]:
+def _category(suite: str, category: str) -> list[tuple[str, str | int]]:
     from streamscope.instruments.prompts import load_suite
+    from streamscope.instruments.prompts.suite import unit_of, units
 
     prompts = load_suite(suite).prompts
-    chosen = [p.text for p in prompts if category in (p.category, p.relation)]
+    both = zip(prompts, units(prompts), strict=True)
+    chosen = [(p.text, f"{suite} {unit_of(unit)}") for p, unit in both if category in (p.category, p.relation)]
     if not chosen:
         known = sorted({p.category for p in prompts} | {p.relation for p in prompts if p.relation is not None})
         raise unknown(f"category of {suite}", category, known)
@@ -82,11 +97,14 @@ def _category(suite: str, category: str) -> list[str]:
 
 
 def contrast(a: str, b: str) -> tuple[PromptSet, PromptSet]:
-    """Two sets that share no text, or `InputError`."""
+    """Two sets that share no text, or `InputError`. Without names, lines are shared by sources of one length alone."""
     one, other = read_set(a), read_set(b)
     both = set(one.texts) & set(other.texts)
     if both:
         raise InputError(f"{a} and {b} share {len(both)} texts, such as {sorted(both)[0][:60]!r}; remove them from one")
+    if len(one.texts) + one.repeated != len(other.texts) + other.repeated:
+        alone = (line if isinstance(line, str) else -1 - line for line in other.lines)
+        other = replace(other, lines=tuple(alone))
     return one, other
 
 
@@ -104,7 +122,9 @@ def encode(prompts: PromptSet, tokenizer: Any, n_ctx: int, template: str = "{tex
     check_template(template)
     before, after = template.split("{text}")
     rows: Sequence[list[int]] = tokenizer.encode_batch([before + text + after for text in prompts.texts])
-    kept = {text: row for text, row in zip(prompts.texts, rows, strict=True) if 1 < len(row) <= n_ctx}
+    every = zip(prompts.texts, rows, prompts.lines, strict=True)
+    kept = [(text, row, line) for text, row, line in every if 1 < len(row) <= n_ctx]
     if len(kept) < LEAST:
         raise InputError(f"{prompts.name}: {len(kept)} of {len(rows)} texts fit a context of {n_ctx} tokens")
-    return Rows(prompts.name, list(kept), list(kept.values()), len(rows) - len(kept))
+    texts, tokens, lines = map(list, zip(*kept, strict=True))
+    return Rows(prompts.name, texts, tokens, lines, len(rows) - len(kept))
