@@ -432,7 +432,8 @@ def print_status(out: Path, cells: Sequence[Cell], notes: Mapping[str, str] | No
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
         detail = state.detail if state.kind in ("failed", "running") else (notes or {}).get(cell.name, "")
-        rows_printed.append((cell.name, state.kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
+        kind = "done" if state.kind == "open" and _completed(folder) else state.kind  # trained by another command
+        rows_printed.append((cell.name, kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
     columns = ("run", "state", "step", "validation loss", "")
     print_grid(columns, rows_printed, title=str(out), width=None if sys.stdout.isatty() else 160)
 

@@ -162,6 +162,11 @@ def test_trained_once_measured_once_judged_again(
     train_all(["tiny", "--papers", "hdpl", "pls", "--out", str(tmp_path), *shared, "--status"])
     said = capsys.readouterr().out  # its title is a path, and a parallel test's has popen in it
     assert said.count("│ done") == 5 and said.count("│ open") == 2
+    (tmp_path / ".ledger").rename(tmp_path / "elsewhere")
+    train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *shared, "--status"])
+    assert capsys.readouterr().out.count("│ done") == 5, "trained by another command"
+    shutil.rmtree(tmp_path / ".ledger", ignore_errors=True)
+    (tmp_path / "elsewhere").rename(tmp_path / ".ledger")
 
     train_all(["tiny", "--papers", "hdpl", "--out", str(tmp_path), *shared, "--only", "hdpl-s0", "--status"])
     assert capsys.readouterr().out.count("│ done") == 1
