@@ -14,7 +14,7 @@ from streamscope.instruments.undefined_cells import reasons
 from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
 from streamscope.papers.claims.words import Word, word_of
 from streamscope.papers.comparison.printed import SMALLEST, number
-from streamscope.papers.comparison.runs import again, trained_runs
+from streamscope.papers.comparison.runs import again, ended, trained_runs
 from streamscope.papers.comparison.seeds import FLAT
 from streamscope.papers.comparison.verdicts import as_measured
 from streamscope.papers.lfa.competence import needs_copying
@@ -287,7 +287,7 @@ class Tables:
             runs = self._runs(file)
             own = [run] if run else list(about.get("run", []))
             runs = [one for one in runs if {str(one.folder), one.preset} & set(own)] or runs
-            seen = sorted({one.tokens_seen for one in runs})
+            seen = sorted({one.tokens_seen for one in ended(runs)})
             self._made[file, run] = {
                 "scale": ", ".join(dict.fromkeys(one.manifest["scale"] for one in runs)),
                 "tokens": " to ".join(f"{n:,}" for n in dict.fromkeys((seen[0], seen[-1]))) if seen else "",

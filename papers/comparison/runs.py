@@ -148,6 +148,11 @@ def trained_runs(folder: Path) -> list[Run]:
     return [Run(Path(r["folder"]), r["preset"], r["seed"], r["manifest"], filled(r["config"])) for r in runs]
 
 
+def ended(runs: Sequence[Run]) -> Sequence[Run]:
+    """Of the runs those that are no snapshots, or all where all are."""
+    return [run for run in runs if not run.snapshot] or runs
+
+
 def opened(run: str, presets: Sequence[str]) -> Run:
     """A finished run of one of `presets`. Raises `InputError` for another preset, and for a run that did not end."""
 

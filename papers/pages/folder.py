@@ -9,7 +9,7 @@ from typing import Any
 from streamscope.instruments.table import read_about, read_parquet
 from streamscope.papers.claims.judged import interval
 from streamscope.papers.comparison import TRAINED
-from streamscope.papers.comparison.runs import Run, again, trained_runs
+from streamscope.papers.comparison.runs import Run, again, ended, trained_runs
 from streamscope.papers.pages.markdown import Page, Section, three_digits
 from streamscope.papers.pages.strips import Strip
 
@@ -84,7 +84,7 @@ def _cell_text(x: Any, low: float, high: float) -> str:
 
 def seeds_and_tokens(runs: Sequence[Run]) -> tuple[str, str]:
     """The training seeds of runs, "0, 1, 2", and how much text each saw, "1.5 to 16 million tokens"."""
-    seen = sorted({run.tokens_seen for run in runs})
+    seen = sorted({run.tokens_seen for run in ended(runs)})
     amount = " to ".join(dict.fromkeys(three_digits(n / 1e6) for n in (seen[0], seen[-1])))
     return ", ".join(map(str, sorted({run.seed for run in runs}))), f"{amount} million tokens"
 

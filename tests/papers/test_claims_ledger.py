@@ -244,7 +244,7 @@ def test_the_longest_training_judges_that_passes_the_gate_of_a_claim(paper: str)
 
 
 def test_what_dst_says_of_arms_that_were_trained_for_longer_is_judged_there() -> None:
-    """Where the longer training has three seeds of the arms, and a verdict is not open for want of another beginning.
+    """Where the longer training has three seeds of the arms, begun in as many ways and measured at as many lengths.
 
     Table 2 puts one of them next to modes that the longer training does not have.
     """
@@ -259,7 +259,8 @@ def test_what_dst_says_of_arms_that_were_trained_for_longer_is_judged_there() ->
                 row = tables.row(key._replace(file=f"dst_long/{name}"), claim.where)
             except InputError:  # no such arm, or no such table
                 continue
-            open_there = str(row.get("direction", "")).startswith(("confounded", "undefined"))
+            word = str(row.get("direction", ""))
+            open_there = word.startswith(("confounded", "undefined")) and "not one verdict over" not in word
             if folder == "dst_eighth" and not open_there and int(row.get("seeds") or row.get("n")) >= 3:
                 wrong.append(claim.row["id"])
     assert seen > 10 and not wrong, wrong
