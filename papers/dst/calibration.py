@@ -12,6 +12,7 @@ logits divided by a temperature. Per run, over validation documents, with all he
     recovered.α    the share of it that a hotter output gives back: 1 − (L*(α) − L*(1)) / (L(α) − L(1)), L* the loss at
                    the temperature that is best on the other half of the documents; at α none that is cooler than at 1
     hotter.α       the best temperature of all over the one at α = 1, mean over the halves; over 1: over-confident
+                   both undefined where the best is the lowest or the highest that is tried, .5 and 4
     kept.α         share of tokens of which the most probable word is right, over that share at α = 1
 
 Units are training seeds. Above one half, over-confidence is more of the cost than all else; .9 of the right words kept
@@ -40,6 +41,7 @@ UNIT = {"sharp": "nats/token", "recovered": "share", "hotter": "factor", "kept":
 LEAST = 0.01
 """Nats per token that sharpening has to cost, so that there is something of which to recover a share."""
 NOTHING = f"sharpening costs less than {LEAST:g} nats"
+AT_END = "the best temperature is the {} of those tried, {:g}: a better one may lie beyond"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,14 @@ def tempered(loss: "np.ndarray", tokens: "np.ndarray", least: Sequence[int] = (0
     return total / float(tokens.sum()), chosen
 
 
+def at_end(chosen: Sequence[int]) -> str:
+    """Why nothing is known where one of these temperatures is the lowest or the highest; "" where none is."""
+    for end, i in (("lowest", 0), ("highest", STEPS - 1)):
+        if i in chosen:
+            return AT_END.format(end, TEMPERATURES[i > 0])
+    return ""
+
+
 def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int) -> "pd.DataFrame":
     """The quantities of one run, a row each: quantity, unit, value, undefined."""
     import numpy as np
@@ -122,18 +132,19 @@ def measure_run(model: Any, shards: Any, alphas: Sequence[float], documents: int
     rows = []
     for alpha in alphas:
         sharp = plain[alpha] - plain[1.0]
-        warm, _ = tempered(sums_of[alpha][0], tokens, own)
+        warm, chosen = tempered(sums_of[alpha][0], tokens, own)
         _, free = tempered(sums_of[alpha][0], tokens)
+        hotter = float(np.exp(np.mean(np.log(temperatures()[free]) - np.log(temperatures()[own]))))
         values = {
-            "sharp": sharp,
-            "recovered": 1 - (warm - base) / sharp if sharp >= LEAST else NAN,
-            "hotter": float(np.exp(np.mean(np.log(temperatures()[free]) - np.log(temperatures()[own])))),
-            "kept": right[alpha] / right[1.0] if right[1.0] else NAN,
+            "sharp": (sharp, ""),
+            "recovered": (1 - (warm - base) / sharp, at_end(own + chosen)) if sharp >= LEAST else (NAN, NOTHING),
+            "hotter": (hotter, at_end(own + free)),
+            "kept": (right[alpha] / right[1.0], "") if right[1.0] else (NAN, "no word is right at α = 1"),
         }
-        for name, value in values.items():
-            why = "" if value == value else NOTHING if name == "recovered" else "no word is right at α = 1"
+        for name, (value, why) in values.items():
             undefined = note({"value": why}) if why else ""
-            rows.append({"quantity": f"{name}.{alpha:g}", "unit": UNIT[name], "value": value, "undefined": undefined})
+            row = {"quantity": f"{name}.{alpha:g}", "unit": UNIT[name], "value": NAN if why else value}
+            rows.append({**row, "undefined": undefined})
     return pd.DataFrame(rows)
 
 

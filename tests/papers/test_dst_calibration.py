@@ -98,6 +98,18 @@ def test_the_temperature_is_chosen_on_the_other_half() -> None:
     assert mean == pytest.approx((2 * 4.0 + 2 * 9.0) / 12) and chosen == [7, 8]
 
 
+def test_a_temperature_at_an_end_of_the_range_gives_no_number(runs: list[Path], monkeypatch: Any) -> None:
+    """Logits eight times too large need a temperature of about 8, and 4 is the highest that is tried."""
+    net = unbiased(runs[0])
+    shards = evaluation_shards(runs[0], net._text(), None)
+    net.unembed.weight.data.mul_(12.0)
+    monkeypatch.setattr("streamscope.interventions.edits.amplification.amplification", lambda model, a: scaled(a))
+    found = measure_run(net, shards, (2.0, 8.0), 12).set_index("quantity")
+    assert found.loc[["hotter.2", "recovered.2"], "value"].notna().all()
+    assert found.loc[["hotter.8", "recovered.8"], "value"].isna().all() and found.loc["sharp.8", "value"] > 0
+    assert "the highest of those tried, 4" in found.loc["recovered.8", "undefined"]
+
+
 def test_the_claims_of_planted_runs() -> None:
     values = {
         ("a", "recovered.16"): [0.80, 0.81, 0.79], ("b", "recovered.16"): [0.01, 0.0, 0.02],
