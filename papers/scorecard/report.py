@@ -67,8 +67,8 @@ def measure(options: Options) -> tuple[list[Run], Tables, dict[str, Any]]:
 
 
 def control(runs: Sequence[Run], arm: str) -> None:
-    """Raises `InputError` where no run is of the control's arm."""
-    if arm not in (arms := list(dict.fromkeys(run.arm for run in runs))):
+    """Raises `InputError` where no run is of the control's arm, and there are several arms to compare."""
+    if len(arms := list(dict.fromkeys(run.arm for run in runs))) > 1 and arm not in arms:
         raise unknown("--control", arm, arms)
 
 

@@ -232,7 +232,16 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=line):
             scorecard.main(argv)
     with pytest.raises(InputError, match="unknown --control 'std-t'"):
-        control(open_runs(["stories/lfa"]), "std-t")
+        control(open_runs(["stories/lfa", "stories/cfm"]), "std-t")
+    control(open_runs(["stories/lfa"]), "std-t")  # measured alone, to be pooled
+
+
+@pytest.mark.parametrize("arm", ["other", "alone"])
+def test_rows_of_one_arm_are_judged_without_a_control(arm: str) -> None:
+    alone = planted_values({("alone", "loss"): [1.0, 2.0], ("alone", "entropy"): [0.5, 0.6]})
+    found = judged(alone, arm)
+    assert (found["against"]["side"] == "").all() and found["between"]["p"].isna().all()
+    assert len(found["arms"]) == 2
 
 
 @pytest.mark.parametrize("scale", ["eighth", "zoo", "small"])
