@@ -116,7 +116,7 @@ def same_token_split(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documen
         share = 1 - same[repeated] / others[repeated]
         total.append(np.bincount(unit, share, minlength=len(names)))
     return Observations(
-        measure=Measure(name="different cluster", unit="share of tokens", resolution=1e-9),
+        measure=Measure(name="different cluster", unit="share of tokens", resolution=1e-9, limits=(0.0, 1.0)),
         cells=pd.DataFrame({"clusters_of": ["features", "raw", "dealt"]}),
         units=units,
         total=np.stack(total), size=np.bincount(unit, minlength=len(names)).astype(float),

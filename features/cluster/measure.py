@@ -26,7 +26,7 @@ from streamscope.instruments.table import Column, LongTable, Table, counts, desc
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.stream_states import MASSIVE
 
-SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9)
+SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9, limits=(0.0, 1.0))
 QUANTITIES = {"depth": "share", "coverage": "coverage"}
 LARGEST = 15
 """Number of clusters shown on the screen."""

@@ -43,7 +43,7 @@ PART_ROWS = 8192
 """Rows of a part: the rows held in memory, and one row group of the file."""
 BATCH_TOKENS = 1024
 """Padded tokens per forward pass, so that activations stay in the cache."""
-SHARE = Measure(name="share of tokens", unit="share", resolution=0.0)
+SHARE = Measure(name="share of tokens", unit="share", resolution=0.0, limits=(0.0, 1.0))
 
 
 class Part(NamedTuple):

@@ -23,6 +23,7 @@ BINS = 10
 AT_ONCE = 512
 """Windows per forward pass."""
 SHARE = "share of tokens"
+LIMITS = {"kept": (0.0, 1.0), "beyond": (-1.0, 1.0)}
 
 
 def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -40,7 +41,7 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
     beyond = {window: x - (np.bincount(bins, x) / np.bincount(bins))[bins] for window, x in kept.items()}
     blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
     for name, values in {"kept": kept, "beyond": beyond}.items():
-        measure = Measure(name=name, unit=SHARE, resolution=1e-9)
+        measure = Measure(name=name, unit=SHARE, resolution=1e-9, limits=LIMITS[name])
         cells, total, size = (list(part) for part in zip(*group_cells(values, groups, of), strict=True))
         block = Observations(
             measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)

@@ -16,7 +16,7 @@ from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Column, Table, described, key, number
 
-R2 = Measure(name="R²", unit="share of variance", resolution=1e-6, factor=-1.0, shift=1.0)
+R2 = Measure(name="R²", unit="share of variance", resolution=1e-6, factor=-1.0, shift=1.0, limits=(-np.inf, 1.0))
 ROW = ["of", "measure", "edit"]
 
 

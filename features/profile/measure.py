@@ -26,8 +26,8 @@ from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, M
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number
 
-DEPTH = Measure(name="k*", unit="layers", resolution=1e-9)
-DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6)
+DEPTH = Measure(name="k*", unit="layers", resolution=1e-9, limits=(0.0, np.inf))
+DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6, limits=(0.0, np.inf))
 P = 0.05
 """Kinds of tokens with a larger corrected p are not listed."""
 HEADS = 4

@@ -32,9 +32,9 @@ from streamscope.probes.picture.measure import QUERY, WEIGHT, picture
 BASELINE = "α = 1 is the baseline itself"
 SAME_ORDER = "by construction, the scores of the first amplified layer keep their order"
 ATTENTION = {
-    "entropy": Measure(name="entropy of attention", unit="nats", resolution=1e-5),  # rounding of float32 in a mean
-    "peak": Measure(name="attention of the largest key", unit="share", resolution=1e-5),
-    "unchanged": Measure(name="queries with the same first key", unit="share", resolution=0.0),
+    "entropy": Measure(name="entropy of attention", unit="nats", resolution=1e-5, limits=(0.0, np.inf)),
+    "peak": Measure(name="attention of the largest key", unit="share", resolution=1e-5, limits=(0.0, 1.0)),
+    "unchanged": Measure(name="queries with the same first key", unit="share", resolution=0.0, limits=(0.0, 1.0)),
 }
 KEYS = ("alpha", "head", "layer", "index")
 

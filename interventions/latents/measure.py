@@ -220,7 +220,7 @@ def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str
     total[cell, unit], size[cell, unit] = positions["kl"], 1.0
     units["cluster"] = [names[i] for i in units["prompt"]]
     units["unit"] = [f"{names[i]}:{at}" for i, at in zip(units["prompt"], units["position"], strict=True)]
-    measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"])
+    measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"], limits=(0.0, np.inf))
     seen.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
     seen.contrasts["texts"] = each("kl", cells, null=None)
 

@@ -123,7 +123,9 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
         values = block.total[cells]
         moved = np.ptp(values, axis=0) > block.measure.resolution
         row[moved], there[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
-    measure = Measure(name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9)
+    measure = Measure(
+        name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9, limits=(-1.0, 1.0)
+    )
     cells = pd.DataFrame(list(curves), columns=list(KEYS))
     return Observations(measure=measure, cells=cells, units=block.units, total=total, size=size)
 

@@ -134,7 +134,7 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
         seen.extra = by_pair(about, both.sum(0), either.sum(0), jaccard)
         cells = [{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS]
         seen.blocks["stability"] = Observations(
-            measure=Measure(name="stability", unit="share", resolution=0.0),
+            measure=Measure(name="stability", unit="share", resolution=0.0, limits=(0.0, 1.0)),
             cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in heads.to_dict("records"))]),
             units=about.drop(columns="pair").assign(unit=[unit(*both) for both in ids]),
             total=np.stack([jaccard, both.mean(0), *both.astype(float)]),

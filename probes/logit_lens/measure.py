@@ -155,7 +155,7 @@ def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Instrume
     cells = pd.DataFrame({"layer": wide["loss"].index})
     seen = InstrumentData({}, {}, {"title": "logit lens"}, extra=found)
     for name, unit in VALUES.items():
-        measure = Measure(name=name, unit=unit, resolution=1e-6)
+        measure = Measure(name=name, unit=unit, resolution=1e-6, limits=LIMITS[name])
         seen.blocks[name] = Observations(
             measure=measure, cells=cells, units=units.assign(cluster=units["unit"]), total=wide[name].to_numpy(float),
             size=size,
@@ -165,6 +165,7 @@ def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> Instrume
 
 
 VALUES = {"loss": "nats/token", "hit": "share of positions"}
+LIMITS = {"loss": (0.0, np.inf), "hit": (0.0, 1.0)}
 
 
 def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

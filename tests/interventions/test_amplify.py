@@ -274,3 +274,11 @@ def test_bad_input(tiny_run: Path) -> None:
     with pytest.raises(InputError, match="above 0"):
         amplify_heads([Head(0, 0)], float("nan"))
     assert amplify_heads([], 2) == {} and Amplify(alpha=(4.0, 2.0, 4.0)).alphas == [1.0, 2.0, 4.0]
+
+
+def test_intervals_of_shares_and_of_entropy_end_where_their_values_do() -> None:
+    """Scores times 4,096 leave one key in most queries: a t interval over four documents would go beyond 1 and 0."""
+    frame = Amplify(alpha=(4096.0,)).measure("stories/lfa", Documents(max_documents=4)).table().frame
+    for name in ("peak", "unchanged"):
+        assert not ((frame[f"{name}_low"] < 0) | (frame[f"{name}_high"] > 1)).any()
+    assert (frame["peak_high"] == 1).any() and (frame["entropy_low"] == 0).any()
