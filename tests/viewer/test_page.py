@@ -859,6 +859,16 @@ def test_nothing_runs_over_the_edge_and_words_can_be_read(
     context.close()
 
 
+@pytest.mark.parametrize("touch", [False, True])
+def test_keys_are_named_where_there_may_be_a_keyboard(chromium: Any, answers: Answers, touch: bool) -> None:
+    context = chromium.new_context(viewport={"width": 390, "height": 800}, has_touch=touch, is_mobile=touch)
+    context.route("**/*", answers)
+    page = Page(context.new_page()).open(text=TEXT)
+    shown = page.do("[...document.querySelectorAll('.keys')].map(e => e.offsetParent !== null)")
+    assert shown == [not touch] * 2 and "Choose a head below and turn it off." in page.text(".changes")
+    context.close()
+
+
 def contrast(one: str, other: str) -> float:
     """Contrast of two colours (WCAG 2), 1 to 21."""
 

@@ -122,7 +122,7 @@ export class Toolbar {
     this.saveEdits.disabled = !this.view.columns[0].edited;
     if (!entries.length) {
       this.changes.replaceChildren(
-        element("p", { class: "lead quiet", text: "Nothing is changed. Choose a head below and turn it off: press space." }),
+        element("p", { class: "lead quiet", text: "Nothing is changed. Choose a head below and turn it off." }, element("span", { class: "keys", text: " Or press space." })),
         element("div", { class: "chips" }),
       );
       return;
