@@ -78,7 +78,7 @@ def test_every_series_of_a_figure_is_named_once(paper: str, number: str) -> None
 
 
 def test_values_are_those_of_the_tables() -> None:
-    table = pd.read_parquet(RESULTS / "dst_eighth/amplification.parquet")
+    table = pd.read_parquet(RESULTS / "dst_long/amplification.parquet")
     mean = table[table["preset"] == "dst-kron"].groupby("alpha")["loss"].mean()
     found = traces("dst", "2")
     assert np.allclose(found["dst-kron"].y, mean) and list(found["dst-kron"].x) == list(mean.index)
