@@ -23,10 +23,11 @@ def folder_page(
     title: str = "",
     figure: str = "",
     table: Mapping[str, Any] | None = None,
+    sentences: Sequence[str] = (),
 ) -> Page:
     """The page of a folder, or of those below it where it has no runs itself.
 
-    Without `made` the commands are those of its runs and tables."""
+    Without `made` the commands are those of its runs and tables. `sentences` have their numbers."""
     parts = [folder] if (folder / TRAINED).is_file() else [path.parent for path in sorted(folder.rglob(TRAINED))]
     runs = [run for part in parts for run in trained_runs(part)]
     name = figure or next((name for name in FIGURES if (folder / name).is_file()), "")
@@ -34,6 +35,7 @@ def folder_page(
         title=title or folder.name,
         lead=f"{what} {dose(runs)}".strip(),
         figure=Strip(title=title or folder.name, unit="", rows=[], path=name) if name else None,
+        sentences=sentences,
         sections=[table_of(folder, **table)] if table else [],
         made=list(made) or [*trainings(runs), *measurements(folder)],
     )

@@ -364,7 +364,9 @@ def pages_of(source: Source) -> dict[str, Page]:
     pages = {"README.md": front(source)} | {f"{paper}.md": paper_page(paper, source) for paper in given["paper"]}
     for name, one in given["folder"].items():
         if (results / name).is_dir():
-            pages[f"{name}/README.md"] = folder_page(results / name, **one)
+            rest = {key: value for key, value in one.items() if key not in ("values", "sentences")}
+            own = sentences(one, source, f"{FILE.name}: {name}") if "sentences" in one else ()
+            pages[f"{name}/README.md"] = folder_page(results / name, sentences=own, **rest)
     for name in given["tables"]:
         if (results / name).is_dir():
             pages[f"{name}/README.md"] = tables_page(source, name)

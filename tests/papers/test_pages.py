@@ -25,7 +25,7 @@ from streamscope.papers.claims import HERE, RESULTS
 from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.words import CODES, DECIDED, MEANINGS, plain, word_of
 from streamscope.papers.comparison.printed import number as printed_number
-from streamscope.papers.comparison.runs import trained_runs
+from streamscope.papers.comparison.runs import Run, trained_runs
 from streamscope.papers.pages.folder import dose, general, seeds_and_tokens, table_of
 from streamscope.papers.pages.markdown import LINE, measurement, number, quotation, three_digits, with_unit, wrapped
 from streamscope.papers.pages.results import (
@@ -40,6 +40,7 @@ from streamscope.papers.pages.results import (
 )
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
+from streamscope.papers.scorecard.report import in_arms
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(RESULTS.rglob("*.md"))
@@ -57,7 +58,9 @@ def source() -> Source:
 def declared() -> list[dict[str, Any]]:
     """What `pages.toml` declares with sentences."""
     given = page_texts()
-    return [*given["front"]["finding"], *given["paper"].values(), *given["real"]["part"], *given["tables"].values()]
+    folders = [one for one in given["folder"].values() if "sentences" in one]
+    papers = given["paper"].values()
+    return [*given["front"]["finding"], *papers, *given["real"]["part"], *given["tables"].values(), *folders]
 
 
 def declared_texts() -> list[str]:
@@ -355,7 +358,44 @@ def less_passes_the_token_stream() -> bool:
 
 
 KROM, LONG = "krom_eighth", "kromcanon {}, {}, adamw, 2,850 steps"
+
+
+def sides(folder: str, quantity: str, of: Callable[[Run], bool], n: int = 0) -> set[str]:
+    """On which sides of the control the n arms lie whose runs are chosen; the control itself left out."""
+    chosen = {run.arm for run in in_arms(trained_runs(RESULTS / folder)) if of(run)} - {"std-t+positions=rope"}
+    found = table(f"{folder}/against").query("quantity == @quantity").set_index("arm")["side"]
+    assert len(chosen) == n or (not n and len(chosen) > 1)
+    return set(found[sorted(chosen)])
+
+
+def has_token_stream(run: Run) -> bool:
+    return run.config["model"]["residual"]["kind"] in ("frozen_token", "token_factor")
+
+
+def learns_positions(run: Run, *, canon: bool) -> bool:
+    return run.config["model"]["positions"]["kind"] == "learned" and ("canon" in run.preset) == canon
+
+
+def costs_least(folder: str) -> set[str]:
+    """The arms in which a head is worth less than in the control."""
+    return set(table(f"{folder}/against").query("quantity == 'heads.mean' and side == 'lower'")["arm"])
+
+
 IN_WORDS: dict[str, Callable[[], bool]] = {
+    "lose about half a nat more than Std-T with RoPE": lambda: (
+        sides("scorecard_eighth", "loss", lambda run: learns_positions(run, canon=False)) == {"higher"}
+        and table("scorecard_eighth/against").query("quantity == 'loss' and arm.str.match('std-t|gpt2|kromhc')")[
+            "mean"].between(0.45, 0.6).all()),
+    "unless they have Canon layers": lambda: sides(
+        "scorecard_eighth", "loss", lambda run: learns_positions(run, canon=True)) == {""},
+    "Two streams alone cost nothing that shows": lambda: set(table("scorecard_eighth/against").query(
+        "quantity == 'loss' and arm in ('d-cas', 'dst-dense')")["side"]) == {""},
+    "All twelve models with a token stream spread attention over fewer tokens": lambda: all(
+        sides("scorecard_eighth", name, has_token_stream, 12) == {"lower"} for name in ("entropy", "amplification")),
+    "Heads matter least in `pls`, its control `c2`, and the two with Canon layers": lambda: costs_least(
+        "scorecard_eighth") == {"pls", "c2", "canon", "kromcanon"},
+    "No model copies nouns, and no head has an induction score above": lambda: not table("scorecard_eighth/runs").query(
+        "quantity == 'copying' and ci_low > 0").size,
     "stays frozen only if parameters are stored in bf16": lambda: verdict(
         f"{KROM}/sweep-claims", f"{LONG.format(-8, 'bf16')} below 0.01", "in use") == "holds",
     "The loss holds it below that": lambda: mean(
