@@ -392,6 +392,17 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "quantity == 'loss' and arm in ('d-cas', 'dst-dense')")["side"]) == {""},
     "All twelve models with a token stream spread attention over fewer tokens": lambda: all(
         sides("scorecard_eighth", name, has_token_stream, 12) == {"lower"} for name in ("entropy", "amplification")),
+    "The loss of `lfa` no longer differs significantly": lambda: [
+        table(f"scorecard_{one}/against").query("quantity == 'loss' and arm == 'lfa'")["side"].item()
+        for one in ("eighth", "long")] == ["higher", ""],
+    "Every model with a token stream still spreads attention over fewer tokens": lambda: all(
+        {run.arm for run in in_arms(trained_runs(RESULTS / "scorecard_long")) if has_token_stream(run)}
+        == set(table("scorecard_long/against").query("quantity == @name and side == 'lower'")["arm"])
+        for name in ("entropy", "amplification")),
+    "In each of three seeds `lfa` copies the noun that is meant, and Std-T in none": lambda: (
+        table("scorecard_long/runs").query("quantity == 'copying' and ci_low > 0")["preset"].value_counts().reindex(
+            ["lfa", "std-t+positions=rope"], fill_value=0).tolist() == [3, 0]
+        and table("scorecard_long/between").query("quantity == 'copying'")["p_holm"].item() > 0.05),
     "Heads matter least in `pls`, its control `c2`, and the two with Canon layers": lambda: costs_least(
         "scorecard_eighth") == {"pls", "c2", "canon", "kromcanon"},
     "No model copies nouns, and no head has an induction score above": lambda: not table("scorecard_eighth/runs").query(
