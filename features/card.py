@@ -75,7 +75,9 @@ def _of(about: dict[str, Any], rows: int) -> str:
     for kind, data in (about.get("data") or {}).items():
         source = data.get("source") if isinstance(data, dict) else None
         if isinstance(source, dict):
-            lines.append(f"{cell(kind)}: {code(source.get('source'))}, fingerprint {code(data.get('corpus'))}")
+            digest = data.get("corpus") or source.get("fingerprint")
+            read = f", fingerprint {code(digest)}" if digest else ""
+            lines.append(f"{cell(kind)}: {code(source.get('source'))}{read}")
     options = {name: value for name, value in (about.get("options") or {}).items() if value not in (None, [], "")}
     if options:
         lines.append("Options: " + ", ".join(code(f"{name}={value}") for name, value in options.items()))

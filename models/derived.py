@@ -15,8 +15,10 @@ from streamscope.models.tensors import FORMAT, save
 
 
 def check_new(folder: Path) -> None:
-    """Raise `InputError` if a run folder to write is not empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Raise `InputError` if a run folder to write is not empty, or is a file."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file: a run is a folder, give another name")
+    if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: choose another folder")
 
 

@@ -68,20 +68,21 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: Path, remedy: str = "restore it or train the run again"
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(tensors, metadata) of a safetensors file. Raises `InputError` if it is missing, truncated, or differs from its
-    recorded sha256 (files of other programs have none)."""
+    recorded sha256 (files of other programs have none); `remedy` then says what to do."""
     if not path.is_file():
         raise InputError(f"{path} is missing: {path.parent} is not a complete run folder")
     try:
         with safe_open(path, framework="pt") as file:
             tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is truncated or damaged ({error}); restore it or train the run again") from None
+        raise InputError(f"{path} is truncated or damaged ({error}); {remedy}") from None
     if metadata.get(DIGEST, "") not in ("", actual := digest(tensors)):
         raise InputError(
-            f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; "
-            "restore it or train the run again"
+            f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}"
         )
     return tensors, metadata
 

@@ -147,7 +147,7 @@ def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
     file = path.with_suffix(".safetensors")
     if not file.is_file():
         raise InputError(f"{file} does not exist: python -m features.cluster --out {path} writes it")
-    arrays, meta = read_tensors(file)
+    arrays, meta = read_tensors(file, f"write it again with python -m features.cluster --out {path}")
     of = parse(meta.get("about", "{}"), dict[str, Any], f"about of {file}").get("clusters")
     if of is None or "mean_" not in arrays:
         raise InputError(f"{file} does not hold the clusters of one run; python -m features.cluster writes them")

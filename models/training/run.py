@@ -234,7 +234,9 @@ def check_startable(folder: Path) -> None:
     manifest."""
     if not folder.exists():
         return
-    files = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file: a run is a folder, name another --out")
+    files = {path.name for path in folder.iterdir()}
     ours = {LOCK, "config.json", "tokenizer.json", TEMPLATE, GENERATION}
     if {name for name in files if not name.endswith(".part")} - ours:
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")

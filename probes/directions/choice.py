@@ -11,12 +11,14 @@ from torch import Tensor
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.data import Opened, Sets
+from streamscope.models.checkpoint import run_label
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions import Directions
 from streamscope.probes.stream_states import RESID, streams_of
 
 CHOICES = ("best", "norm")
-NO_FILE = "is not a file of directions; make one with python -m probes.directions RUN --out FILE.parquet"
+MAKE_ONE = "make one with python -m probes.directions RUN --out FILE.parquet"
+NO_FILE = f"is not a file of directions; {MAKE_ONE}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
     path = Path(name or spec)
     if not path.is_file():
         raise InputError(f"{path} {NO_FILE}")
-    tensors, meta = read_tensors(path)
+    if path.suffix == ".parquet":
+        arrays = path.with_suffix(".safetensors")
+        raise InputError(f"{path} is a table; {f'its arrays are in {arrays}' if arrays.is_file() else MAKE_ONE}")
+    tensors, meta = read_tensors(path, MAKE_ONE)
     if "run0-mean.resid" in tensors:
         raise InputError(f"{path} holds the directions of several runs; make a file of one run")
     if "about" not in meta or "mean.resid" not in tensors:
@@ -126,6 +131,6 @@ def check_direction(direction: Direction, model: Any) -> str:
             "it belongs to another model, or to the joined streams"
         )
     own, folder = getattr(model, "run", None), direction.about["folder"]
-    if own is not None and folder is not None and Path(folder).resolve() == Path(own).resolve():
+    if own is not None and folder is not None and (folder == run_label(own) or Path(folder).resolve() == own.resolve()):
         return ""
     return f"found in {folder or direction.about['model']}"

@@ -31,6 +31,7 @@ from streamscope.instruments.stats.estimators import (
     t_quantile,
 )
 from streamscope.instruments.table import Table, counts, described, key, number
+from streamscope.models.checkpoint import run_label
 from streamscope.probes.directions import Directions
 from streamscope.probes.stream_states import RESID, States, stream_states
 
@@ -310,7 +311,7 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
     folder, config = getattr(model, "run", None), getattr(model, "config", None)
     about = {
         "title": f"{title_of(model)}: {sets.title()}; {pool}", "preset": getattr(config, "name", type(model).__name__),
-        "folder": None if folder is None else str(folder), "massive": left_out,
+        "folder": None if folder is None else run_label(folder), "massive": left_out,
     }  # fmt: skip
     block = hits(found, sets)
     missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]

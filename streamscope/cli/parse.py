@@ -68,6 +68,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         if not end.code:
             raise
         message = _plainly(_one_line(output.getvalue()), options)
+        message = _second_value(message, words, options) or message
         raise InputError(
             f"{message}{_nearest(message, options)}; {prog or 'this command'} --help lists the options"
         ) from None
@@ -137,6 +138,17 @@ def spoken(text: str) -> str:
         return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
 
     return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
+
+
+def _second_value(message: str, words: Sequence[str], options: Any) -> str:
+    """ "--clean takes one value, but 'saw' follows 'Tom'", if that is the word that was not recognised; else ""."""
+    flags = _flags(options)
+    for option, value, after in zip(words, words[1:], words[2:], strict=False):
+        hint = flags.get(option, bool)
+        several = hint is bool or tuple in map(get_origin, (hint, *get_args(hint)))
+        if not several and not after.startswith("--") and message.startswith(f"Unrecognized options: {after}"):
+            return f"{option} takes one value, but {after!r} follows {value!r}: put quotes around a value with spaces"
+    return ""
 
 
 def _nearest(message: str, options: Any) -> str:

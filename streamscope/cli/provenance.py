@@ -5,11 +5,16 @@ import platform
 import subprocess
 import sys
 import time
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.version import version
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The clone; of an installed package, the folder that it is installed in."""
 
 CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
 """Arguments of git: tracked files outside results/ that differ from the commit."""
@@ -51,22 +56,32 @@ def provenance(device: str) -> dict[str, Any]:
     cuda = device.startswith("cuda")
     return {
         "argv": ["python", *sys.orig_argv[1:]],
-        "commit": commit(),
-        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+        **code(),
         "device": torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads",
         "cores": os.cpu_count(),
         "started": now(),
     }
 
 
-def commit() -> str:
-    """The clone's commit, with "+changes" if files outside results/ differ from it; "unknown" outside git."""
-    root = Path(__file__).resolve().parents[2]
+def code() -> dict[str, Any]:
+    """The code that runs: `commit` of the clone, and `versions` of this package, Python and what they stand on."""
+    own = {"streamscope": version(), "python": platform.python_version()}
+    return {"commit": commit(), "versions": {**own, **{name: metadata.version(name) for name in PACKAGES}}}
+
+
+@cache
+def commit(root: Path = ROOT) -> str:
+    """The commit of the clone `root`, with "+changes" if files outside results/ differ from it.
+
+    "unknown" outside git, and for an installed package: the repository around it, if there is one, is somebody else's.
+    """
 
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            return "unknown"
         return git("rev-parse", "HEAD") + ("+changes" if git(*CHANGES) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -6,13 +6,19 @@ PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def version() -> str:
-    """The version of this package: that of the clone, or that of the installed package outside a clone."""
+    """The version of this package: that of the clone, or that of the installed package outside a clone.
+
+    "unknown" for a copy of the package that no installer put there.
+    """
     if PROJECT.is_file():
         import tomllib
 
         project = tomllib.loads(PROJECT.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == "streamscope":
             return str(project["version"])
-    from importlib.metadata import version as installed
+    from importlib import metadata
 
-    return installed("streamscope")
+    try:
+        return metadata.version("streamscope")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -155,6 +155,7 @@ class Instrument(ValidatedOptions):
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""
+        from streamscope.cli.provenance import code
         from streamscope.instruments.observations import estimate_all
         from streamscope.instruments.result import Result
         from streamscope.models.hooks import edited_at, hooked_at
@@ -180,6 +181,7 @@ class Instrument(ValidatedOptions):
             **numerics_of(data.model),
             **getattr(data.model, "origin", {}),
             **recipe_of(data.model),
+            **code(),
             **seen.about,
         }
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)

@@ -227,7 +227,8 @@ class Result:
             blocks, contrasts = _read_observed(files[OBSERVED], about["result"])
         arrays = {}
         if about["arrays"]:
-            arrays = {name: x.numpy() for name, x in read_tensors(path.with_suffix(".safetensors"))[0].items()}
+            tensors = read_tensors(path.with_suffix(".safetensors"), "measure it again")[0]
+            arrays = {name: x.numpy() for name, x in tensors.items()}
         known = discover().get(about.get("instrument"))
         plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)

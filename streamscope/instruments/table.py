@@ -392,12 +392,13 @@ def widths(
     """The width of every column of a table, and of the terminal: as given, or what the columns need at least.
 
     A column that is `whole` (of numbers) is as wide as its longest cell, any other has room for 16 characters, a head
-    for 8; the rest folds. What the terminal has beyond that goes to the first columns first.
+    for 8 or its longest word; the rest folds. What the terminal has beyond that goes to the first columns first.
     """
     longest = [max(map(_wide, column), default=0) for column in texts]
+    words = [max(map(_wide, head.split()), default=0) for head in heads]
     least = [
-        max(most if one else min(most, WORD), min(_wide(head), HEADER))
-        for one, most, head in zip(whole, longest, heads, strict=True)
+        max(most if one else min(most, WORD), min(_wide(head), HEADER), min(word, WORD))
+        for one, most, head, word in zip(whole, longest, heads, words, strict=True)
     ]
     needed = 1 + sum(width + 3 for width in least)
     room, given = max(terminal - needed, 0), []

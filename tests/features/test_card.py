@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamscope import Documents
 from streamscope.cli.errors import InputError
 from streamscope.features.card import main
 from streamscope.features.extract import main as extract
 from streamscope.features.store import read_features
+from streamscope.probes import Heads
 from tests.tiny import untrained
 
 
@@ -47,3 +49,14 @@ def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys:
             main(argv)
     main([str(table), "--force"])
     assert "Not stated" in (folder / "README.md").read_text()
+
+
+def test_the_card_of_another_instrument_names_the_text_that_it_measured(tmp_path: Path) -> None:
+    out = tmp_path / "theirs" / "heads.parquet"
+    (tmp_path / "a.txt").write_text("Tom saw a ball. Mia saw it.")
+    source = Documents(str(tmp_path / "a.txt"))
+    result = Heads(sequences=2).measure("stories/lfa", source)
+    result.save(out)
+    main([str(out)])
+    digest = result.about["data"]["Documents"]["source"]["fingerprint"]
+    assert f"a.txt`, fingerprint `{digest}`" in (out.parent / "README.md").read_text()

@@ -88,6 +88,8 @@ def test_letters_of_two_columns_are_counted_as_two() -> None:
     assert widths(["k"], [["ab\nabcd"]], [False], 80) == ([4], 80)
     assert widths(["a", "b"], [["x" * 30], ["y" * 30]], [False, False], 45) == ([22, 16], 45), "the first comes first"
     assert widths(["a title"], [[]], [True], 3) == ([7], 11)
+    assert widths(["KL, random direction"], [["0.5"]], [True], 3) == ([9], 13), "no word of a head is broken"
+    assert widths(["x" * 20], [["0.5"]], [True], 3) == ([16], 20), "but a very long one"
 
 
 def test_titles_are_no_markup_and_stand_out() -> None:

@@ -584,6 +584,11 @@ def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: P
         assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == why
 
 
+def test_one_pair_is_refused_before_a_model_is_opened() -> None:
+    with pytest.raises(InputError, match="^pairs must be at least 2, got 1$"):  # half of them judge
+        Circuits(pairs=1)
+
+
 def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
     model = randomise(build("std-t", "tiny"), std=0.1).eval()
     graph, pairs = graph_of(model), pairs_of(model)

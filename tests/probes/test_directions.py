@@ -343,6 +343,25 @@ def test_bad_sets(tmp_path: Path) -> None:
         encode(read_set("happy"), None, 32, "{text}{text}")
 
 
+def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_machine(tmp_path: Path) -> None:
+    table, arrays = tmp_path / "found.parquet", tmp_path / "found.safetensors"
+    Directions(draws=0).measure("stories/lfa").save(table)
+    direction = read_direction(str(arrays))
+    assert direction.about["folder"] == "stories/lfa"
+    assert check_direction(direction, load("stories/lfa")) == ""
+    assert check_direction(direction, load("stories/d-cas")) == "found in stories/lfa"
+    with pytest.raises(InputError, match=f"{table} is a table; its arrays are in {arrays}$"):
+        read_direction(str(table))
+    arrays.write_bytes(arrays.read_bytes()[:-8])
+    with pytest.raises(InputError, match="damaged .*; make one with python -m probes.directions"):
+        read_direction(str(arrays))
+    with pytest.raises(InputError, match="damaged .*; measure it again"):
+        Result.load(table)
+    arrays.unlink()
+    with pytest.raises(InputError, match=f"{table} is a table; make one with python -m probes.directions"):
+        read_direction(str(table))
+
+
 @pytest.mark.slow  # the README runs it
 def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     krom = tmp_path / "krom"

@@ -165,6 +165,17 @@ def test_an_option_that_is_not_there(command: Any, argv: list[str], says: str) -
     assert str(caught.value).startswith(f"Unrecognized options: {says}")
 
 
+def test_two_words_behind_an_option_that_takes_one() -> None:
+    for command, argv, line in (
+        (train, ["lfa", "--data", "my", "book.txt"], "--data takes one value, but 'book.txt' follows 'my': "),
+        (train, ["lfa", "--snapshots", "0", "5", "10"], "--snapshots takes one value, but '5' follows '0': put quotes"),
+        (ablate, ["--data", "a.txt", "stories/lfa", "--head", "L0.H0"], "Unrecognized options: --head, L0.H0, did you"),
+    ):
+        with pytest.raises(InputError) as caught:
+            command(argv)
+        assert str(caught.value).startswith(line)
+
+
 def test_an_option_without_a_value_and_an_empty_text() -> None:
     for command, argv, line in (
         (logit_lens, ["stories/lfa", "--text"], "--text has no value: give one, or leave --text out"),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from streamscope.cli.provenance import CHANGES
+from streamscope import __version__
+from streamscope.cli.provenance import CHANGES, code, commit
+from streamscope.probes import Heads
 
 
 def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> None:
@@ -25,6 +27,27 @@ def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> N
     assert git(*CHANGES) == ""
     code.write_text("2")
     assert "code.py" in git(*CHANGES) and "page.md" not in git(*CHANGES)
+
+
+def test_the_commit_is_that_of_the_clone_and_not_of_a_repository_around_an_installed_package(tmp_path: Path) -> None:
+    def git(*args: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        return subprocess.run(["git", *who, *args], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    installed = tmp_path / "venv" / "site-packages"
+    installed.mkdir(parents=True)
+    assert commit(installed) == "unknown", "no repository"
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "of a paper that uses the package")
+    commit.cache_clear()
+    assert commit(installed) == "unknown", "somebody else's"
+    assert commit(tmp_path) == git("rev-parse", "HEAD").strip()
+
+
+def test_a_result_says_which_code_measured_it_also_in_python(tmp_path: Path) -> None:
+    result = Heads(sequences=2, texts=False).measure("stories/lfa")
+    assert result.about["versions"]["streamscope"] == __version__
+    assert {name: result.about[name] for name in ("commit", "versions")} == code()
 
 
 def test_no_published_table_names_a_path_of_the_machine_that_made_it() -> None:
