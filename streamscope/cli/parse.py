@@ -145,7 +145,7 @@ def _second_value(message: str, words: Sequence[str], options: Any) -> str:
     flags = _flags(options)
     for option, value, after in zip(words, words[1:], words[2:], strict=False):
         hint = flags.get(option, bool)
-        several = hint is bool or tuple in map(get_origin, (hint, *get_args(hint)))
+        several = hint is bool or any(get_origin(one) is tuple for one in (hint, *get_args(hint)))
         if not several and not after.startswith("--") and message.startswith(f"Unrecognized options: {after}"):
             return f"{option} takes one value, but {after!r} follows {value!r}: put quotes around a value with spaces"
     return ""

@@ -535,8 +535,8 @@ class OpenSets(Splittable):
     def only(self, rows: Sequence[int]) -> "OpenSets":
         n, parts = len(self.a.texts), []
         for some, at in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
-            own = {name: [getattr(some, name)[i] for i in at] for name in ("texts", "tokens", "lines")}
-            parts.append(replace(some, **own))
+            texts, tokens = [some.texts[i] for i in at], [some.tokens[i] for i in at]
+            parts.append(replace(some, texts=texts, tokens=tokens, lines=[some.lines[i] for i in at]))
         return replace(self, a=parts[0], b=parts[1])
 
     def title(self) -> str:

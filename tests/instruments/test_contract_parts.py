@@ -21,6 +21,7 @@ import torch
 from streamscope.cli.bounds import Bounds, Names
 from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import code
 from streamscope.instruments.contract import (
     Instrument,
     InstrumentData,
@@ -311,7 +312,7 @@ def test_what_a_result_says_of_itself() -> None:
     about = {
         "instrument": "mine", "data": {"Given": {"what": "given"}}, "edited_at": [], "recipe": "Plain", "step": None,
         "hooked_at": [], "dtype": None, "autocast": None,
-        "left": None, "model": "renamed",
+        "left": None, "model": "renamed", **code(),
         "options": {"heads": ["all"], "scales": [0.0], "k": 3, "where": "a/b", "name_or_path": "x"},
     }  # fmt: skip
     assert found.about == about, "of data that were not read nothing is said; what was seen has the last word"

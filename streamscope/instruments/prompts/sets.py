@@ -89,7 +89,9 @@ def _category(suite: str, category: str) -> list[tuple[str, str | int]]:
 
     prompts = load_suite(suite).prompts
     both = zip(prompts, units(prompts), strict=True)
-    chosen = [(p.text, f"{suite} {unit_of(unit)}") for p, unit in both if category in (p.category, p.relation)]
+    chosen: list[tuple[str, str | int]] = [
+        (p.text, f"{suite} {unit_of(unit)}") for p, unit in both if category in (p.category, p.relation)
+    ]
     if not chosen:
         known = sorted({p.category for p in prompts} | {p.relation for p in prompts if p.relation is not None})
         raise unknown(f"category of {suite}", category, known)
