@@ -399,9 +399,9 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         {run.arm for run in in_arms(trained_runs(RESULTS / "scorecard_long")) if has_token_stream(run)}
         == set(table("scorecard_long/against").query("quantity == @name and side == 'lower'")["arm"])
         for name in ("entropy", "amplification")),
-    "In each of three seeds `lfa` copies the noun that is meant, and Std-T in none": lambda: (
+    "In each of three seeds `lfa` copies the noun that is meant, `d-cas` in one, and Std-T in none": lambda: (
         table("scorecard_long/runs").query("quantity == 'copying' and ci_low > 0")["preset"].value_counts().reindex(
-            ["lfa", "std-t+positions=rope"], fill_value=0).tolist() == [3, 0]
+            ["lfa", "d-cas", "std-t+positions=rope"], fill_value=0).tolist() == [3, 1, 0]
         and table("scorecard_long/between").query("quantity == 'copying'")["p_holm"].item() > 0.05),
     "Heads matter least in `pls`, its control `c2`, and the two with Canon layers": lambda: costs_least(
         "scorecard_eighth") == {"pls", "c2", "canon", "kromcanon"},
