@@ -41,6 +41,21 @@ def share_output(folder: Path, work: str, out: Path, *, keep: bool = False) -> I
         os.close(lock)
 
 
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other command that holds `folder` is here: files that belong together are of one command."""
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:  # on Windows a folder is no file
+        yield
+        return
+    try:
+        _lock(lock, wait=True)
+        yield
+    finally:
+        os.close(lock)
+
+
 def _hold(path: Path) -> int:
     """Take the shared lock of a file; try again if its last holder deleted it in between."""
     while True:

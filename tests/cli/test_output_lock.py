@@ -3,8 +3,10 @@
 import errno
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,11 @@ from streamscope.cli import output_lock
 from streamscope.cli.errors import InputError
 from streamscope.cli.output_lock import share_output
 from streamscope.features.extract import main as extract
+from streamscope.instruments import result
+from streamscope.instruments.command import _parts, finish
+from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,3 +102,26 @@ def test_two_extractions_of_one_out_both_end_well(tmp_path: Path) -> None:
     assert len(Result.load(out).table().frame) == 2000
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}
     assert not list(tmp_path.glob(".*"))
+
+
+def test_files_of_one_result_are_not_mixed_with_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command with one `--out` comes to its end while another, slower one is between its files."""
+    out, write = tmp_path / "x.parquet", result.write_batches
+
+    def slowly(*args: Any, **how: Any) -> Any:
+        done = write(*args, **how)
+        time.sleep(0.5 if threading.current_thread() is threads[0] else 0)
+        return done
+
+    monkeypatch.setattr(result, "write_batches", slowly)
+    found = Ablate(heads=("L5.H0",)).measure("stories/lfa", Documents(max_documents=2))
+    _parts(out).mkdir()
+    threads = [threading.Thread(target=finish, args=(found, out, {}), daemon=True) for _ in range(2)]
+    threads[0].start()
+    time.sleep(0.1)
+    threads[1].start()
+    for one in threads:
+        one.join()
+    assert len(Result.load(out).table().frame) == len(found.table().frame)
