@@ -92,17 +92,8 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
     if len(found.pairs) <= 2 * TRIED:
         return 0.0
     steps, times = min(how.steps, 2), [time.perf_counter()]
-    score_edges(
-        model,
-        graph,
-        some,
-        how.method,
-        how.metric,
-        steps=steps,
-        threshold=how.threshold,
-        seed=how.seed,
-        spans=spans[:TRIED],
-    )
+    score_edges(model, graph, some, how.method, how.metric, steps=steps, threshold=how.threshold, seed=how.seed,
+                spans=spans[:TRIED])  # fmt: skip
     times.append(time.perf_counter())
     made = batches_for(model, graph, some, how.metric, spans[:TRIED])
     worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
