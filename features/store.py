@@ -29,7 +29,7 @@ from streamscope.features.schema import Feature
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import LongTable, read_about, read_parquet
 
-FORMAT = 2
+FORMAT = 3
 """Version of the description of features in a file."""
 INDEX = {
     "document": "int32", "position": "int32", "token_id": "int32", "token": "string", "target_id": "int32",

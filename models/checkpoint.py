@@ -40,6 +40,7 @@ from streamscope.models.tensors import (
     FORMAT,
     TOKENIZER,
     config_digest,
+    digest,
     read_tensors,
     release_memory,
     write_tensors,
@@ -326,6 +327,9 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
         model.to(torch.bfloat16)
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
+    written = metadata.get(DIGEST) or digest(tensors)
+    same = all(tensors[name].dtype == value.dtype for name, value in model.state_dict().items())
+    model.digests = written, written if same else digest(model.state_dict())
     model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
     model.sampling = read_sampling(folder)
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
@@ -382,9 +386,9 @@ def _check_parts(
             f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
             f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
         )
-    digest = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
-    if tokenizer and digest not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
+    named = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    if tokenizer and named not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
         raise InputError(
             f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
-            f"of {digest[:12]}…), so its ids mean other tokens: restore it"
+            f"of {named[:12]}…), so its ids mean other tokens: restore it"
         )

@@ -44,6 +44,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         self.tokenizer = None if tokenizer is None else tokenizer.padded_to(config.d_vocab)
         self.eos_ids: tuple[int, ...] = () if tokenizer is None else (tokenizer.bos_id,)
         self.run: Path | None = None  # the folder it was loaded from
+        self.digests: tuple[str, str] | None = None  # of the weights in its file, and of those as they were loaded
+        self.changed = False  # whether an instrument found other weights than those
         self.origin: dict[str, Any] = {}  # of a model trained elsewhere: source, quantisation, BOS
         self.sampling: dict[str, Any] = {}  # options of `generate` that its makers use
         self._hdpl = [m for m in self.modules() if isinstance(m, HdplProjection)]

@@ -166,6 +166,9 @@ class Instrument(ValidatedOptions):
                 "to remove them, model.reset_hooks(including_permanent=True) or handle.remove()",
                 stacklevel=3,
             )
+        of = {"checkpoint": None} if not hasattr(data.model, "state_dict") else checkpoint_of(data.model)
+        if getattr(data.model, "digests", None) is not None:
+            data.model.changed = not of["run"]
         seen = self.observe(data.model, data, progress)
         if set(seen.blocks) != set(seen.contrasts):
             raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")
@@ -178,6 +181,7 @@ class Instrument(ValidatedOptions):
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),
+            "checkpoint": of["checkpoint"],
             **numerics_of(data.model),
             **getattr(data.model, "origin", {}),
             **recipe_of(data.model),
@@ -347,13 +351,14 @@ def readable(model: Any) -> Any:
 
 
 def title_of(model: Any) -> str:
-    """What titles call a model: its preset, where it comes from, whether it is edited, or hooked by somebody."""
+    """What titles call a model: its preset, where it comes from, whether it is edited, hooked, or has other weights."""
     from streamscope.models.checkpoint import STORIES, run_label
     from streamscope.models.hooks import edited_at, hooked_at
 
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
     run, edited = getattr(model, "run", None), ", edited" if edited_at(model) else ""
     edited += ", hooked" if hooked_at(model) else ""
+    edited += ", weights changed" if getattr(model, "changed", False) else ""
     if run is None:
         read = getattr(model, "label", "")
         return f"{name} ({read}{edited})" if read else f"{name}{edited}"
@@ -394,19 +399,19 @@ def numerics_of(model: Any) -> dict[str, str | None]:
 
 
 def checkpoint_of(model: Any) -> dict[str, Any]:
-    """The weights that were measured: run, preset, sha256 of the weights, layers and heads."""
-    from streamscope.cli.disk import sha256
-    from streamscope.models.checkpoint import run_folder, run_label
+    """Which weights a model has: run, preset, layers, heads, and `checkpoint`, their sha256 (`models.tensors.digest`).
 
-    run, config = getattr(model, "run", None), model.config
+    That is the `weights` of the run's manifest.json, in whatever dtype they were loaded. `run` is "" for weights that
+    no run has: those of a model made in Python, or changed after it was loaded.
+    """
+    from streamscope.models.checkpoint import run_folder, run_label
+    from streamscope.models.tensors import digest
+
+    config, found = model.config, digest(model.state_dict())
+    written, loaded = getattr(model, "digests", None) or ("", "")
+    run = run_label(run_folder(model.run)) if found == loaded else ""
     shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}
-    if run is not None:
-        folder = run_folder(run)
-        return {"run": run_label(folder), "checkpoint": sha256(folder / "model.safetensors"), **shape}
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return {"run": "", "checkpoint": digest.hexdigest(), **shape}
+    return {"run": run, "checkpoint": written if run else found, **shape}
 
 
 def need_streams(model: Any, name: str) -> None:

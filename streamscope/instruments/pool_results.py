@@ -224,7 +224,7 @@ COMPARED = {"run": "run", "control": "control", "difference": "run − control"}
 
 def _training(result: Result) -> str:
     """What a snapshot's training is called."""
-    return re.sub(r"@\d+(?=(, edited)?(, hooked)?\)?$)", "", str(result.about.get("model")))
+    return re.sub(r"@\d+(?=(, edited)?(, hooked)?(, weights changed)?\)?$)", "", str(result.about.get("model")))
 
 
 def _names(results: Sequence[Result]) -> list[str]:

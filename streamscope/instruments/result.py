@@ -122,11 +122,22 @@ class Result:
         return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
 
     def _repr_html_(self) -> str:
-        parts = [table._repr_html_() for table in self.tables.values()]
-        drawn = next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
-        if drawn is not None:
-            parts.append(embedded(drawn))
-        return "".join(parts)
+        drawn = self._drawn()
+        return self._tables_html() + ("" if drawn is None else embedded(drawn))
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the tables, then the first figure as the notebook draws one, without Plotly's code in it."""
+        from IPython.display import display
+
+        display({"text/plain": repr(self), "text/html": self._tables_html()}, raw=True)
+        if (drawn := self._drawn()) is not None and (shown := drawn._repr_mimebundle_()):
+            display(shown, raw=True)
+
+    def _tables_html(self) -> str:
+        return "".join(table._repr_html_() for table in self.tables.values())
+
+    def _drawn(self) -> Any:
+        return next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
 
     # ---- disk ----------------------------------------------------------------------------------
 

@@ -432,6 +432,29 @@ def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> 
     assert "v [nats]" in below and 'src="https://cdn.plot.ly' not in below
 
 
+@pytest.mark.parametrize(
+    ("renderer", "kinds"), [("plotly_mimetype", ["application/vnd.plotly.v1+json"]), ("browser", [])]
+)
+def test_a_notebook_holds_plotly_in_no_result(renderer: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter and VS Code draw figures by their own Plotly; a terminal shows the tables and opens nothing."""
+    import plotly.io as pio
+
+    got: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: got.append(data))
+    frame = pd.DataFrame({"head": ["L0H0"], "layer": 0, "index": [0], "v": [1.0]})
+    columns = (*HEAD, Column(name="v", title="v", unit="nats", doc="v", format=".2f"))
+    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("v"),))
+    before = pio.renderers.default
+    pio.renderers.default = renderer
+    try:
+        result._ipython_display_()
+    finally:
+        pio.renderers.default = before
+    tables, *drawn = got
+    assert tables == {"text/plain": repr(result), "text/html": result.table()._repr_html_()}
+    assert [kind for one in drawn for kind in one] == kinds and len(json.dumps(drawn)) < 50_000
+
+
 @pytest.mark.parametrize("renderer", ["notebook", "plotly_mimetype+notebook", "plotly_mimetype", "browser", ""])
 def test_a_figure_in_a_notebook_opens_offline(renderer: str, monkeypatch: pytest.MonkeyPatch, own_plotly: str) -> None:
     """Plotly is in the page, or the renderer has put it there once; no script comes from the network."""
