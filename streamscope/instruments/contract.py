@@ -116,15 +116,20 @@ class Instrument(ValidatedOptions):
         options = [f"{name} = {default!r}\n    {meaning}" for name, default, meaning in options_of(cls)]
         return "\n".join([inspect.cleandoc(cls.__doc__ or ""), *(["", "Options:", ""] if options else []), *options])
 
-    def measure(self, model: Any, *data: Any, progress: Progress = iter, like: Opened | None = None) -> "Result":
+    def measure(self, model: Any, *data: Any, progress: Progress | None = None, like: Opened | None = None) -> "Result":
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
 
         Data are specifications, or what they opened as (`instruments.open_data`). Options that a specification does not
         give are those of the command: `Documents("valid.txt")` reads as many documents as `--data valid.txt`.
 
+        A notebook shows a bar with the time left. `progress` wraps the steps in something else, `iter` in nothing.
+
         Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
         """
-        return self.run(self.open(model, *data, like=like), progress)
+        from streamscope.instruments.notebook_bar import notebook_bar
+
+        opened = self.open(model, *data, like=like)
+        return self.run(opened, notebook_bar(title_of(opened.model)) if progress is None else progress)
 
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
         """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""

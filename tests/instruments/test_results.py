@@ -17,9 +17,10 @@ from rich.console import Console
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import finish, progress_bar, signs_of_life, time_left
-from streamscope.instruments.contract import Instrument, InstrumentData, instrument
+from streamscope.instruments.contract import Instrument, InstrumentData, instrument, say
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
+from streamscope.instruments.notebook_bar import notebook_bar
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.registry import REGISTERED
@@ -37,6 +38,7 @@ from streamscope.instruments.table import (
     short_columns,
 )
 from streamscope.instruments.undefined_cells import reasons
+from streamscope.interventions.ablate import Ablate
 
 
 @instrument("steps", Prompts())
@@ -576,6 +578,24 @@ def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     assert list(progress_bar("[L0H0]")(range(4))) == [0, 1, 2, 3]
     assert re.search(r"^\[L0H0\] ━+ 100% 0:00:00 left 0:00:00$", said.getvalue().strip())
+
+
+def test_a_notebook_shows_what_is_left_of_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script shows nothing, and so does what is quicker than the delay."""
+
+    def shown(shell: object, delay: float, **how: Any) -> str:
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+        monkeypatch.setattr("streamscope.instruments.notebook_bar.DELAY", delay)
+        monkeypatch.setattr(sys, "stderr", seen := io.StringIO())
+        Ablate(heads=("L0.H0",)).measure("stories/lfa", Documents(max_documents=2), **how)
+        return seen.getvalue()
+
+    assert re.search(r"stories/lfa: +[1-9]\d?%.*\[\d\d:\d\d<\d\d:\d\d,", bar := shown(object(), 0.0)), bar
+    assert bar.rstrip(" ").endswith("\r"), "it goes when the work is done"
+    assert shown(None, 0.0) == shown(object(), 60.0) == shown(object(), 0.0, progress=iter) == ""
+    monkeypatch.setattr(sys, "stderr", seen := io.StringIO())
+    say(notebook_bar("x"), "cost")
+    assert seen.getvalue() == "cost\n"
 
 
 def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,23 @@
+"""The progress of a measurement that Python code asks for."""
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from streamscope.cli.terminal import visible
+
+DELAY = 3.0
+"""Seconds after which a bar appears: what is quicker needs none."""
+
+
+def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
+    """A wrapper of iterables that shows a bar with the time left, in a notebook and in IPython; elsewhere `iter`."""
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
+        return iter
+    from tqdm import tqdm
+
+    bar = partial(tqdm, desc=visible(label), leave=False, delay=DELAY)
+    bar.say = lambda line: tqdm.write(visible(line), file=sys.stderr)  # type: ignore[attr-defined]
+    return bar
