@@ -26,7 +26,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
-
+nb_output_stderr = "remove"  # the bars of long measurements
 nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", 100)]  # no kernel answers here
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from streamscope.cli.terminal import visible
 
-DELAY = 3.0
-"""Seconds after which a bar appears: what is quicker needs none."""
+DELAY, EVERY = 3.0, 1.0
+"""Seconds after which a bar appears, since what is quicker needs none, and between two signs of it."""
 
 
 def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
@@ -18,6 +18,6 @@ def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
         return iter
     from tqdm import tqdm
 
-    bar = partial(tqdm, desc=visible(label), leave=False, delay=DELAY)
+    bar = partial(tqdm, desc=visible(label), leave=False, delay=DELAY, mininterval=EVERY)
     bar.say = lambda line: tqdm.write(visible(line), file=sys.stderr)  # type: ignore[attr-defined]
     return bar

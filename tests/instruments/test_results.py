@@ -586,6 +586,7 @@ def test_a_notebook_shows_what_is_left_of_a_measurement(monkeypatch: pytest.Monk
     def shown(shell: object, delay: float, **how: Any) -> str:
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
         monkeypatch.setattr("streamscope.instruments.notebook_bar.DELAY", delay)
+        monkeypatch.setattr("streamscope.instruments.notebook_bar.EVERY", 0.0)
         monkeypatch.setattr(sys, "stderr", seen := io.StringIO())
         Ablate(heads=("L0.H0",)).measure("stories/lfa", Documents(max_documents=2), **how)
         return seen.getvalue()
