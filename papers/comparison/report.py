@@ -12,6 +12,7 @@ import pandas as pd
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
+from streamscope.cli.output_lock import one_at_a_time
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.figures import write_figure
@@ -230,11 +231,14 @@ def write_page(paper: Comparison, runs: Sequence[Run], tables: Tables, about: Ma
     Each is written whole or not at all.
     """
     folder, written = options.out, {name: rows for name, rows in tables.items() if len(rows)}
-    for name, rows in written.items():
-        own = units(rows, name_of(paper, name), paper.columns.get(name, ()))
-        write_table(rows, folder / f"{name}.parquet", units=own, about=dict(about))
-    facts = json.dumps(trained(runs), indent=1, ensure_ascii=False) + "\n"
-    write_text(folder / TRAINED, facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(folder):
+        for name, rows in written.items():
+            own = units(rows, name_of(paper, name), paper.columns.get(name, ()))
+            write_table(rows, folder / f"{name}.parquet", units=own, about=dict(about))
+        for name in tables.keys() - written.keys():  # of earlier runs
+            (folder / f"{name}.parquet").unlink(missing_ok=True)
+        write_text(folder / TRAINED, json.dumps(trained(runs), indent=1, ensure_ascii=False) + "\n")
     if paper.draw is not None:
         static, html = getattr(options, "static", "svg"), options.html
         try:

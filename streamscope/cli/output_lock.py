@@ -43,7 +43,7 @@ def share_output(folder: Path, work: str, out: Path, *, keep: bool = False) -> I
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other command that holds `folder` is here: files that belong together are of one command."""
+    """Wait until nobody else who holds `folder` is here: files that belong together are of one save."""
     try:
         lock = os.open(folder, os.O_RDONLY)
     except OSError:  # on Windows a folder is no file

@@ -363,17 +363,14 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
 
     One that was interrupted is written as NAME-interrupted where there is an earlier result.
     """
-    from streamscope.cli.output_lock import one_at_a_time
     from streamscope.instruments.figures import write_figure
 
-    saving = nullcontext() if out is None else one_at_a_time(_parts(out))
     if out is not None and "interrupted" in result.about and out.exists():
         print(
             visible(f"{out} holds an earlier result and stays; what was measured before the interruption is next to it")
         )
         out = out.with_stem(f"{out.stem}-interrupted")
-    with saving:
-        written = [] if out is None else replace(result, about={**result.about, **about}).save(out)
+    written = [] if out is None else replace(result, about={**result.about, **about}).save(out)
     result.print()
     print("Columns:\n" + visible(next(iter(result.tables.values())).column_legend(), keep="\n"))
     if result.about.get("no_mean"):

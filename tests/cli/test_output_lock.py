@@ -15,7 +15,6 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.output_lock import share_output
 from streamscope.features.extract import main as extract
 from streamscope.instruments import result
-from streamscope.instruments.command import _parts, finish
 from streamscope.instruments.data import Documents
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import Ablate
@@ -107,7 +106,7 @@ def test_two_extractions_of_one_out_both_end_well(tmp_path: Path) -> None:
 def test_files_of_one_result_are_not_mixed_with_those_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command with one `--out` comes to its end while another, slower one is between its files."""
+    """A result is saved while another, slower save to the same path is between its files."""
     out, write = tmp_path / "x.parquet", result.write_batches
 
     def slowly(*args: Any, **how: Any) -> Any:
@@ -117,8 +116,7 @@ def test_files_of_one_result_are_not_mixed_with_those_of_another(
 
     monkeypatch.setattr(result, "write_batches", slowly)
     found = Ablate(heads=("L5.H0",)).measure("stories/lfa", Documents(max_documents=2))
-    _parts(out).mkdir()
-    threads = [threading.Thread(target=finish, args=(found, out, {}), daemon=True) for _ in range(2)]
+    threads = [threading.Thread(target=found.save, args=(out,), daemon=True) for _ in range(2)]
     threads[0].start()
     time.sleep(0.1)
     threads[1].start()

@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+import time
 from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.output_lock import one_at_a_time
 from streamscope.cli.parse import parse
 from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
@@ -200,7 +203,16 @@ def test_written_and_judged_again(tmp_path: Path) -> None:
         "versions": {}, "settings": asdict(Settings()), "control": ARMS[0],
     }  # fmt: skip
     tables = judged(quantities, ARMS[0])
-    write_page(SCORECARD, runs, tables, about, scorecard.Options(out=tmp_path, static="none", html=False))
+    (old := tmp_path / "losses.parquet").write_text("of an earlier comparison, whose table has no rows now")
+    written = tables | {"losses": pd.DataFrame()}
+    options = scorecard.Options(out=tmp_path, static="none", html=False)
+    with one_at_a_time(tmp_path):  # as another command does that writes there
+        page = Thread(target=write_page, args=(SCORECARD, runs, written, about, options), daemon=True)
+        page.start()
+        time.sleep(0.5)
+        assert list(tmp_path.iterdir()) == [old], "it waits"
+    page.join()
+    assert not old.exists()
     assert "python -m papers.scorecard" in (tmp_path / "README.md").read_text()
     read, found, _ = rejudge(SCORECARD, tmp_path)
     assert [run.arm for run in read] == [run.arm for run in runs]
