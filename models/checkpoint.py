@@ -147,7 +147,9 @@ def run_folder(run_or_path: str | Path) -> Path:
         if not known:
             raise InputError(f"{name} has no snapshots, so {path} does not exist: {_snapshot_source(folder)}")
         if not step.isdecimal() or int(step) not in known:
-            raise InputError(f"{name} has no snapshot {step!r}; it has {', '.join(map(str, known))}")
+            every = f"{name}@all stands for all snapshots where a command measures several runs: give one of"
+            no = every if step == "all" else f"{name} has no snapshot {step!r}; it has"
+            raise InputError(f"{no} {', '.join(map(str, known))}")
         return SnapshotPath(f"{folder}@{int(step)}")
     if path.is_file() and path.suffix == ".gguf":
         raise InputError(f"{path} is a GGUF file: write {HUGGING_FACE}{path}")

@@ -136,7 +136,7 @@ COLUMNS = (
     key("kind", "kind", "repeated random sequences, or text"),
     key("score", "score", "previous, first, duplicate or induction"),
     *HEAD,
-    *described("mean", "score", UNIT, "mean over prompts", format=".3f", sd="prompts"),
+    *described("mean", "mean score", UNIT, "mean over prompts", format=".3f", sd="prompts"),
     number("uniform", "uniform", UNIT, "score of uniform attention", ".3f"),
     *counts("prompts", "independent prompts"),
 )  # fmt: skip

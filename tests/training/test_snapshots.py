@@ -67,6 +67,8 @@ def test_what_is_not_there_is_one_line(run: Path) -> None:
     for name in ("7", "last"):
         with pytest.raises(InputError, match=f"has no snapshot '{name}'; it has 0, 1, 2, 4, 8, 12"):
             load(f"{run}@{name}")
+    with pytest.raises(InputError, match="@all stands for all snapshots .*: give one of 0, 1, 2, 4, 8, 12"):
+        load(f"{run}@all")
     with pytest.raises(InputError, match="nowhere is not a run folder"):
         load("nowhere@3")
     with pytest.raises(InputError, match="is a snapshot, which cannot be resumed"):
