@@ -20,7 +20,7 @@ is no collapse: both limits are ours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from streamscope.cli.bounds import Bounds
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from streamscope.papers.comparison.report import Tables
     from streamscope.papers.comparison.runs import Run
+    from streamscope.papers.dst.factors import Cells
 
 TEMPERATURES, STEPS = (0.5, 4.0), 61
 """The lowest and the highest temperature that is tried, and how many, in equal ratios."""
@@ -162,19 +164,29 @@ def measured(runs: "Sequence[Run]", alphas: Sequence[float], documents: int) -> 
     return table[["preset", "seed", "quantity", "unit", "value", "undefined"]]
 
 
-def claims(quantities: "pd.DataFrame") -> "pd.DataFrame":
-    """What §5.1 says, of every arm at the largest α, of which it speaks; one correction over all rows."""
-    from streamscope.papers.comparison.printed import Bound
-    from streamscope.papers.comparison.verdicts import judge
+def claims(quantities: "pd.DataFrame", cells: "Cells | None" = None) -> "dict[str, pd.DataFrame]":
+    """What §5.1 says, of every arm at the largest α, of which it speaks; one correction over all rows.
 
+    `claims` and `factors` as of `papers.dst.report`: a model that was begun in several ways, or measured at several
+    lengths, has a verdict where all agree.
+    """
+    from streamscope.papers.comparison.printed import Bound
+    from streamscope.papers.comparison.verdicts import bound_row, with_verdicts
+    from streamscope.papers.dst.factors import Cells, factors
+
+    cells = cells or Cells()
     largest = max(quantities["quantity"].str.partition(".")[2], key=float)
     least = {"recovered": 0.05, "kept": 0.01}
-    claims = [
+    bounds = [
         Bound(f"{name}.{largest}", arm, "above", limit, PLACE, least[name])
         for name, limit in (("recovered", HALF), ("kept", KEPT))
-        for arm in dict.fromkeys(quantities["preset"])
+        for arm in cells.models(list(dict.fromkeys(quantities["preset"])))
     ]
-    return judge(claims, quantities)
+    by_cell = factors(quantities, bounds, cells)
+    rows = [bound_row(one, quantities) for one in bounds]
+    instead = {i: cells.instead(one, row, by_cell) for i, (one, row) in enumerate(zip(bounds, rows, strict=True))}
+    judged = with_verdicts(rows, {i: text for i, text in instead.items() if text}, quantities)
+    return {"claims": judged, "factors": by_cell}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -183,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.check("papers.dst.calibration runs/dst-kron-frozen-0")
 
     from streamscope.papers.comparison.report import compare, of_quantities
+    from streamscope.papers.dst.factors import Cells
     from streamscope.papers.dst.report import in_arms, open_runs
 
     def measure(options: Options) -> "tuple[list[Run], pd.DataFrame]":
@@ -190,7 +203,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         return runs, measured(runs, options.alpha, options.documents)
 
     title = "what sharpened attention costs, and what a temperature gives back"
-    compare(of_quantities("papers.dst.calibration", title, measure, claims, in_arms), options)
+    plain = of_quantities("papers.dst.calibration", title, measure, lambda rows: claims(rows)["claims"], in_arms)
+
+    def judged(runs: "Sequence[Run]", tables: "Tables", facts: Mapping[str, Any]) -> "Tables":
+        return {**plain.judge(runs, tables, facts), **claims(tables["runs"], Cells(runs))}
+
+    compare(replace(plain, judge=judged), options)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ DOSE = 0.5
 """The share of a training at which a run is measured as well (`with_doses`)."""
 MODES = {
     "gap": "token_factor", "degradation": "frozen_token", "peak": "frozen_token", "spread": "frozen_token",
-    "straight": "frozen_token",
+    "straight": "frozen_token", "recovered": "frozen_token", "kept": "frozen_token",
 }  # fmt: skip
 """First word of a quantity -> the mode of the paper's models: Table 4 has token-factor ones, Table 5 and Figs. 2 and 4
 frozen-token ones."""

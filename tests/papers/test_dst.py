@@ -29,6 +29,7 @@ from streamscope.papers.claims.judged import judged as ledger_of
 from streamscope.papers.comparison.printed import printed
 from streamscope.papers.comparison.runs import Run, trained_runs
 from streamscope.papers.dst import Settings, main
+from streamscope.papers.dst.calibration import claims as calibrated
 from streamscope.papers.dst.claims import (
     PAPER_ALPHAS,
     TABLE1,
@@ -266,6 +267,23 @@ def test_runs_that_began_otherwise_or_are_snapshots_are_cells_of_their_model() -
     half: dict[str, Any] = {"init.weights": "fan_in_normal", "init.weights.gain": 0.5}
     assert in_arms([cell("normal"), cell(**half)])[1].arm == "dst-kron+fan_in_normal.gain=0.5/normal"
     assert [run.arm for run in in_arms([cell(steps=100)])] == ["dst-kron"], "the longest that is given"
+
+
+def test_what_a_temperature_gives_back_is_judged_in_every_cell() -> None:
+    runs = in_arms([cell(*one, seed, residual="frozen_token") for one in CROSSED for seed in range(3)])
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    values = {(arm, "recovered.16"): [0.0, 0.01, 0.02] for arm in arms}
+    values |= {(arm, "kept.16"): [0.7, 0.71, 0.72] for arm in arms}
+
+    def directions() -> dict[str, str]:
+        found = calibrated(planted(values), Cells(runs))
+        assert len(found["factors"]) == 8 and len(found["claims"]) == 2
+        return dict(found["claims"].set_index("quantity")["direction"])
+
+    assert len(arms) == 4 and directions() == {"recovered.16": "opposite", "kept.16": "opposite"}
+    values[arms[-1], "kept.16"] = [0.97, 0.98, 0.975]
+    assert directions()["kept.16"].startswith("confounded: not one verdict over initialization and tokens")
+    assert directions()["recovered.16"] == "opposite"
 
 
 def test_a_verdict_that_every_cell_gives_is_one() -> None:

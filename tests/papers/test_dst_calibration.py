@@ -116,7 +116,7 @@ def test_the_claims_of_planted_runs() -> None:
         ("a", "kept.16"): [0.97, 0.975, 0.98], ("b", "kept.16"): [0.7, 0.72, 0.71],
         ("b", "recovered.8"): [0.9, 0.91, 0.92],
     }  # fmt: skip
-    found = claims(planted(values)).set_index(["claim", "quantity"])["direction"]
+    found = claims(planted(values))["claims"].set_index(["claim", "quantity"])["direction"]
     assert len(found) == 4
     assert found["a above 0.5", "recovered.16"] == "holds" and found["b above 0.5", "recovered.16"] == "opposite"
     assert found["a above 0.9", "kept.16"] == "holds" and found["b above 0.9", "kept.16"] == "opposite"
@@ -126,7 +126,7 @@ def test_the_command_writes_a_page_and_judges_again(runs: list[Path], tmp_path: 
     first, again = tmp_path / "first", tmp_path / "again"
     main([*map(str, runs), "--alpha", "4", "--documents", "6", "--out", str(first)])
     main(["--tables", str(first), "--out", str(again)])
-    for name in ("runs", "arms", "claims"):
+    for name in ("runs", "arms", "claims", "factors"):
         pd.testing.assert_frame_equal(*(pd.read_parquet(folder / f"{name}.parquet") for folder in (first, again)))
     assert short_page(again) and (again / "trained.json").is_file()
     rows = pd.read_parquet(first / "runs.parquet")
