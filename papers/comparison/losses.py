@@ -119,15 +119,15 @@ def order(rows: pd.DataFrame, claims: Sequence[Below], online: pd.DataFrame | No
     """One row per claim whose two presets were both trained: loss of `more` less that of `less`, positive as printed.
 
     `by_seed` has that difference for every seed that both have, `against` the seeds that contradict. p is corrected
-    over the claims that are judged (Holm); the smallest difference of interest is .01 nats per token. `online` are the
-    `gaps` on the training text before it was learned: an order that does not lie on the same side there, with its whole
-    interval, is not resolved.
+    over the claims that can be judged (Holm); the smallest difference of interest is .01 nats per token. `online` are
+    the `gaps` on the training text before it was learned: an order that does not lie on the same side there, with its
+    whole interval, is not resolved.
     """
 
     quantities = rows.assign(quantity="loss", unit="nats/token", value=rows["loss"], undefined="")
     by = {preset: one.set_index("seed")["loss"] for preset, one in rows.groupby("preset", sort=False)}
     claim_rows: list[dict[str, Any]] = []
-    instead: dict[int, str] = {}
+    instead, withheld = dict[int, str](), dict[int, str]()
     for claim in claims:
         if not {claim.less, claim.more} <= set(by):
             continue
@@ -135,7 +135,7 @@ def order(rows: pd.DataFrame, claims: Sequence[Below], online: pd.DataFrame | No
         if claim.instead:
             instead[len(claim_rows)] = claim.instead
         elif why := _unlike(float(gaps.mean()), f"{claim.less} < {claim.more}", online):
-            instead[len(claim_rows)] = why
+            withheld[len(claim_rows)] = why
         low, high = claim.printed or (NAN, NAN)
         row = order_row(
             Order("loss", claim.more, claim.less, claim.where), quantities, paper=high - low,
@@ -144,7 +144,7 @@ def order(rows: pd.DataFrame, claims: Sequence[Below], online: pd.DataFrame | No
             against=", ".join(str(s) for s, x in gaps.items() if x < 0),
         )  # fmt: skip
         claim_rows.append({**row, "claim": f"{claim.less} < {claim.more}"})
-    return with_verdicts(claim_rows, instead)
+    return with_verdicts(claim_rows, instead, withheld=withheld)
 
 
 def _unlike(gap: float, claim: str, online: pd.DataFrame | None) -> str:

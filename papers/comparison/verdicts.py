@@ -142,12 +142,14 @@ def with_verdicts(
     rows: Sequence[Mapping[str, Any]],
     instead: Mapping[int, str] | None = None,
     quantities: pd.DataFrame | None = None,
+    withheld: Mapping[int, str] | None = None,
 ) -> pd.DataFrame:
     """The table of claims: `measured` rows with Holm's p over all that are judged, direction, alone and size.
 
     `instead` gives rows, by their place, that cannot be judged the text of their verdict; they are no tests and not in
-    the family. A row with `kind` factor is in logarithms. Only rows of a known unit have a size: their own `unit`, or
-    that of their quantity in the table `quantities`. Without rows the table is empty.
+    the family. `withheld` does so where the values themselves say it, so these rows stay in the family: it would depend
+    on what was found. A row with `kind` factor is in logarithms. Only rows of a known unit have a size: their own
+    `unit`, or that of their quantity in the table `quantities`. Without rows the table is empty.
     """
     if not rows:
         return pd.DataFrame()
@@ -160,6 +162,7 @@ def with_verdicts(
     ]
     table = with_holm(table)
     claims = list(table.itertuples())
+    instead |= withheld or {}
     verdict = [instead.get(i) or _verdict(r) for i, r in enumerate(claims)]
     both = list(zip(verdict, claims, strict=True))
     alone = [_side(r.ci_low, r.ci_high) if v.startswith("not resolved") else "" for v, r in both]

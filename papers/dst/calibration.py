@@ -184,9 +184,10 @@ def claims(quantities: "pd.DataFrame", cells: "Cells | None" = None) -> "dict[st
     ]
     by_cell = factors(quantities, bounds, cells)
     rows = [bound_row(one, quantities) for one in bounds]
-    instead = {i: cells.instead(one, row, by_cell) for i, (one, row) in enumerate(zip(bounds, rows, strict=True))}
-    judged = with_verdicts(rows, {i: text for i, text in instead.items() if text}, quantities)
-    return {"claims": judged, "factors": by_cell}
+    each = [*enumerate(zip(bounds, rows, strict=True))]
+    instead = {i: text for i, (one, row) in each if (text := cells.instead(one, row, by_cell))}
+    withheld = {i: text for i, (one, row) in each if i not in instead and (text := cells.withheld(one, row, by_cell))}
+    return {"claims": with_verdicts(rows, instead, quantities, withheld), "factors": by_cell}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

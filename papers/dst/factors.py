@@ -111,24 +111,32 @@ class Cells:
         return [arm for arm in arms if arm not in self._first or not self._first[arm].cell]
 
     def instead(self, claim: Bound, row: dict[str, Any], factor_rows: pd.DataFrame) -> str:
-        """Why a claim about one model cannot be judged on these runs; "" where it can, and where there is nothing to
-        judge. `factor_rows` are the rows of `factors`."""
-        if not self.runs or row["difference"] != row["difference"]:
-            return ""
-        if _kind(claim) not in MODES:
-            return ""  # about several models: an order
+        """Why a claim about one model cannot be judged on these runs, whatever they say; "" where it can, and where
+        there is nothing to judge. `factor_rows` are the rows of `factors`."""
+        if not self.runs or row["difference"] != row["difference"] or _kind(claim) not in MODES:
+            return ""  # MODES lacks what is about several models: an order
         own, theirs = self._first[claim.preset].config["model"]["residual"]["kind"], MODES[_kind(claim)]
         if own != theirs:
             return f"confounded: {claim.preset} is {_word(own)}, the paper's model {_word(theirs)}"
         mine = factor_rows[(factor_rows["claim"] == row["claim"]) & (factor_rows["quantity"] == claim.quantity)]
-        sides = [next((word for word in RESOLVED if text.startswith(word)), "not resolved") for text in mine["alone"]]
-        if set(sides).isdisjoint(RESOLVED):
-            return ""
+        if mine["alone"].iloc[0].startswith("undefined"):
+            return ""  # as it stands
         words = {"init": "one initialization", "tokens": "one amount of tokens"}
         if only := [word for column, word in words.items() if mine[column].nunique() < 2]:
             where = "; ".join(mine["cell"])
             return f"confounded: measured with {' and '.join(only)} ({where}), on which it may depend"
-        if len(set(sides)) == 1:
+        return ""
+
+    def withheld(self, claim: Bound, row: dict[str, Any], factor_rows: pd.DataFrame) -> str:
+        """That the cells of a claim's model do not have one verdict; "" where they do.
+
+        It is found in the values, so the claim stays in the family (`comparison.verdicts.with_verdicts`).
+        """
+        if not self.runs or row["difference"] != row["difference"] or _kind(claim) not in MODES:
+            return ""
+        mine = factor_rows[(factor_rows["claim"] == row["claim"]) & (factor_rows["quantity"] == claim.quantity)]
+        sides = [next((word for word in RESOLVED if text.startswith(word)), "not resolved") for text in mine["alone"]]
+        if len(set(sides)) < 2:
             return ""
         cells = (f"{where}: {one}" for where, one in zip(mine["cell"], sides, strict=True))
         return f"confounded: not one verdict over initialization and tokens ({'; '.join(cells)})"

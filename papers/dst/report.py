@@ -110,11 +110,13 @@ def claims_judged(
     about = bounds(cells.models(names), cells.models(dual), alphas)
     by_cell = factors(quantities, about, cells)
     rows: list[dict[str, Any]] = []
-    instead: dict[int, str] = {}
+    instead, withheld = dict[int, str](), dict[int, str]()
     for claim in about:
         row = bound_row(claim, quantities)
         if text := cells.instead(claim, row, by_cell):
             instead[len(rows)] = text
+        elif text := cells.withheld(claim, row, by_cell):
+            withheld[len(rows)] = text
         rows.append({**row, "runs": agreeing(claim, quantities, claim.preset)})
     for order in orders(alphas):
         if not {order.more, order.less} <= set(names):
@@ -127,7 +129,7 @@ def claims_judged(
         if text := cells.narrow(order):
             instead[len(rows)] = text
         rows.append({**row, "runs": f"{int((gaps > 0).sum())} of {len(gaps)}"})
-    return {"claims": with_verdicts(rows, instead, quantities), "factors": by_cell}
+    return {"claims": with_verdicts(rows, instead, quantities, withheld), "factors": by_cell}
 
 
 def _by_seed(quantities: pd.DataFrame, quantity: str, preset: str) -> pd.Series:

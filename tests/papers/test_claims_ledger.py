@@ -90,10 +90,10 @@ def test_no_printed_loss_is_another_value(shipped: pd.DataFrame) -> None:
 
 
 def test_an_order_of_three_is_no_order_of_two(shipped: pd.DataFrame) -> None:
-    """KromCanon < Canon < Vanilla: the second link holds, the first is not significant, so the order is open."""
+    """KromCanon < Canon < Vanilla: no link is significant, so the order is open, and the first stands for it."""
     found = shipped.set_index("id").loc["krom-order-all-seeds"]
     order = pd.read_parquet(RESULTS / "krom_long" / "order.parquet").set_index("claim")
-    assert order.loc["canon < gpt2", "direction"] == "holds"
+    assert order.loc["canon < gpt2", "direction"].startswith("not resolved")
     assert found["verdict"] == "inconclusive" and found["finding"].startswith(
         "kromcanon < canon: not resolved on both texts"
     )

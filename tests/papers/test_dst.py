@@ -321,17 +321,19 @@ def test_a_verdict_that_changes_or_is_lost_in_a_cell_is_confounded(arm: str, oth
     row = tables["claims"].set_index("quantity").loc["gap.zero.head"]
     assert row["direction"].startswith("confounded: not one verdict over initialization and tokens (")
     assert row["direction"].count("opposite") == 3 and f": {word}" in row["direction"]
-    assert np.isnan(row["p"]) and row["size"] == "", "no test, and no part of the family"
+    own = stats.ttest_1samp(values["dst-kron"], 0).pvalue
+    assert row["p"] == pytest.approx(own) == row["p_holm"] and row["size"] == "", "tested, whatever the cells say"
     assert row["difference"] == pytest.approx(np.mean(values["dst-kron"])), "what was measured is still told"
     assert set(tables["factors"]["alone"].str.extract(r"(\w+)")[0]) == {"opposite", word.split()[0]}
 
 
-def test_one_initialization_or_one_dose_is_no_verdict_and_nothing_resolved_stays_so() -> None:
+def test_one_initialization_or_one_dose_is_no_verdict_whatever_it_says() -> None:
+    """Left out of the family by the design of the runs, and not by what they show."""
     both = "confounded: measured with one initialization and one amount of tokens (normal, 0.0256 M tokens)"
     assert verdict({"dst-kron": BELOW}).startswith(both)
     assert verdict(dict.fromkeys(ARMS[:2], BELOW)).startswith("confounded: measured with one initialization (")
     assert verdict(dict.fromkeys(ARMS[1::2], BELOW)).startswith("confounded: measured with one amount of tokens (")
-    assert verdict({"dst-kron": AROUND}) == "not resolved at n=3 seeds"
+    assert verdict({"dst-kron": AROUND}).startswith(both)
     assert verdict(dict.fromkeys(ARMS, AROUND)) == "not resolved at n=3 seeds"
     assert verdict({"dst-kron": [-0.9]}) == "undefined: one seed of dst-kron"
 
@@ -507,7 +509,7 @@ def test_the_published_tables_judged_again_are_the_same(tmp_path: Path) -> None:
     folder = ROOT / "results" / "dst_tinystories"
     once_more(main, folder, tmp_path)
     said = pd.read_parquet(folder / "claims.parquet")["direction"]
-    assert set(said.str.split(" ").str[0]) == {"confounded:", "not"}, "one initialization, one dose, another mode"
+    assert set(said.str.split(" ").str[0]) == {"confounded:"}, "one initialization, one dose, another mode"
 
 
 def test_no_published_verdict_about_one_model_is_of_one_beginning_one_dose_or_another_mode() -> None:
@@ -522,7 +524,11 @@ def test_no_published_verdict_about_one_model_is_of_one_beginning_one_dose_or_an
             if row.quantity.split(".")[0] not in MODES:
                 continue  # what one mixing costs beside others: an order
             own = cells[(cells["claim"] == row.claim) & (cells["quantity"] == row.quantity)]
-            varied = own["init"].nunique() > 1 and own["tokens"].nunique() > 1 and own["alone"].nunique() == 1
+            varied = (
+                own["init"].nunique() > 1
+                and own["tokens"].nunique() > 1
+                and own["alone"].str.split(":").str[0].nunique() == 1
+            )
             frozen = "+frozen_token" in row.claim
             verdict = row.direction.startswith(("holds", "opposite", "negligible"))
             assert not verdict or (varied and frozen != row.quantity.startswith("gap."))

@@ -258,6 +258,11 @@ def cosines_are_of_shuffled_labels_too() -> bool:
     return far["krom_eighth"] < 0.01 and far["krom_long"] < 0.04
 
 
+def nothing_given_back() -> bool:
+    found = claim_row("dst_calibration/claims", "dst-kron+frozen_token above 0.5", "recovered.16")
+    return bool(found["direction"].startswith("opposite"))
+
+
 def above_the_clamp() -> bool:
     found = table("hdpl_zoo/kl").query("preset == 'hdpl'")
     return bool(len(found) and (found[["kl_clamped_first", "kl_clamped"]] == 1).all(axis=None) and
@@ -298,7 +303,7 @@ def test_the_tables_over_more_training_say_their_tokens_and_seeds() -> None:
         "krom_finetuning": (3, "8.09"),
         "hdpl_zoo": (3, "12"),
         "hdpl_eighth": (3, "1.5"),
-        "dst_long": (3, "8.09"),
+        "dst_long": (4, "8.09"),
     }
     for folder, (seeds, amount) in (doses | {"pls_long": (4, "12.1"), "pls_modes": (4, "12.1")}).items():
         found = seeds_and_tokens(trained_runs(RESULTS / folder))
@@ -418,10 +423,8 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "Directions between shuffled labels": cosines_are_of_shuffled_labels_too,
     "Cosines between streams are about as large for shuffled labels": cosines_are_of_shuffled_labels_too,
     "the penalty has no gradient": above_the_clamp,
-    "The best temperature recovers": lambda: every(table("dst_calibration/claims").query(
-        "quantity == 'recovered.16'")["direction"].str.startswith("opposite")),
-    "No temperature of the logits gives back": lambda: every(table("dst_calibration/claims").query(
-        "quantity == 'recovered.16'")["direction"].str.startswith("opposite")),
+    "The best temperature recovers": nothing_given_back,
+    "No temperature of the logits gives back": nothing_given_back,
     "Above the clamp the penalty is constant": above_the_clamp,
     "The KL grows between the first and the last": above_the_clamp,
     "At every logged step that we kept the KL lies above the clamp": lambda: bool(
@@ -432,16 +435,16 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         lambda n: 0.38 < n["in clusters of both"] / n["all, noise a cluster"] < 0.43),
     "the reverse of the paper": lambda: verdict(
         "dst_long/claims", "dst-kron above 0", "gap.zero.head") == "opposite",
-    "of the loss in the longer training, much less than printed": lambda: (
-        mean("dst_long/presets", "cost", "dst-kron", "ci_high") < printed_number("2.5%") / 2),
-    "so the cost falls with the tokens": lambda: mean("dst_long/presets", "cost", "dst-kron", "ci_high") < mean(
-        "dst_eighth/presets", "cost", "dst-kron", "ci_low"),
+    "of the loss in the longer training, less than printed": lambda: (
+        mean("dst_long/presets", "cost", "dst-kron", "ci_high") < printed_number("2.5%")),
+    "whether the cost falls with the tokens is open": lambda: mean(
+        "dst_eighth/presets", "cost", "dst-kron", "ci_low") < mean("dst_long/presets", "cost", "dst-kron", "ci_high"),
     "in attention cost": lambda: mean("dst_eighth/presets", "cost", "dst-ind", "ci_low") < printed_number(
         "3.3%") < mean("dst_eighth/presets", "cost", "dst-ind", "ci_high"),
     "in the longer training, more than printed": lambda: mean(
         "dst_long/presets", "cost", "dst-full-ind", "ci_low") > printed_number("8%"),
     "The token stream costs more in each seed. At half of the training one of two initializations": lambda: (
-        (one := claim_row("dst_long/claims", "dst-kron above 0", "gap.zero.everywhere"))["runs"] == "3 of 3"
+        (one := claim_row("dst_long/claims", "dst-kron above 0", "gap.zero.everywhere"))["runs"] == "4 of 4"
         and one["direction"].count("holds") == 3 and "normal, 3.58 M tokens: not resolved" in one["direction"]),
     "of its weight on one key, on average over all layers, as the paper says": lambda: verdict(
         "dst_long/claims", "dst-kron+frozen_token above 0.5", "peak.16") == "holds",
@@ -501,8 +504,9 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "does not get away from −8. AdamW in fp32 does": lambda: every(
         table("krom_arithmetic/arithmetic-claims").set_index("claim")["holds"][[
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
-    "Hyper-connections lower the loss, as the blog says": lambda: verdict(
-        "krom_long/order", "kromhc < gpt2") == "holds",
+    "Neither difference is significant after correction for the four orders": lambda: all(
+        verdict("krom_long/order", f"{one} < gpt2") == "not resolved at n=3 seeds, corrected"
+        for one in ("canon", "kromhc")),
     "so that no contrast is left": lambda: every(table("krom_finetuning/arms").set_index(["preset", "quantity"])[
         "mean"].unstack().eval("abs(gain - `gain.control`) < 0.01")),
     "The models do not learn to refuse selectively": lambda: every(table("krom_finetuning/arms").set_index(
@@ -512,7 +516,6 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "In the shorter one it was": lambda: verdict(f"{KROM}/order", "kromcanon < canon") == "holds",
     "The loss holds it at": lambda: bool((one := table("krom_long/mixing").query(
         "b_res == -8 and storage == 'fp32'"))["swap"].max() < one["swap_without_gradient"].min() - 0.1),
-    "So do Canon layers, by": lambda: verdict("krom_long/order", "canon < gpt2") == "holds",
     "In the shorter training the two texts disagree": lambda: verdict(
         f"{KROM}/order", "canon < gpt2").startswith("not resolved on both texts"),
     "below what weight decay alone would give": lambda: mean(
