@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
 from streamscope.rooms import folder_of
 from streamscope.text.readers import json_lines, numbered_lines, strings
 
@@ -61,6 +61,8 @@ def read_set(source: str) -> PromptSet:
         found = _category(*source.rsplit("#", 1))
     else:
         path = Path(source).expanduser()
+        if not path.exists() and (near := did_you_mean(source, BUILT_IN) or near_files(path)):
+            raise InputError(f"unknown prompt set {source!r}: {near}")
         if not path.suffix and not path.exists():
             raise unknown("prompt set", source, list(BUILT_IN))
         found = _lines(path)
