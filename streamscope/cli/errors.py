@@ -16,6 +16,10 @@ class Undefined(InputError, AttributeError):
     """A quantity that this architecture does not define; the message gives the reason, and `hasattr` is False."""
 
 
+class UnknownOption(InputError, TypeError):
+    """An option that a class of options does not have, as Python's own `TypeError`, with the nearest ones."""
+
+
 def did_you_mean(name: str, known: Mapping[str, str] | Iterable[str], n: int = 3, cutoff: float = 0.5) -> str:
     """ "did you mean a or b?", the known names that are most like a wrong one; "" where none is.
 

@@ -3,11 +3,12 @@
 import inspect
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import options_of
 from streamscope.instruments.data import Documents
 from streamscope.instruments.registry import discover
@@ -71,6 +72,20 @@ def test_bad_values_of_every_option_are_one_line() -> None:
         "    print(len(fields(cls)), *values(cls, None))\n"
     )
     assert said.splitlines() == [str(len(fields(cls))) for cls in INSTRUMENTS.values()]
+
+
+def test_an_unknown_option_in_python_gets_the_near_ones() -> None:
+    for cls in INSTRUMENTS.values():
+        for one in fields(cls):
+            with pytest.raises(
+                InputError, match=rf"^unknown option of {cls.__name__} '{one.name}x': .*\b{one.name}\b"
+            ) as no:
+                cls(**{f"{one.name}x": 1})
+            assert isinstance(no.value, TypeError), "as Python's own"
+    with pytest.raises(InputError, match=r"^unknown option of Ablate 'head': did you mean heads or"):
+        replace(INSTRUMENTS["ablate"](), head="L0.H0")
+    with pytest.raises(InputError, match=r"^unknown option of Documents 'max_document': did you mean max_documents"):
+        Documents("a.txt", max_document=3)  # type: ignore[call-arg]
 
 
 MINE = (
