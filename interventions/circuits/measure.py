@@ -56,7 +56,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
     pairs, units = found.pairs, units_of(found.pairs)
     side = sides_of(units, "cluster", "pairs of prompts")
-    if (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
+    if hasattr(progress, "say") and (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
         say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     scored = choosing if how.method == "acdc" else np.arange(len(pairs))
@@ -83,19 +83,18 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
 
 
 TRIED = 4
-"""Pairs by whose time the cost of all is estimated."""
+"""Pairs by whose time the cost of all is estimated, at most a quarter of them."""
 
 
 def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence[int]]) -> float:
-    """What a circuit will cost, by scores and one circuit of `TRIED` pairs; 0 where there are not twice as many."""
-    graph, some = graph_of(model), found.pairs[:TRIED]
-    if len(found.pairs) <= 2 * TRIED:
-        return 0.0
+    """What a circuit will cost, by scores and one circuit of `TRIED` pairs."""
+    tried = max(1, min(TRIED, len(found.pairs) // 4))
+    graph, some = graph_of(model), found.pairs[:tried]
     steps, times = min(how.steps, 2), [time.perf_counter()]
     score_edges(model, graph, some, how.method, how.metric, steps=steps, threshold=how.threshold, seed=how.seed,
-                spans=spans[:TRIED])  # fmt: skip
+                spans=spans[:tried])  # fmt: skip
     times.append(time.perf_counter())
-    made = batches_for(model, graph, some, how.metric, spans[:TRIED])
+    made = batches_for(model, graph, some, how.metric, spans[:tried])
     worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
     scores, circuit = np.diff([*times, time.perf_counter()])
     circuits = len(worth.SHARES) * (len(RANKINGS) + how.draws) / 2  # half of the pairs judge

@@ -158,8 +158,8 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         line = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
         print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, how in left.items():
-        began = time.process_time()
-        result = how.measure(model, progress=progress_bar(f"{run}, {task}"))
+        began, bar = time.process_time(), progress_bar(f"{run}, {task}")
+        result = how.measure(model, progress=lambda steps, bar=bar: bar(steps))  # which announces no cost once more
         cost = {"seconds": time.process_time() - began, "memory": peak_gigabytes(), "commit": commit()}
         found[task] = replace(result, about={**result.about, **made, **cost})
         files[task].parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import read_about, write_table
 from streamscope.interventions.circuits import Circuits
+from streamscope.interventions.circuits import measure as instrument
 from streamscope.models import load
 from streamscope.papers.circuits import Options, main
 from streamscope.papers.circuits import measure as body
@@ -26,12 +27,19 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
 ) -> None:
     monkeypatch.setattr(body, "TASKS", ("letter-case", "name-copying", "induction"))
     monkeypatch.setattr(body, "DRAWS", 4)
+    tried, estimate = list[str](), instrument.seconds_of
+    monkeypatch.setattr(
+        instrument, "seconds_of", seconds := lambda how, *of: tried.append(how.task) or estimate(how, *of)
+    )
+    monkeypatch.setattr(body, "seconds_of", seconds)
+    monkeypatch.setattr(instrument, "LONG_SECONDS", 0.0)
     argv = ["stories/lfa", "--tasks", "letter-case", "induction", "name-copying", "--method", "eap", "--pairs", "24"]
     main([*argv, "--out", str(tmp_path)])
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stories/lfa: about")]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "about" in line]
     assert lines[0].endswith("for what it can do")
     cost = r"stories/lfa: about .* for the circuits of letter-case, name-copying; \d+\.\d GB of memory so far"
     assert re.fullmatch(cost, lines[1])
+    assert len(lines) == 2 and tried == ["letter-case", "name-copying"], "each task is tried once"
     tables = {path.stem: pd.read_parquet(path) for path in tmp_path.glob("*.parquet")}
     assert tables["ability"].set_index("task")["does"].to_dict() == {
         "letter-case": True, "name-copying": True, "induction": False,
