@@ -14,6 +14,7 @@ import pandas as pd
 
 from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.output_lock import one_at_a_time
 from streamscope.cli.provenance import commit, provenance
 from streamscope.instruments.command import progress_bar, signs_of_life
 from streamscope.instruments.contract import checkpoint_of
@@ -90,12 +91,14 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
     check_own(path, "papers.circuits")
     if new.empty:
         return
-    if path.is_file():
-        old = read_parquet(path).to_pandas()
-        same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
-        new = pd.concat([old[~same], new], ignore_index=True)
-    about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
-    write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
+    out.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(out):  # rows that another command writes meanwhile stay, too
+        if path.is_file():
+            old = read_parquet(path).to_pandas()
+            same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
+            new = pd.concat([old[~same], new], ignore_index=True)
+        about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
+        write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
 
 
 def _abilities(options: Options, run: str, model: Any) -> list[str]:

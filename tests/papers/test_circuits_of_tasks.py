@@ -2,7 +2,9 @@
 
 import json
 import re
+import time
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +112,26 @@ def test_rows_of_other_runs_stay(tmp_path: Path) -> None:
     body._write(tmp_path, "streams", {"run": "a", "method": "exact"}, [{"task": "x", "share": 4}])
     kept = pd.read_parquet(tmp_path / "streams.parquet")
     assert list(zip(kept["run"], kept["share"], strict=True)) == [("b", 2), ("a", 3), ("a", 4)]
+
+
+def test_two_commands_that_write_together_keep_the_rows_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second reads the table while the first, a slow one, is about to replace it."""
+    write = body.write_table
+
+    def slowly(*args: Any, **how: Any) -> None:
+        time.sleep(0.3)
+        write(*args, **how)
+
+    body._write(tmp_path, "streams", {"run": "a"}, [{"task": "x"}])
+    monkeypatch.setattr(body, "write_table", slowly)
+    both = [Thread(target=body._write, args=(tmp_path, "streams", {"run": run}, [{"task": "x"}])) for run in "bc"]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert sorted(pd.read_parquet(tmp_path / "streams.parquet")["run"]) == ["a", "b", "c"]
 
 
 def planted(task: str, best: range) -> Any:
