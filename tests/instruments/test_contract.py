@@ -125,6 +125,23 @@ def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert 'option k has no """docstring"""' in out and "planted names no test" in out
 
 
+def test_tests_of_streamscope_itself_are_not_asked_of_an_installation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel has no tests; those of a user's own instrument lie next to it."""
+    monkeypatch.setattr("streamscope.probes.check.measure.folder_of", lambda room: tmp_path / room)
+    monkeypatch.delitem(CHECKS, "values")  # tests check the types first
+    check(["picture"])
+    *kept, last = (line for line in capsys.readouterr().out.splitlines() if not line.startswith("note"))
+    assert len(kept) == len(CHECKS) - 1 and all(line.startswith("kept") and line.endswith(".") for line in kept)
+    where = "is in a clone of the repository, not in this installation"
+    assert last == f"left out planted: {INSTRUMENTS['picture'].planted} {where}"
+    (tmp_path / "mine.py").write_text(MINE)
+    with pytest.raises(SystemExit):
+        check([str(tmp_path / "mine.py")])
+    assert "planted names no test" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
