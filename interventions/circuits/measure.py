@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import (
@@ -110,7 +111,7 @@ def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
     full = [answers.get(p.id) for p in found.pairs]
     spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
-    words = f"{len(found.pairs)} pairs of {opened.suite.name} by {contrast}{found.left_out}"
+    words = f"{counted(len(found.pairs), 'pair')} of {opened.suite.name} by {contrast}{found.left_out}"
     return found, spans, f"{words}, {how.method}, metric {how.metric}"
 
 

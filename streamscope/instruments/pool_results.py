@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments import observations
 from streamscope.instruments.figures import OVER
 from streamscope.instruments.observations import Estimates, Reasons
@@ -122,7 +123,8 @@ def pool_results(results: Sequence[Result]) -> Result:
             continue
         runs = list(dict.fromkeys(names))
         several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
-        tables[name] = _joined(parts, f"{name}{several}{f', {len(set(steps))} snapshots' if over else ''}")
+        snapshots = f", {counted(len(set(steps)), 'snapshot')}" if over else ""
+        tables[name] = _joined(parts, f"{name}{several}{snapshots}")
     first = results[0]
     blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
     made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}

@@ -1,6 +1,8 @@
 """What the contract promises of every instrument, and the house finds them by itself."""
 
 import inspect
+import json
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -10,9 +12,11 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import options_of
-from streamscope.instruments.data import Documents
+from streamscope.instruments.data import Documents, Prompts, Tasks, Tokens
+from streamscope.instruments.prompts import FILES
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
+from streamscope.models import load
 from streamscope.probes.check import main as check
 from streamscope.probes.check.measure import CHECKS, measure_small, problems
 
@@ -86,6 +90,20 @@ def test_an_unknown_option_in_python_gets_the_near_ones() -> None:
         replace(INSTRUMENTS["ablate"](), head="L0.H0")
     with pytest.raises(InputError, match=r"^unknown option of Documents 'max_document': did you mean max_documents"):
         Documents("a.txt", max_document=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["ablate", "specialization", "contraction", "needed_context", "sps", "hydra"])
+def test_one_document_prompt_or_case_is_singular_in_titles(name: str, tmp_path: Path) -> None:
+    prompt = json.loads(FILES["competing"].read_text().splitlines()[0])
+    (path := tmp_path / "one.jsonl").write_text(json.dumps({**prompt, "pair": None, "order": None}))
+    given = {Documents: Documents("stories:1:1"), Tokens: Tokens("stories:1:1", max_tokens=40),
+             Prompts: Prompts(suite=str(path)), Tasks: Tasks(tasks=(str(path),))}  # fmt: skip
+    cls = INSTRUMENTS[name]
+    data = [given[type(one)] for one in cls.takes if name != "ablate" or type(one) is Documents]
+    result = cls(**cls.quick).measure(load(cls.runs[0]), *data)
+    titles = [table.title for table in result.tables.values()]
+    assert any(re.search(r"\b1 (document|prompt|case)\b", title) for title in titles), titles
+    assert not [title for title in titles if re.search(r"(?<![\d.,])1 [a-z]+[^s ]s\b", title)]
 
 
 MINE = (

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
+from streamscope.cli.terminal import counted
 from streamscope.rooms import folder_of
 from streamscope.text.readers import json_lines, numbered_lines, strings
 
@@ -105,7 +106,9 @@ def contrast(a: str, b: str) -> tuple[PromptSet, PromptSet]:
     one, other = read_set(a), read_set(b)
     both = set(one.texts) & set(other.texts)
     if both:
-        raise InputError(f"{a} and {b} share {len(both)} texts, such as {sorted(both)[0][:60]!r}; remove them from one")
+        raise InputError(
+            f"{a} and {b} share {counted(len(both), 'text')}, such as {sorted(both)[0][:60]!r}; remove them from one"
+        )
     if len(one.texts) + one.repeated != len(other.texts) + other.repeated:
         alone = (line if isinstance(line, str) else -1 - line for line in other.lines)
         other = replace(other, lines=tuple(alone))

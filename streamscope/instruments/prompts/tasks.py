@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
 from streamscope.instruments.prompts.loaders import FORMATS, PAIRS, SentencePair, SentencePairs
@@ -97,7 +98,8 @@ class Task:
         n, given = len(self.cases), int((self.cases["given"] > 0).sum())
         within = read_clusters(self.cases["cluster"], n)
         kinds = "" if within.shared is None else f", 95 % for new words ({within.count} of a kind or more)"
-        text = f"{self.name}: {n} cases in {self.cases['cluster'].map(unit_of).nunique()} units{kinds}"
+        independent = counted(self.cases["cluster"].map(unit_of).nunique(), "unit")
+        text = f"{self.name}: {counted(n, 'case')} in {independent}{kinds}"
         if self.rule == "sentence":
             text += ", whole sentences: P is the good one's share of the two"
         elif given:
