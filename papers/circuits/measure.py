@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, how in left.items():
         began, bar = time.process_time(), progress_bar(f"{run}, {task}")
-        result = how.measure(model, progress=lambda steps, bar=bar: bar(steps))  # which announces no cost once more
+        result = how.measure(model, progress=partial(bar))  # which announces no cost once more
         cost = {"seconds": time.process_time() - began, "memory": peak_gigabytes(), "commit": commit()}
         found[task] = replace(result, about={**result.about, **made, **cost})
         files[task].parent.mkdir(parents=True, exist_ok=True)
