@@ -18,7 +18,7 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.cli.terminal import cell, code, visible, yaml
+from streamscope.cli.terminal import cell, code, counted, visible, yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
 
 def _of(about: dict[str, Any], rows: int) -> str:
     """Title, model, data and options of a table."""
-    lines = [cell(about["title"]), f"{rows:,} rows, by {code(about.get('instrument'))} of streamscope."]
+    lines = [cell(about["title"]), f"{counted(rows, 'row', ',')}, by {code(about.get('instrument'))} of streamscope."]
     model = f"Model: {cell(about['model'])}" if about.get("model") else ""
     checkpoint = about.get("features", {}).get("checkpoint")
     lines.append(model + (f", weights of sha256 {code(checkpoint)}" if checkpoint and model else ""))

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.schema import Feature
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import LongTable, read_about, read_parquet
@@ -184,7 +185,7 @@ def _read_one(path: Path) -> Features:
     if not len(index):
         raise InputError(f"{path} has no rows; extract it again")
     if twice := int(index.duplicated(KEY).sum()):
-        raise InputError(f"{path}: {twice} rows repeat a document and position; extract it again")
+        raise InputError(f"{path}: {counted(twice, 'row')} with the document and position of another; extract it again")
     return Features(pd.concat([index, pd.DataFrame(x, columns=names)], axis=1), schema, about)
 
 
@@ -226,7 +227,7 @@ def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
     table = read_parquet(path, list(types))
     for name in INDEX.keys() & types:
         if nulls := table[name].null_count:
-            raise InputError(f"{path}: {nulls} rows without {name}; extract it again")
+            raise InputError(f"{path}: {counted(nulls, 'row')} without {name}; extract it again")
     return table.cast(pa.schema([(name, pa.type_for_alias(types[name])) for name in table.column_names]))
 
 

@@ -17,6 +17,7 @@ from math import comb
 import numpy as np
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.observations import Observations, Reasons, bootstrap, ranks
 from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
 from streamscope.instruments.table import described, number
@@ -46,7 +47,9 @@ def random_sets(
     every, own = sorted(set(heads)), tuple(sorted(selected))
     possible = comb(len(every), k) - (len(own) == k and set(own) <= set(every)) if k >= 1 else 0
     if draws < 1 or possible < 1:
-        raise InputError(f"cannot draw {draws} sets of {k} heads out of {len(every)}, other than those selected")
+        raise InputError(
+            f"cannot draw {counted(draws, 'set')} of {k} heads out of {len(every)}, other than those selected"
+        )
     if possible <= draws:
         return [found for found in combinations(every, k) if found != own]
     generator = random.Random(seed)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import peak_resident_bytes
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import keep_after, say
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts.alignment import Aligned
@@ -255,7 +256,9 @@ def document_losses(
         if not np.isfinite(values).all():
             bad = int((~np.isfinite(values)).sum())
             what = "loss" if name == "baseline" else f"{name.replace('edited', 'loss')} under an edit"
-            raise InputError(f"the {what} is not finite on {bad} documents: the change is too large for these weights")
+            raise InputError(
+                f"the {what} is not finite on {counted(bad, 'document')}: the change is too large for these weights"
+            )
     return out
 
 
@@ -310,7 +313,9 @@ def observe_loss(
         model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress, keep=False
     )
     if (losses.tokens < 1).any():
-        raise InputError(f"{int((losses.tokens < 1).sum())} documents have no token to predict; leave them out")
+        raise InputError(
+            f"{counted(int((losses.tokens < 1).sum()), 'document')} without a token to predict: leave them out"
+        )
     ids = [str(i) for i in range(len(losses.tokens))]
     cases = pd.DataFrame({"id": ids, "pair": "", "cluster": ids, "category": "", "relation": "", "order": ""})
     edited = losses.edited / losses.tokens
@@ -341,7 +346,8 @@ def answer_log_probs(
     lists of unequal length, ids and positions that do not exist, values that are not finite, and as `run` does.
     """
     if not len(tokens) or not len(tokens) == len(positions) == len(answers) or len({len(a) for a in answers}) != 1:
-        shapes = f"{len(tokens)} prompts, {len(positions)} positions, {len(answers)} rows of answers"
+        shapes = f"{counted(len(tokens), 'prompt')}, {counted(len(positions), 'position')}, "
+        shapes += f"{counted(len(answers), 'row')} of answers"
         raise InputError(f"{shapes}: give one of each per case, and equally many answers in every row")
     query = Query(tokens=list(tokens), logits=[[p] for p in positions])
     wanted = torch.as_tensor([list(a) for a in answers])
@@ -377,7 +383,7 @@ def _shared(
     prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
     done = ticks(progress, len(plans) * len(prompts))
     size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
-    forecast = Forecast(progress, model, plans, size, f"{len(wanted):,} cases")
+    forecast = Forecast(progress, model, plans, size, f"{counted(len(wanted), 'case', ',')}")
     for rows in prompts:
         at = torch.as_tensor([list(query.logits[i]) for i in rows])
         batch = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
@@ -440,7 +446,9 @@ def observe_prompts(
     readouts: dict[str, tuple[str, ...]] = {}
     plans = [Plan(model, edits) for edits in [{}, *sweep]]
     size = sum(len(ids) for query in queries for ids in query.tokens)
-    forecast = Forecast(progress, model, plans, size, f"{len(queries[0].tokens) if queries else 0:,} prompts")
+    forecast = Forecast(
+        progress, model, plans, size, f"{counted(len(queries[0].tokens) if queries else 0, 'prompt', ',')}"
+    )
     sweeps = [run_sweep(model, query, [{}, *sweep], done=forecast) for query in queries]
     for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
         for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):

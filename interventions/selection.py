@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
@@ -106,7 +107,7 @@ class HeadFinder:
                 return [Group(name or heads, self._heads(PLS[heads]))]
             except InputError:
                 config = self.model.config
-                shape = f"this model has {config.n_layers} layers of {config.n_heads} heads"
+                shape = f"this model has {counted(config.n_layers, 'layer')} of {counted(config.n_heads, 'head')}"
                 raise InputError(f"{heads} is {PLS[heads]} (PLS §5.1), but {shape}; use found or name heads") from None
         chosen = self._heads(heads)
         return [Group(name or "+".join(head.label for head in chosen) if len(chosen) < 5 else name or heads, chosen)]

@@ -15,7 +15,7 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.cli.terminal import visible
+from streamscope.cli.terminal import counted, visible
 
 if TYPE_CHECKING:
     from streamscope.models.config import ModelConfig
@@ -98,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(width=None if Console().is_terminal else 150, markup=False, emoji=False)
     total = model.n_params()
     console.print(
-        f"{visible(config.name)}: {config.n_layers} layers, {config.n_heads} heads, width {config.d_model}, "
-        f"vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
+        f"{visible(config.name)}: {counted(config.n_layers, 'layer')}, {counted(config.n_heads, 'head')}, "
+        f"width {config.d_model}, vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
         f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}"
         + (f"   canon {config.canon.places}" if config.canon is not None else ""),
         highlight=False,

@@ -22,7 +22,7 @@ from typing import Any
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.provenance import pick_device
-from streamscope.cli.terminal import visible
+from streamscope.cli.terminal import counted, visible
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
@@ -194,7 +194,7 @@ def _fit(trainer: Any, data: Any) -> None:
             f"{visible(model.config.name)} {model.config.mixing}: {model.n_params():,} parameters; "
             f"{data.train.n_tokens:,} training tokens in {document_count(data.train.n_documents, data.valid.meta)}, "
             f"{data.valid.n_tokens:,} for validation ({data.valid.meta['rule']}); "
-            f"{trainer.steps} steps of {lengths} tokens -> {visible(folder)}",
+            f"{counted(trainer.steps, 'step')} of {lengths} tokens -> {visible(folder)}",
             file=sys.stderr,
         )
         late = late_positions_message(phases_of(trainer.training.phases), model.config.n_ctx)

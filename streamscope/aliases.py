@@ -18,7 +18,6 @@ A package that has a `main` and no file `__main__` is a command: `python -m prob
 import sys
 import warnings
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -27,6 +26,7 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any
 
+from streamscope.cli.errors import did_you_mean
 from streamscope.rooms import WITH_INSTRUMENTS
 
 MOVED: dict[str, tuple[str, ...]] = {
@@ -171,8 +171,7 @@ def instrument_of(room: str, name: str) -> Any:
     others = (other for other in WITH_INSTRUMENTS if name in instruments_of(f"streamscope.{other}"))
     if (other := next(others, None)) is not None:
         raise AttributeError(f"{name} is an instrument of streamscope.{other}, not of {room}")
-    near = get_close_matches(name, here, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"its instruments are {', '.join(here)}"
+    hint = did_you_mean(name, list(here)) or f"its instruments are {', '.join(here)}"
     raise AttributeError(f"{room} has no instrument {name!r}: {hint}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import title_of
 from streamscope.instruments.prompts import load_suite
 from streamscope.models.checkpoint import run_label
@@ -61,7 +62,8 @@ def about(model: Any) -> str:
     """One sentence about a model."""
     config = model.config
     size = sum(p.numel() for p in model.parameters())
-    return f"{title_of(model)}: {config.n_layers} layers of {config.n_heads} heads, {size:,} parameters."
+    shape = f"{counted(config.n_layers, 'layer')} of {counted(config.n_heads, 'head')}"
+    return f"{title_of(model)}: {shape}, {size:,} parameters."
 
 
 def tokenizer_of(model: Any) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.cluster.agreement import (
     adjusted_mutual_information_interval,
     adjusted_rand_interval,
@@ -44,7 +45,9 @@ def raw_rows(raw: Raw, found: Features, path: Path | str = "raw activations") ->
     at = index.get_indexer(pd.MultiIndex.from_frame(found.table[KEY]))
     if (missing := int((at < 0).sum())) or len(index) != len(at):
         more = len(index) - (len(at) - missing)
-        raise InputError(f"{path} lacks {missing} tokens of the features and has {more} others; extract both at once")
+        raise InputError(
+            f"{path} lacks {counted(missing, 'token')} of the features and has {more} others; extract both at once"
+        )
     ids = ["token_id", "target_id"]
     if differ := int((raw.table[ids].to_numpy()[at] != found.table[ids].to_numpy()).any(1).sum()):
         raise InputError(f"{path}: {differ} of {len(at)} tokens or targets differ; extract both at once")

@@ -11,6 +11,7 @@ import pandas as pd
 
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import agreement_table, raw_rows_of, same_token_split, stability_table
 from streamscope.features.cluster.description import RANGES, cluster_table, depth_ranges, depth_spread
@@ -37,7 +38,9 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     opened: OpenFeatures = data[FeatureTables]
     found = opened.found
     if how.raw and len(how.raw) != len(opened.files):
-        raise InputError(f"--raw: {len(how.raw)} files for {len(opened.files)} tables; give one file per table")
+        raise InputError(
+            f"--raw: {counted(len(how.raw), 'file')} for {len(opened.files)} tables; give one file per table"
+        )
     x, constant = varying_features(found)
     umap = _umap(how.seed) if how.umap else None
     if how.fitted is None:
@@ -54,8 +57,10 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     n_layers, kstar = found.about["n_layers"], found.about["options"]["kstar"]
     clusters, held = cluster_table(labels, vector, n_layers, kstar), labels["cluster"].to_numpy() >= 0
     blocks = {"depth": depths(labels, n_layers, kstar), "coverage": coverage(labels)}
-    title = f"{found.about['preset']}, {modes.method}: {len(clusters):,} clusters with {held.mean():.1%} of "
-    title += f"{len(labels):,} tokens"
+    title = (
+        f"{found.about['preset']}, {modes.method}: {counted(len(clusters), 'cluster', ',')} with {held.mean():.1%} of "
+    )
+    title += counted(len(labels), "token", ",")
     made = {
         "clusters": clusters_of(clusters, labels, title),
         "labels": LongTable.of([labels], tuple(one for one in LABELS if one.name in labels), f"{title}{unplaced}"),
@@ -65,7 +70,7 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
     if raw is not None:
         theirs, left_out = raw_labels(how, raw)
         table = agreement_table(modes.labels_, theirs, documents, resamples=how.resamples, seed=how.seed)
-        note = f"; {left_out:,} tokens with massive activations are noise there" if left_out else ""
+        note = f"; {counted(left_out, 'token', ',')} with massive activations are noise there" if left_out else ""
         made["agreement"] = Table.noted(table, AGREEMENT, f"Agreement with clusters of raw activations{note}")
         ids = found.table["token_id"].to_numpy()
         if (block := same_token_split(modes.labels_, theirs, ids, documents)) is not None:
@@ -132,7 +137,7 @@ def _check_size(how: Cluster, x: pd.DataFrame) -> None:
     """Raise `InputError` if there are too few tokens for the options."""
     n = len(x)
     if n < max(how.min_cluster_size, 2):
-        raise InputError(f"{n} tokens are fewer than --min-cluster-size {how.min_cluster_size}; extract more")
+        raise InputError(f"{counted(n, 'token')}, fewer than --min-cluster-size {how.min_cluster_size}; extract more")
     if how.min_samples >= n:
         raise InputError(f"--min-samples {how.min_samples}: a token has {n - 1} others; give fewer or extract more")
     if how.method == "kmeans" and (distinct := len(x.drop_duplicates())) < how.clusters:

@@ -15,6 +15,7 @@ import pandas as pd
 from sklearn.base import clone
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.cluster.agreement import refit_agreement
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, read_features
@@ -58,7 +59,9 @@ def parts_table(
     """
     names, of = np.unique(documents, return_inverse=True)
     if len(names) < 5 * parts:
-        raise InputError(f"--parts {parts}: {len(names)} documents are too few, a part needs five; extract more")
+        raise InputError(
+            f"--parts {parts}: too many for {counted(len(names), 'document')}, a part needs five; extract more"
+        )
     rng = np.random.default_rng(seed)
     assigned = rng.permutation(np.arange(len(names)) % parts)[of]
     left = rng.random(len(names))

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
@@ -50,10 +51,10 @@ def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) ->
         for suffix, some in {"": each(name, block.cells, null=None), "-pairs": pairs}.items():
             if some:  # a single group has no pair
                 blocks[name + suffix], contrasts[name + suffix] = block, some
-    title = f"{title_of(model)}: predictions kept with only the last tokens; {len(tokens):,} tokens of "
-    title += f"{documents} documents, from position {how.least}"
-    counted = {name: int(inside.sum()) for name, inside in groups.items()}
-    return InstrumentData(blocks, contrasts, {"title": title}, extra=counted)
+    title = f"{title_of(model)}: predictions kept with only the last tokens; {counted(len(tokens), 'token', ',')} of "
+    title += f"{counted(documents, 'document')}, from position {how.least}"
+    sizes = {name: int(inside.sum()) for name, inside in groups.items()}
+    return InstrumentData(blocks, contrasts, {"title": title}, extra=sizes)
 
 
 Values = Mapping[int, np.ndarray]

@@ -17,6 +17,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.predict_effects.regression import Predictions, Progress, boosting, folds_of, ridge
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
@@ -74,7 +75,7 @@ def explain(
     codes = cluster_codes(documents, len(effects))
     found, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
     if found < least:
-        raise InputError(f"{found} documents: folds and intervals over documents need at least {least}")
+        raise InputError(f"{counted(found, 'document')}: folds and intervals over documents need at least {least}")
     split = folds_of(codes, folds, seed)
     fit = ridge if model == "ridge" else partial(boosting, seed=seed, progress=progress)
     varies = effects.std(0) > ROUNDING

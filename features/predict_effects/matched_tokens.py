@@ -7,6 +7,7 @@ import pandas as pd
 from pandas.api.types import is_float_dtype, is_integer_dtype
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.store import KEY, Features, not_finite
 from streamscope.features.tables import OpenEffects
 
@@ -48,7 +49,7 @@ def match_effects(found: Features, effects: OpenEffects, features: str = "the fe
     if bad := not_finite(table[values].to_numpy()):
         raise InputError(f"{where}: {bad}; compute it again")
     if twice := int(table.duplicated(KEY).sum()):
-        raise InputError(f"{where}: {twice} positions occur twice; compute it again")
+        raise InputError(f"{where}: {counted(twice, 'position')} given twice; compute it again")
     index = found.table[[*KEY, *IDS]].assign(row=np.arange(len(found.table)))
     both = index.merge(table, on=KEY, suffixes=("", "_effects"))
     if not len(both):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import unknown
+from streamscope.cli.terminal import counted
 from streamscope.features.predict_effects import PredictEffects
 from streamscope.features.predict_effects.explained_variance import baselines, explain
 from streamscope.features.predict_effects.matched_tokens import MEASURES, match_effects
@@ -48,10 +49,11 @@ def observe(how: PredictEffects, model: object, data: Opened, progress: Progress
         {
             "model": f"{of['preset']} ({of['run']})", "repeated": matched.repeated,
             "unmatched": {"features_only": matched.features_only, "effects_only": matched.effects_only},
-            "title": f"R² on held-out documents; {n:,} tokens of {matches} documents, {matched.x.shape[1]} features; "
+            "title": f"R² on held-out documents; {counted(n, 'token', ',')} of {counted(matches, 'document')}, "
+            f"{counted(matched.x.shape[1], 'feature')}; "
             f"unmatched rows: {matched.features_only:,} of the features, {matched.effects_only:,} of the effects; "
-            f"{matched.repeated:,} tokens ({matched.repeated / n:.1%}) not held out: another document begins with the "
-            "same text",
+            f"{counted(matched.repeated, 'token', ',')} ({matched.repeated / n:.1%}) not held out: another document "
+            "begins with the same text",
         },
         extra=rows.join(found.table),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GroupKFold
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
 """λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""
@@ -39,7 +40,9 @@ def folds_of(groups: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Fold 0..k−1 of each row [n]; a group is in one fold, at random. `InputError` for fewer than k groups."""
     found = len(np.unique(groups))
     if k < 3 or found < k:
-        raise InputError(f"{k} folds of {found} documents: use at least 3 folds, and at least one document per fold")
+        raise InputError(
+            f"{k} folds of {counted(found, 'document')}: use at least 3 folds, and at least one document per fold"
+        )
     folds = np.zeros(len(groups), int)
     for i, (_, test) in enumerate(GroupKFold(k, shuffle=True, random_state=seed).split(groups, groups=groups)):
         folds[test] = i

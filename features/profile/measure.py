@@ -10,6 +10,7 @@ import pandas as pd
 
 from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import PLACE, TABLE, fingerprint, unclustered_labels
 from streamscope.features.extract.measure import TOKEN
@@ -59,7 +60,8 @@ def observe(how: Profile, model: object, data: Opened, progress: Progress) -> In
     table, kinds = profiles(found, labels, far, files)
     some = samples(found, labels, z, far, files, representative=how.representative, diverse=how.diverse)
     block = depth(labels, table["cluster"])
-    title = f"{found.about['preset']}: {len(labels):,} tokens in {(table['cluster'] >= 0).sum()} clusters"
+    clusters = counted((table["cluster"] >= 0).sum(), "cluster")
+    title = f"{found.about['preset']}: {counted(len(labels), 'token', ',')} in {clusters}"
     title += "" if own is None else f"; {own.title}"
     return InstrumentData(
         {"depth": block, "distance": distances(labels, far, table["cluster"])},

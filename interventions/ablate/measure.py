@@ -21,6 +21,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
@@ -96,7 +97,7 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         add_losses(seen, sweep, losses, documents.units())
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
-        what = f"loss {baseline:.4f} nats/token; {documents.title()}, {tokens:,} tokens"
+        what = f"loss {baseline:.4f} nats/token; {documents.title()}, {counted(tokens, 'token', ',')}"
         seen.about["title"]["loss"] = f"{name}: {what}; {how.method} ablation; {_drawn(sweep)}{note}"
     if prompts:
         opened = data[Prompts]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, joined
@@ -166,7 +167,9 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> In
     out = pd.DataFrame({"part": list(before), "before": list(before.values()), "after": list(after.values())})
     done = "written" if how.side == "write" else "read (use --side write to remove what is written)"
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"
-    title += f"; {opened.title()}, {found.tokens.sum():,} tokens" + (f"; direction {found_in}" if found_in else "")
+    title += f"; {opened.title()}, {counted(found.tokens.sum(), 'token', ',')}" + (
+        f"; direction {found_in}" if found_in else ""
+    )
     cells = pd.DataFrame({"variant": ["before", "after", *["random"] * how.draws], "draw": [0, 0, *range(how.draws)]})
     blocks = found.blocks(cells, opened.units(), loss=NATS, kl=KL)
     row, missing = {"what": "direction"}, "" if how.draws else NO_DRAWS

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
@@ -90,9 +91,11 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Instr
     rows, units = list(document_rows(opened.batches())), opened.units()
     order = np.concatenate([index for index, *_ in opened.batches()])[[len(row) > 1 for row in rows]]
     patterns = pattern_sums(model, rows, alphas, heads, progress=progress)
-    which = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{len(heads)} heads"
+    which = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{counted(len(heads), 'head')}"
     title = f"{title_of(model)}: softmax(α · scores) in {which}"
-    seen = InstrumentData({}, {}, {"title": f"{title}; {opened.title()}, {found.tokens.sum():,} tokens"}, extra={})
+    seen = InstrumentData(
+        {}, {}, {"title": f"{title}; {opened.title()}, {counted(found.tokens.sum(), 'token', ',')}"}, extra={}
+    )
     add_losses(seen, alphas, found.edited, found.tokens.astype(float), units)
     add_attention(seen, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
     if how.prompt:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import (
@@ -56,7 +57,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
     pairs, units = found.pairs, units_of(found.pairs)
     side = sides_of(units, "cluster", "pairs of prompts")
-    if (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
+    if hasattr(progress, "say") and (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
         say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     scored = choosing if how.method == "acdc" else np.arange(len(pairs))
@@ -83,19 +84,18 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
 
 
 TRIED = 4
-"""Pairs by whose time the cost of all is estimated."""
+"""Pairs by whose time the cost of all is estimated, at most a quarter of them."""
 
 
 def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence[int]]) -> float:
-    """What a circuit will cost, by scores and one circuit of `TRIED` pairs; 0 where there are not twice as many."""
-    graph, some = graph_of(model), found.pairs[:TRIED]
-    if len(found.pairs) <= 2 * TRIED:
-        return 0.0
+    """What a circuit will cost, by scores and one circuit of `TRIED` pairs."""
+    tried = max(1, min(TRIED, len(found.pairs) // 4))
+    graph, some = graph_of(model), found.pairs[:tried]
     steps, times = min(how.steps, 2), [time.perf_counter()]
     score_edges(model, graph, some, how.method, how.metric, steps=steps, threshold=how.threshold, seed=how.seed,
-                spans=spans[:TRIED])  # fmt: skip
+                spans=spans[:tried])  # fmt: skip
     times.append(time.perf_counter())
-    made = batches_for(model, graph, some, how.metric, spans[:TRIED])
+    made = batches_for(model, graph, some, how.metric, spans[:tried])
     worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
     scores, circuit = np.diff([*times, time.perf_counter()])
     circuits = len(worth.SHARES) * (len(RANKINGS) + how.draws) / 2  # half of the pairs judge
@@ -111,7 +111,7 @@ def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
     full = [answers.get(p.id) for p in found.pairs]
     spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
-    words = f"{len(found.pairs)} pairs of {opened.suite.name} by {contrast}{found.left_out}"
+    words = f"{counted(len(found.pairs), 'pair')} of {opened.suite.name} by {contrast}{found.left_out}"
     return found, spans, f"{words}, {how.method}, metric {how.metric}"
 
 

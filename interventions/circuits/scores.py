@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import say
 from streamscope.interventions.circuits import metrics
 from streamscope.interventions.circuits.graph import Graph, n_streams
@@ -94,7 +95,7 @@ def score_edges(
     whole = each * (sum(padded) if method == "acdc" else max(padded))
     batches = f"{len(made)} batch{'es' if len(made) > 1 else ''} of up to {max(padded)} tokens"
     memory = f"about {whole / 1e6:,.1f} MB of memory next to the model"
-    say(progress, f"{len(graph.edges):,} edges on {len(pairs)} pairs, {batches}: {memory}")
+    say(progress, f"{counted(len(graph.edges), 'edge', ',')} on {counted(len(pairs), 'pair')}, {batches}: {memory}")
     if method == "acdc":
         return _prune(model, graph, [both_runs(model, graph, b, metric) for b in made], metric, threshold, progress)
     for batch in progress(made):

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.models.config import ModelConfig
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
@@ -95,7 +96,9 @@ def blend_latents(
 def _blend(z: Tensor, *, other: Tensor, share: float, at: Sequence[int] | None) -> Tensor:
     rows = list(range(z.shape[1]) if at is None else at)
     if other.shape[0] != len(rows):
-        raise InputError(f"{other.shape[0]} positions of latents are given for {len(rows)} positions to edit")
+        raise InputError(
+            f"{counted(other.shape[0], 'position')} of latents are given for {counted(len(rows), 'position')} to edit"
+        )
     new = z.clone()
     new[:, rows] = (1 - share) * z[:, rows] + share * other.to(z)
     return new

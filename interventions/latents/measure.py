@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Text
 from streamscope.instruments.observations import (
@@ -119,7 +120,7 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Instr
             seen.contrasts["kl"].append(Contrast(quantity="kl", weights={i: 1.0}, labels=labels, null=None))
         loss = losses.baseline.sum() / losses.tokens.sum()
         seen.about["title"]["latents"] = (
-            f"{name}: loss {loss:.4f} nats/token; {documents.title()}, {losses.tokens.sum():,} tokens"
+            f"{name}: loss {loss:.4f} nats/token; {documents.title()}, {counted(losses.tokens.sum(), 'token', ',')}"
         )
     add_texts(seen, texts[0], opened.names)
     return seen

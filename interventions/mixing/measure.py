@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Observations, effect_contrasts, joined
@@ -162,7 +163,7 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Instru
             acting += index[-1]
     losses = document_losses(model, opened.shards, sweep, kl="forward", progress=progress, **opened.limits)
     loss = f"loss {losses.baseline.sum() / losses.tokens.sum():.4f} nats/token"
-    title = f"{title_of(model)}, {loss}; {opened.title()}, {losses.tokens.sum():,} tokens"
+    title = f"{title_of(model)}, {loss}; {opened.title()}, {counted(losses.tokens.sum(), 'token', ',')}"
     seen = InstrumentData({}, {}, {"title": title}, extra=(cells, index))
     measures = {"loss": NATS, "percent": PERCENT, "kl": replace(NATS, name="kl")}
     seen.blocks |= losses.blocks(pd.DataFrame(keys), opened.units(), at=acting, **measures)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
@@ -122,7 +123,9 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
         assert how.corrupt is not None and how.answer is not None and how.foil is not None
         pair = own_pair(tokenizer, how.clean, how.corrupt, how.answer, how.foil)
         if len(pair.clean) > model.config.n_ctx:
-            raise InputError(f"the text has {len(pair.clean)} tokens, the context holds {model.config.n_ctx}")
+            raise InputError(
+                f"the text has {counted(len(pair.clean), 'token')}, the context holds {model.config.n_ctx}"
+            )
         return Pairs((pair,)), f"one pair, {how.answer!r} against {how.foil!r}"
     opened = data[Prompts]
     contrast = how.contrast
@@ -131,7 +134,7 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
     found = choose_pairs(make_pairs(opened.aligned, tokenizer, contrast), how.pairs)
     shared = read_clusters([p.cluster for p in found.pairs], len(found.pairs)).shared is not None
     name = opened.suite.name if opened.suite is not None else "prompts"
-    words = f"{len(found.pairs)} pairs of {name} by {contrast}{found.left_out}"
+    words = f"{counted(len(found.pairs), 'pair')} of {name} by {contrast}{found.left_out}"
     words += f", 95 % for new {'words' if shared else 'texts'}"
     if how.by == "token":
         found = Pairs(tuple(by_token(found.pairs, tokenizer)), found.filtered)

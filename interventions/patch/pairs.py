@@ -22,6 +22,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Unit
 from streamscope.probes.attention import clusters
@@ -54,7 +55,9 @@ class PatchPair:
 
     def __post_init__(self) -> None:
         if len(self.clean) != len(self.corrupt) or not self.clean:
-            raise InputError(f"pair {self.id!r} has {len(self.clean)} and {len(self.corrupt)} tokens; make them equal")
+            raise InputError(
+                f"pair {self.id!r} has {len(self.clean)} and {counted(len(self.corrupt), 'token')}; make them equal"
+            )
         if not self.answers or not self.foils or set(self.answers) & set(self.foils):
             raise InputError(f"pair {self.id!r}: answers and foils share a token, or there are none")
 
@@ -138,7 +141,9 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
             )
         following.append(longer[len(ids)])
     if len(ids) != len(other):
-        raise InputError(f"the clean text has {len(ids)} tokens, the corrupted {len(other)}; make them equal")
+        raise InputError(
+            f"the clean text has {counted(len(ids), 'token')}, the corrupted {len(other)}; make them equal"
+        )
     return PatchPair(
         id="own", cluster="own", clean=tuple(ids), corrupt=tuple(other), answers=(following[0],), foils=(following[1],),
         places={label: (p,) for p, label in enumerate(token_labels(tokenizer, ids, other))},

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts, joined
@@ -75,7 +76,9 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
     last = shards.n_tokens - (n_ctx - 1)
     allowed = [i for i in range(max(0, last)) if i not in starts] if last < 10_000 else None
     if last < 1 or allowed == []:
-        raise InputError(f"the data have {shards.n_tokens} tokens, resampling needs more than the context of {n_ctx}")
+        raise InputError(
+            f"the data have {counted(shards.n_tokens, 'token')}, resampling needs more than the context of {n_ctx}"
+        )
     rng = np.random.default_rng([seed, draw, 1])
     while True:
         at = int(rng.choice(allowed)) if allowed is not None else int(rng.integers(0, last))
@@ -107,7 +110,7 @@ def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Instr
     losses = document_losses(model, opened.shards, sweep, **opened.limits, progress=progress)
     table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
     blocks = losses.blocks(table, opened.units(), loss=NATS, percent=PERCENT)
-    title = f"{title_of(model)}: loss without a stream; {opened.title()}, {losses.tokens.sum():,} tokens"
+    title = f"{title_of(model)}: loss without a stream; {opened.title()}, {counted(losses.tokens.sum(), 'token', ',')}"
     return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import (
@@ -295,7 +296,7 @@ def _add_orders(
     sides = [cases[cases["order"] == f"target_{order}"].groupby("pair").groups for order in ("first", "last")]
     pairs = [pair for pair in dict.fromkeys(cases["pair"]) if all(pair in side for side in sides)]
     if len(pairs) < 2:
-        raise InputError(f"{len(pairs)} pairs have both orders; an asymmetry needs at least two")
+        raise InputError(f"{counted(len(pairs), 'pair')} with both orders; an asymmetry needs at least two")
     members = [list(cases.index[cases["pair"] == pair]) for pair in pairs]
     columns = ["pair", "cluster", "category", "relation"]
     units = cases.iloc[[rows[0] for rows in members]][columns].reset_index(drop=True)

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
@@ -108,7 +109,9 @@ def _batch(
 
     values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda members: done(members, n), budget=budget)
     if not np.isfinite(values).all():
-        raise InputError(f"log-probabilities are not finite at {int((~np.isfinite(values)).any(2).sum())} positions")
+        raise InputError(
+            f"log-probabilities are not finite at {counted(int((~np.isfinite(values)).any(2).sum()), 'position')}"
+        )
     assert wanted is not None
     return values, wanted[:, 1].cpu().numpy()
 
@@ -149,9 +152,9 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         seen.blocks[name], seen.contrasts[name] = one.observe(units)
         seen.about[name] = one.title()
     cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
-    where = f"{len(chosen)} documents, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
+    where = f"{counted(len(chosen), 'document')}, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
     if windows:
-        where = f"{len(chosen):,} windows read: {opened.title()}"
+        where = f"{counted(len(chosen), 'window', ',')} read: {opened.title()}"
     seen.about["title"] = f"{title_of(model)}: change from scaling heads by {how.scale:g}; {where}"
     edits = {group.name: [head.label for head in group.heads] for group in groups}
     seen.about["effects"] = {**checkpoint_of(model), "edits": edits, "scale": how.scale, **opened.about()}
@@ -177,7 +180,7 @@ def _tables(
     n = sum(len(one.positions) for one in chosen)
     tick = ticks(progress, n * (1 + len(sweep)))
     plans = [Plan(model, edits) for edits in ({}, *sweep)]
-    forecast = Forecast(progress, model, plans, n, f"{len(chosen):,} documents")
+    forecast = Forecast(progress, model, plans, n, f"{counted(len(chosen), 'document', ',')}")
 
     def done(members: Sequence[int], n: int) -> None:
         tick(len(members) * n)

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.models.hooks.points import (
     ObservePoint,
     OnDemand,
@@ -424,7 +425,9 @@ class Query:
             if rows is None:
                 continue
             if len(rows) != len(self.tokens):
-                raise InputError(f"{name} are given for {len(rows)} prompts, but there are {len(self.tokens)} prompts")
+                raise InputError(
+                    f"{name} are given for {counted(len(rows), 'prompt')}, but there are {len(self.tokens)} prompts"
+                )
             for i, (row, ids) in enumerate(zip(rows, self.tokens, strict=True)):
                 if any(not 0 <= p < len(ids) for p in row):
                     raise InputError(f"{name} {list(row)} of prompt {i} lie outside its {len(ids)} tokens")

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pandas as pd
 
 from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.output_lock import one_at_a_time
 from streamscope.cli.provenance import commit, provenance
 from streamscope.instruments.command import progress_bar, signs_of_life
 from streamscope.instruments.contract import checkpoint_of
@@ -90,12 +92,14 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
     check_own(path, "papers.circuits")
     if new.empty:
         return
-    if path.is_file():
-        old = read_parquet(path).to_pandas()
-        same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
-        new = pd.concat([old[~same], new], ignore_index=True)
-    about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
-    write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
+    out.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(out):  # rows that another command writes meanwhile stay, too
+        if path.is_file():
+            old = read_parquet(path).to_pandas()
+            same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
+            new = pd.concat([old[~same], new], ignore_index=True)
+        about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
+        write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
 
 
 def _abilities(options: Options, run: str, model: Any) -> list[str]:
@@ -158,8 +162,8 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         line = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
         print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, how in left.items():
-        began = time.process_time()
-        result = how.measure(model, progress=progress_bar(f"{run}, {task}"))
+        began, bar = time.process_time(), progress_bar(f"{run}, {task}")
+        result = how.measure(model, progress=partial(bar))  # which announces no cost once more
         cost = {"seconds": time.process_time() - began, "memory": peak_gigabytes(), "commit": commit()}
         found[task] = replace(result, about={**result.about, **made, **cost})
         files[task].parent.mkdir(parents=True, exist_ok=True)

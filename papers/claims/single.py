@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
 
     from streamscope.cli.disk import check_writable, read_toml, write_text
+    from streamscope.cli.output_lock import one_at_a_time
     from streamscope.cli.provenance import provenance
     from streamscope.instruments.table import check_own, write_table
     from streamscope.papers.claims.single_judged import CLAIMS, File, judged, trained
@@ -63,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     columns = ("claim", "quantity", "difference", "p_holm", "direction")
     table_of(table, "claims/single", f"{len(table)} claims about one model each", columns).print()
     own = units(table, "claims/single")
-    write_table(table, options.folder / OUT, units=own, about=provenance("cpu"))
-    write_text(options.folder / TRAINED, json.dumps(trained(options.folder), indent=1, ensure_ascii=False) + "\n")
+    facts = json.dumps(trained(options.folder), indent=1, ensure_ascii=False) + "\n"
+    with one_at_a_time(options.folder):
+        write_table(table, options.folder / OUT, units=own, about=provenance("cpu"))
+        write_text(options.folder / TRAINED, facts)
     print(f"written {options.folder / OUT} and {TRAINED}")
 
 

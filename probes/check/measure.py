@@ -17,6 +17,7 @@ from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
+from streamscope.rooms import folder_of
 
 Check = Callable[[type[Instrument], Result], Iterator[str]]
 
@@ -89,9 +90,13 @@ def values(made: type[Instrument], result: Any) -> Iterator[str]:
                 yield f"option {one.name} takes {bad!r}"
 
 
+def tests_elsewhere(made: type[Instrument]) -> bool:
+    """Whether the instrument is one of streamscope, whose tests are in a clone, and this is an installation without."""
+    return made.__module__.startswith("streamscope.") and not folder_of("tests").is_dir()
+
+
 def planted_test(made: type[Instrument], result: Any) -> Iterator[str]:
-    """`planted` names a test, FILE::NAME, of a case with a known answer, relative to the instrument's folder or
-    above."""
+    """`planted` names a test, FILE::NAME, of a case with a known answer, in the instrument's folder or above."""
     name, _, test = made.planted.partition("::")
     here = Path(sys.modules[made.__module__].__file__ or "").resolve()
     found = [folder / name for folder in here.parents if name and (folder / name).is_file()]

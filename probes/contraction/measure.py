@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
@@ -48,7 +49,9 @@ def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> I
     ])  # fmt: skip
     bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
     tokens = total["targets"]
-    seen = InstrumentData({}, {}, {"title": f"{title_of(model)}: {opened.title()}, {int(tokens.sum()):,} tokens"})
+    seen = InstrumentData(
+        {}, {}, {"title": f"{title_of(model)}: {opened.title()}, {counted(int(tokens.sum()), 'token', ',')}"}
+    )
 
     def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, why: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)

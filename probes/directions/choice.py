@@ -10,6 +10,7 @@ from torch import Tensor
 
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.instruments.data import Opened, Sets
 from streamscope.models.checkpoint import run_label
 from streamscope.models.tensors import read_tensors
@@ -60,7 +61,7 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
     found = pick(arrays, spec, result.about, stream, method, "the model")
     check_direction(found, data.model)
     n = result.about["massive"]
-    return found, f"found without {n:,} positions of massive activations" if n else ""
+    return found, f"found without {counted(n, 'position', ',')} of massive activations" if n else ""
 
 
 def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
@@ -112,7 +113,7 @@ def seen_of(
     ])  # fmt: skip
     mean = total["first"].sum(1) / n
     variance = np.maximum(total["second"].sum(1) / n - mean**2, 0.0)  # Var_t μ_r over all positions
-    seen = InstrumentData({}, {}, {"title": f"{title}, {int(n):,} tokens"}, extra={"variance": variance})
+    seen = InstrumentData({}, {}, {"title": f"{title}, {counted(int(n), 'token', ',')}"}, extra={"variance": variance})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING)

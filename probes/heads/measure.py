@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all, joined
@@ -45,7 +46,9 @@ def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
     for i, prompt in enumerate(prompts or ()):
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if len(ids) < 3:
-            raise InputError(f"text {i} has {len(ids)} tokens with BOS; previous-token scores need at least 3")
+            raise InputError(
+                f"text {i} has {counted(len(ids), 'token')} with BOS; previous-token scores need at least 3"
+            )
         tokens.append(ids[: how.text_tokens])
     return Query(tokens=tokens, hooks=(PATTERN,))
 
@@ -92,7 +95,10 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
         clusters += [cluster for _, cluster, _ in kept]
     query = plan(how, texts, tokenizer)
     seen = seen_of(read(how, run(model, query), query), names, clusters)
-    seen.about["title"] = f"{title_of(model)}: scores by position, {how.sequences} random sequences, {len(texts)} texts"
+    seen.about["title"] = (
+        f"{title_of(model)}: scores by position, {counted(how.sequences, 'random sequence')}, "
+        + counted(len(texts), "text")
+    )
     if texts:
         seen.about["title"] += f" ({data[Documents].title()})"
     return seen

@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
@@ -59,10 +60,11 @@ def read(how: Linear, captures: Captures, examples: Sequence[Example], progress:
     words, types = pd.factorize(table["word"])
     names, y = np.unique(table["y"].to_numpy(str), return_inverse=True)
     if len(names) < 2:
-        raise InputError(f"{len(y)} examples, all labelled {names.tolist()}: a probe needs two classes")
+        raise InputError(f"{counted(len(y), 'example')}, all labelled {names.tolist()}: a probe needs two classes")
     rarest, found = np.bincount(y).min(), groups.max() + 1
     if min(rarest, found) < how.folds:
-        raise InputError(f"{found} groups, {rarest} examples of the rarest label: too few for {how.folds} folds")
+        few = f"{counted(found, 'group')}, {counted(rarest, 'example')} of the rarest label"
+        raise InputError(f"{few}: too few for {how.folds} folds")
     folds = StratifiedGroupKFold(how.folds, shuffle=True, random_state=how.seed)
     splits = [(train, test) for train, test in folds.split(y[:, None], y, groups) if len(test)]
     rng = np.random.default_rng(how.seed)
@@ -110,7 +112,7 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Instru
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
     seen = seen_of(read(how, run(model, query), kept, progress), kept)
     beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
-    seen.about["title"] = f"{title_of(model)}: {opened.title}, {len(kept)} cases{beyond}"
+    seen.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(kept), 'case')}{beyond}"
     return seen
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts, Text
 from streamscope.instruments.observations import Estimates
@@ -78,7 +79,7 @@ def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int 
     ids, spans = tokenizer.spans(text)
     ids, spans = ids[:most], spans[:most]
     if len(ids) > n_ctx:
-        raise InputError(f"the text has {len(ids)} tokens with BOS, the context holds {n_ctx}; shorten it")
+        raise InputError(f"the text has {counted(len(ids), 'token')} with BOS, the context holds {n_ctx}; shorten it")
     return PicturePrompt(text, ids, spans, {p: role for role, where in at.items() for p in where})
 
 

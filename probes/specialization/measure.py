@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
@@ -109,7 +110,7 @@ def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter)
     seen = seen_of(stream(model, how, samples, progress=progress), samples)
     even, n = lgamma(how.length + 1) / how.length, model.cfg.n_layers * model.cfg.n_heads
     seen.about["title"] = (
-        f"{title_of(model)}: {len(samples)} samples of {how.length} tokens "
+        f"{title_of(model)}: {counted(len(samples), 'sample')} of {how.length} tokens "
         f"({opened.title()}); uniform attention has entropy {even:.4f}{sinks_sentence(seen.about['sinks'], n)}"
     )
     return seen

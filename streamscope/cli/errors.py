@@ -1,5 +1,8 @@
 """Errors that a user can cause, as one line that says what to change."""
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
 
 class InputError(Exception):
     """Bad input: a name, a file, an option, a configuration.
@@ -13,10 +16,36 @@ class Undefined(InputError, AttributeError):
     """A quantity that this architecture does not define; the message gives the reason, and `hasattr` is False."""
 
 
-def unknown(what: str, name: str, known: list[str]) -> InputError:
-    """The `InputError` for an unknown name, with the nearest known names."""
+class UnknownOption(InputError, TypeError):
+    """An option that a class of options does not have, as Python's own `TypeError`, with the nearest ones."""
+
+
+def did_you_mean(name: str, known: Mapping[str, str] | Iterable[str], n: int = 3, cutoff: float = 0.5) -> str:
+    """ "did you mean a or b?", the known names that are most like a wrong one; "" where none is.
+
+    `known` may map names to what is printed of them.
+    """
     import difflib
 
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known[:40])}"
+    shown = known if isinstance(known, Mapping) else {one: one for one in known}
+    near = difflib.get_close_matches(name, shown, n=n, cutoff=cutoff)
+    return f"did you mean {' or '.join(shown[one] for one in near)}?" if near else ""
+
+
+def unknown(what: str, name: str, known: list[str]) -> InputError:
+    """The `InputError` for an unknown name, with the nearest known names."""
+    hint = did_you_mean(name, known) or f"known: {', '.join(known[:40])}"
     return InputError(f"unknown {what} {name!r}: {hint}")
+
+
+def near_files(path: Path) -> str:
+    """ "did you mean pairs.jsonl?", of what is in the folder of a file that is not there; "" where nothing is like it.
+
+    Suffixes do not count, because all files of a folder may have the same.
+    """
+    try:
+        return did_you_mean(
+            path.stem, {one.stem: str(one) for one in path.parent.iterdir() if one.is_file()}, cutoff=0.6
+        )
+    except OSError:  # no folder, or one that may not be read
+        return ""

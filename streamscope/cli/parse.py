@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 
 from streamscope.cli.bounds import check
 from streamscope.cli.commands import commands
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, did_you_mean
 from streamscope.cli.help import dataclasses_of, describe, help_text
 from streamscope.cli.terminal import visible
 
@@ -153,8 +153,6 @@ def _second_value(message: str, words: Sequence[str], options: Any) -> str:
 
 def _nearest(message: str, options: Any) -> str:
     """ ", did you mean --device?" for an option that is not there and is nearly one that is."""
-    from difflib import get_close_matches
-
     import tyro
 
     if "Unrecognized options" not in message:
@@ -164,8 +162,8 @@ def _nearest(message: str, options: Any) -> str:
     if word in places:
         return f": give its value without {word}"
     names = [name.removeprefix("--") for name in _flags(options) if name not in places]
-    near = get_close_matches(word.removeprefix("--"), names, n=1)
-    return f", did you mean --{near[0]}?" if near else ""
+    near = did_you_mean(word.removeprefix("--"), {name: f"--{name}" for name in names}, n=1, cutoff=0.6)
+    return f", {near}" if near else ""
 
 
 def _flags(options: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Terminals execute escape sequences, Markdown pages HTML, and rich reads "[/b]" a
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
@@ -20,6 +20,11 @@ TAG = re.compile(r"(?<!\\)((?:\\\\)*)<(?=[A-Za-z/!?])")
 def visible(text: object, keep: str = "") -> str:
     r"""Escape control and invisible characters as \x1b, \n, \u202e, except those in `keep`."""
     return UNSEEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text))
+
+
+def counted(n: SupportsIndex, noun: str, spec: str = "") -> str:
+    """ "1 pair", "2 pairs", the number in a format such as ","."""
+    return f"{n:{spec}} {noun}{'' if n == 1 else 's'}"
 
 
 def without_html(text: str) -> str:

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, near_files, unknown
 
 
 def split(spec: str) -> tuple[Path, str]:
@@ -23,7 +23,7 @@ def split(spec: str) -> tuple[Path, str]:
     if path.suffix != ".py":
         raise InputError(f"{spec!r} is not FILE.py:NAME: give a Python file and a name in it")
     if not path.is_file():
-        raise InputError(f"{spec!r}: the file {path} does not exist; check the path")
+        raise InputError(f"{spec!r}: the file {path} does not exist; {near_files(path) or 'check the path'}")
     return path, wanted
 
 
@@ -32,7 +32,7 @@ def edit_file(spec: str) -> Path:
     if not spec.endswith(".json"):
         return split(spec.partition("@")[0])[0]
     if not Path(spec).is_file():
-        raise InputError(f"{spec!r}: the file does not exist; check the path")
+        raise InputError(f"{spec!r}: the file does not exist; {near_files(Path(spec)) or 'check the path'}")
     return Path(spec)
 
 

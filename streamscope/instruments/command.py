@@ -19,7 +19,7 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.launch import is_worker, launch
-from streamscope.cli.terminal import visible
+from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
 from streamscope.instruments.arguments import Arguments
 
@@ -461,6 +461,6 @@ def _same_shape(model: Any, control: Any, name: str) -> None:
     (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in (model, control))
     if (a, b) != (c, d):
         raise InputError(
-            f"--control {name} has {c} layers of {d} heads, the model {a} of {b}; "
+            f"--control {name} has {counted(c, 'layer')} of {counted(d, 'head')}, the model {a} of {b}; "
             "heads can be compared between models of one shape"
         )

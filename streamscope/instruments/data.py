@@ -31,7 +31,7 @@ class Data(ValidatedOptions):
     """The options that were given; of each object its own."""
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
-        one = super().__new__(cls)
+        one = super().__new__(cls, *given, **named)
         options = (option.name for option, _ in zip(fields(cls), given, strict=False))
         object.__setattr__(one, "given", frozenset((*options, *named)))
         return one

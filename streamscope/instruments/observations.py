@@ -32,6 +32,7 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
@@ -111,7 +112,9 @@ class Observations:
         object.__setattr__(self, "size", np.broadcast_to(np.asarray(self.size, float), shape))
         size = self.sizes
         if self.total.shape != shape or not shape[1]:
-            raise InputError(f"{shape[0]} cells and {shape[1]} units, but totals of shape {self.total.shape}")
+            raise InputError(
+                f"{shape[0]} cells and {counted(shape[1], 'unit')}, but totals of shape {self.total.shape}"
+            )
         if missing := {"unit", "cluster"} - set(self.units):
             raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
         if taken := {"total", "size"} & set(self.cells):
@@ -137,7 +140,8 @@ class Observations:
 
     def __repr__(self) -> str:
         cells, units = len(self.cells), len(self.units)
-        return f"Observations of {self.measure.name} ({self.measure.unit}): {cells} cells × {units} units"
+        shape = f"{counted(cells, 'cell')} × {counted(units, 'unit')}"
+        return f"Observations of {self.measure.name} ({self.measure.unit}): {shape}"
 
     @property
     def sizes(self) -> np.ndarray:
@@ -460,7 +464,9 @@ def compare(
     there = set(control.units["unit"])
     common = [name for name in run.units["unit"] if name in there]
     if len(common) < 2:
-        raise InputError(f"{run.measure.name}: {len(common)} units are in the run and in its control, two are needed")
+        raise InputError(
+            f"{run.measure.name}: {counted(len(common), 'unit')} in both the run and its control, two are needed"
+        )
     mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
     k = len(run.cells)
     both = Observations(

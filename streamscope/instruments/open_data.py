@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts, Sets, Tasks, Text, Tokens
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts import align, load_suite
@@ -163,7 +164,7 @@ class OpenDocuments(Splittable):
         """How many documents, and how many of them were cut or read in windows."""
         if isinstance(self.shards, WindowedShards):
             return windows_title(self.shards, self.n_ctx)
-        return f"{self._n} documents, {cut_title(self.shards.lengths[: self._n], self.n_ctx)}"
+        return f"{counted(self._n, 'document')}, {cut_title(self.shards.lengths[: self._n], self.n_ctx)}"
 
     def about(self) -> dict[str, Any]:
         """Where the documents come from."""
@@ -174,14 +175,15 @@ def cut_title(lengths: np.ndarray, n_ctx: int) -> str:
     """How many documents of these lengths are cut at the context, and what is not read of them."""
     over = np.maximum(lengths - 1 - n_ctx, 0)
     cut = f"{np.count_nonzero(over)} cut at {n_ctx} tokens"
-    return f"{cut} ({over.sum():,} tokens not read: --stride)" if over.any() else cut
+    return f"{cut} ({counted(over.sum(), 'token', ',')} not read: --stride)" if over.any() else cut
 
 
 def windows_title(shards: WindowedShards, n_ctx: int) -> str:
     """How many documents in how many windows, what each token is predicted from, and what was left out."""
     n, stride = len(set(shards.source.tolist())), shards.stride
-    words = "document" if n == 1 else "documents"
-    read = f"{n} {words} in {len(shards.source):,} windows of {n_ctx} tokens, stride {stride}"
+    read = (
+        f"{counted(n, 'document')} in {counted(len(shards.source), 'window', ',')} of {n_ctx} tokens, stride {stride}"
+    )
     left = shards.possible - len(shards.source)
     return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
 
@@ -361,9 +363,9 @@ class OpenPrompts(Splittable):
         out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
         holds = population(self.aligned.prompts)
         if self.suite is None:
-            return f"{kept} prompts{out}; {holds}"
+            return f"{counted(kept, 'prompt')}{out}; {holds}"
         lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
-        return f"{self.suite.name}: {kept} of {len(self.suite.prompts)} prompts{out}{lost}; {holds}"
+        return f"{self.suite.name}: {kept} of {counted(len(self.suite.prompts), 'prompt')}{out}{lost}; {holds}"
 
     def cases(self) -> pd.DataFrame:
         """Pair, cluster, category, relation and order of the prompts: of all in the suite, so that halves are the same

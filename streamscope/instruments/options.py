@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from streamscope.cli.bounds import check
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, UnknownOption, unknown
 
 
 class _Signature:
@@ -29,6 +29,13 @@ class ValidatedOptions:
     """
 
     __signature__: ClassVar[Any] = _Signature()
+
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        known = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        for name in named:
+            if name not in known:
+                raise UnknownOption(str(unknown(f"option of {cls.__name__}", name, known)))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         from pydantic import TypeAdapter, ValidationError

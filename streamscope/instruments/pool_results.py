@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.instruments import observations
 from streamscope.instruments.figures import OVER
 from streamscope.instruments.observations import Estimates, Reasons
@@ -122,7 +123,8 @@ def pool_results(results: Sequence[Result]) -> Result:
             continue
         runs = list(dict.fromkeys(names))
         several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
-        tables[name] = _joined(parts, f"{name}{several}{f', {len(set(steps))} snapshots' if over else ''}")
+        snapshots = f", {counted(len(set(steps)), 'snapshot')}" if over else ""
+        tables[name] = _joined(parts, f"{name}{several}{snapshots}")
     first = results[0]
     blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
     made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}
@@ -156,7 +158,11 @@ def _at(one: Result, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
-    """One table of several, each with its labels (run, step, tokens) in front."""
+    """One table of several, each with its labels (run, step, tokens) in front.
+
+    An instrument's own column of the name of a label, such as tokens, is called measured_tokens.
+    """
+    parts = [(label, _measured(part, list(label))) for label, part in parts]
     missing: Reasons = {}
     start = 0
     for _, part in parts:
@@ -165,9 +171,27 @@ def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
     labels = list(parts[0][0])
     frame = pd.concat([part.frame.assign(**label) for label, part in parts], ignore_index=True)
     frame = frame[[*labels, *(c for c in frame if c not in labels)]]
-    known = {c.name: c for _, part in parts for c in part.columns} | {"run": RUN, "step": STEP, "tokens": TOKENS}
+    of_training = {c.name: c for c in (RUN, STEP, TOKENS) if c.name in labels}
+    known = {c.name: c for _, part in parts for c in part.columns} | of_training
     first = parts[0][1]
     return Table(frame, tuple(known[c] for c in frame), missing, title, first.by, first.most * len(parts), first.per)
+
+
+def _measured(table: Table, labels: Sequence[str]) -> Table:
+    """The table, whose own columns of the names of labels are called measured_NAME."""
+    own = {name: f"measured_{name}" for name in labels if name in table.frame}
+
+    def name(column: str) -> str:
+        return own.get(column, column)
+
+    return Table(
+        table.frame.rename(columns=own),
+        tuple(
+            replace(c, name=own[c.name], title=f"{c.title}, measured") if c.name in own else c for c in table.columns
+        ),
+        {(row, name(column)): why for (row, column), why in table.missing.items()},
+        table.title, name(table.by), table.most, tuple(map(name, table.per)),
+    )  # fmt: skip
 
 
 def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:

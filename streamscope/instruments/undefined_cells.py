@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 
 COLUMN = "undefined"
 
@@ -46,7 +47,7 @@ def mark(table: pd.DataFrame, columns: Sequence[str], where: ArrayLike, reason: 
     """
     rows = np.asarray(where, bool)
     if rows.shape != (len(table),):
-        raise InputError(f"{len(table)} rows but a mask of shape {rows.shape}")
+        raise InputError(f"{counted(len(table), 'row')} but a mask of shape {rows.shape}")
     for column in columns:
         if column not in table:
             raise unknown("column", column, list(table.columns))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.disk import sha256
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, near_files
 from streamscope.text import END_OF_TEXT, SplitAt
 
 PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -168,7 +168,8 @@ def _open(path: Path) -> io.BufferedIOBase:
 def read_error(path: Path, error: Exception) -> InputError:
     """The `InputError` for a file that cannot be opened, or is incomplete."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return InputError(f"{path}: cannot be read ({why}); check the file")
+    near = near_files(path) if isinstance(error, FileNotFoundError) else ""
+    return InputError(f"{path}: cannot be read ({why}); {near or 'check the file'}")
 
 
 def _decode(raw: bytes, start: int, path: Path) -> str:

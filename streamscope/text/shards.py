@@ -32,6 +32,7 @@ from torch import Tensor
 
 from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus
 from streamscope.text.tokenizer import Tokenizer
@@ -197,7 +198,7 @@ class Windows:
             self._n = int(self._first[-1])
         if self._n < 1:
             raise InputError(
-                f"the corpus has {shards.n_tokens} tokens, fewer than one sequence of n_ctx + 1 = "
+                f"the corpus has {counted(shards.n_tokens, 'token')}, fewer than one sequence of n_ctx + 1 = "
                 f"{n_ctx + 1}: give more text or a smaller n_ctx"
             )
 

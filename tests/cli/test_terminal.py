@@ -11,7 +11,7 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.cli.ledger import Ledger
 from streamscope.cli.parse import command
-from streamscope.cli.terminal import cell, code, visible, yaml
+from streamscope.cli.terminal import cell, code, counted, visible, yaml
 from streamscope.features.card import card
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
@@ -134,3 +134,8 @@ def test_help_says_that_a_file_is_executed(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "is executed" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_one_is_singular() -> None:
+    assert [counted(n, "pair") for n in (0, 1, 2, 1200)] == ["0 pairs", "1 pair", "2 pairs", "1200 pairs"]
+    assert [counted(n, "token", ",") for n in (1, 1200)] == ["1 token", "1,200 tokens"]

@@ -131,7 +131,7 @@ def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
     assert result.table("agreement").frame["value"].tolist() == pytest.approx([1] * 4)
     other = raw_file(tmp_path / "hook", tables[1], x[1], hook="g", data={"corpus": "b"})
     for given, message in (
-        (raw[:1], "1 files for 2 tables"),
+        (raw[:1], "1 file for 2 tables"),
         (raw[::-1], "comes from other data"),
         ([raw[0], other], "has other hooks than"),
     ):
@@ -202,12 +202,12 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--min-cluster-size", "1"], "min_cluster_size must be at least 2, got 1"),
-        (["--min-cluster-size", "500"], "240 tokens are fewer than --min-cluster-size 500"),
+        (["--min-cluster-size", "500"], "240 tokens, fewer than --min-cluster-size 500"),
         (["--min-samples", "0"], "min_samples must be at least 1, got 0"),
         (["--min-samples", "240"], "--min-samples 240: a token has 239 others"),
         (["--method", "kmeans", "--seed", "-1"], "seed must be at least 0"),
         (["--seed", str(2**32)], f"seed must be at least 0 and below {2**31}, got {2**32}"),
-        (["{few}"], "5 tokens are fewer than --min-cluster-size 10"),
+        (["{few}"], "5 tokens, fewer than --min-cluster-size 10"),
         (["{none}"], "none.parquet has no rows"),
         (["--fitted", "{f}"], "f.safetensors does not exist"),
         (["--fitted", "{text}"], "is truncated or damaged"),

@@ -235,7 +235,7 @@ def test_seeds_that_no_generator_takes(tmp_path: Path, seed: int) -> None:
         ({"token_id": lambda v: v + 1}, "380 of 380 tokens or targets differ"),
         ({"target_id": lambda v: v.where(v.index != 50, 3)}, "1 of 380 tokens or targets differ"),
         ({"document": lambda v: v + 1000}, "no token in common"),
-        ({"position": lambda v: v * 0}, "occur twice"),
+        ({"position": lambda v: v * 0}, "given twice"),
         ({"delta_loss_L0H0": lambda v: v.where(v > 0)}, "rows with missing values; compute"),
         ({"delta_loss_L0H0": lambda v: v.where(v.index != 50, np.inf)}, ": 1 row with infinite values; compute"),
     ],

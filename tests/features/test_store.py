@@ -123,7 +123,7 @@ def test_no_rows_and_rows_twice(tmp_path: Path) -> None:
     table = planted_table(ABOUT)
     with pytest.raises(InputError, match="has no rows"):
         read_features(planted_file(tmp_path / "none.parquet", table=table[:0]))
-    with pytest.raises(InputError, match="2 rows repeat a document and position"):
+    with pytest.raises(InputError, match="2 rows with the document and position of another"):
         read_features(planted_file(tmp_path / "twice.parquet", table=pd.concat([table, table[:2]])))
 
 

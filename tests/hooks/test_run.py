@@ -151,7 +151,7 @@ def test_errors_of_run(model: StreamTransformer) -> None:
     [
         (dict(tokens=[]), "at least one prompt"),
         (dict(tokens=[[1], []]), "at least one token"),
-        (dict(tokens=[[1], [2]], positions=[[0]]), "positions are given for 1 prompts, but there are 2"),
+        (dict(tokens=[[1], [2]], positions=[[0]]), "positions are given for 1 prompt, but there are 2"),
         (dict(tokens=[[1], [2]], logits=[[0]] * 3), "logits are given for 3 prompts, but there are 2"),
         (dict(tokens=[[1], [2, 3]], positions=[[0], [2]]), r"positions \[2\] of prompt 1 lie outside its 2 tokens"),
         (dict(tokens=[[1]], logits=[[-1]]), r"logits \[-1\] of prompt 0"),

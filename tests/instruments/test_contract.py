@@ -1,17 +1,22 @@
 """What the contract promises of every instrument, and the house finds them by itself."""
 
 import inspect
+import json
+import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import options_of
-from streamscope.instruments.data import Documents
+from streamscope.instruments.data import Documents, Prompts, Tasks, Tokens
+from streamscope.instruments.prompts import FILES
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
+from streamscope.models import load
 from streamscope.probes.check import main as check
 from streamscope.probes.check.measure import CHECKS, measure_small, problems
 
@@ -73,6 +78,34 @@ def test_bad_values_of_every_option_are_one_line() -> None:
     assert said.splitlines() == [str(len(fields(cls))) for cls in INSTRUMENTS.values()]
 
 
+def test_an_unknown_option_in_python_gets_the_near_ones() -> None:
+    for cls in INSTRUMENTS.values():
+        for one in fields(cls):
+            with pytest.raises(
+                InputError, match=rf"^unknown option of {cls.__name__} '{one.name}x': .*\b{one.name}\b"
+            ) as no:
+                cls(**{f"{one.name}x": 1})
+            assert isinstance(no.value, TypeError), "as Python's own"
+    with pytest.raises(InputError, match=r"^unknown option of Ablate 'head': did you mean heads or"):
+        replace(INSTRUMENTS["ablate"](), head="L0.H0")
+    with pytest.raises(InputError, match=r"^unknown option of Documents 'max_document': did you mean max_documents"):
+        Documents("a.txt", max_document=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["ablate", "specialization", "contraction", "needed_context", "sps", "hydra"])
+def test_one_document_prompt_or_case_is_singular_in_titles(name: str, tmp_path: Path) -> None:
+    prompt = json.loads(FILES["competing"].read_text().splitlines()[0])
+    (path := tmp_path / "one.jsonl").write_text(json.dumps({**prompt, "pair": None, "order": None}))
+    given = {Documents: Documents("stories:1:1"), Tokens: Tokens("stories:1:1", max_tokens=40),
+             Prompts: Prompts(suite=str(path)), Tasks: Tasks(tasks=(str(path),))}  # fmt: skip
+    cls = INSTRUMENTS[name]
+    data = [given[type(one)] for one in cls.takes if name != "ablate" or type(one) is Documents]
+    result = cls(**cls.quick).measure(load(cls.runs[0]), *data)
+    titles = [table.title for table in result.tables.values()]
+    assert any(re.search(r"\b1 (document|prompt|case)\b", title) for title in titles), titles
+    assert not [title for title in titles if re.search(r"(?<![\d.,])1 [a-z]+[^s ]s\b", title)]
+
+
 MINE = (
     "import numpy as np\n"
     "from streamscope.instruments.contract import Instrument, InstrumentData, instrument\n"
@@ -108,6 +141,23 @@ def test_what_is_broken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     broken = {line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("broken")}
     assert broken >= {"options", "repeated", "figures", "planted"}
     assert 'option k has no """docstring"""' in out and "planted names no test" in out
+
+
+def test_tests_of_streamscope_itself_are_not_asked_of_an_installation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel has no tests; those of a user's own instrument lie next to it."""
+    monkeypatch.setattr("streamscope.probes.check.measure.folder_of", lambda room: tmp_path / room)
+    monkeypatch.delitem(CHECKS, "values")  # tests check the types first
+    check(["picture"])
+    *kept, last = (line for line in capsys.readouterr().out.splitlines() if not line.startswith("note"))
+    assert len(kept) == len(CHECKS) - 1 and all(line.startswith("kept") and line.endswith(".") for line in kept)
+    where = "is in a clone of the repository, not in this installation"
+    assert last == f"left out planted: {INSTRUMENTS['picture'].planted} {where}"
+    (tmp_path / "mine.py").write_text(MINE)
+    with pytest.raises(SystemExit):
+        check([str(tmp_path / "mine.py")])
+    assert "planted names no test" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

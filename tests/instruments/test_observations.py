@@ -478,7 +478,7 @@ def test_controls_of_other_cells_or_measures_are_refused_and_two_units_suffice()
         with pytest.raises(InputError, match=f"^{line}$"):
             compare(one, other, w)
     assert (compare(one, one.at([0, 3]), w).frame["n"] == 2).all()
-    with pytest.raises(InputError, match="^loss: 1 units are in the run and in its control, two are needed$"):
+    with pytest.raises(InputError, match="^loss: 1 unit in both the run and its control, two are needed$"):
         compare(one, one.at([3]), w)
 
 

@@ -95,6 +95,26 @@ def test_snapshots_of_trainings_on_text_say_how_many_tokens_were_seen() -> None:
     assert list(frame)[:3] == ["run", "step", "tokens"] and (frame["tokens"] == 512 * frame["step"]).all()
     assert whole.tables["size"].column("tokens").unit == "training tokens"
     assert whole.tables["size-runs"].frame["tokens"].tolist() == [0, 0, 4096, 4096]
+    assert whole.tables["size"].frame["n"].eq(4).all() and "measured_tokens" not in frame
+
+    def measured(one: Result) -> Result:
+        """Its table has a column of the name that training has, too, of which a cell is missing."""
+        table = one.tables["size"]
+        column = Column(name="tokens", title="tokens", unit="tokens", doc="that were measured", format="d")
+        frame = table.frame.assign(tokens=[7.0, np.nan])
+        both = replace(table, frame=frame, columns=(*table.columns, column), missing={(1, "tokens"): "none"},
+                       by="tokens", per=("tokens",))  # fmt: skip
+        return replace(one, tables={**one.tables, "size": both})
+
+    both = pool_results([measured(at("a", step)) for step in (0, 8)]).tables["size"]
+    assert both.frame["tokens"].tolist() == [0, 0, 4096, 4096]
+    assert both.frame["measured_tokens"].iloc[[0, 2]].tolist() == [7, 7]
+    assert {(1, "measured_tokens"), (3, "measured_tokens")} <= both.missing.keys()
+    assert (both.by, both.per) == ("measured_tokens", ("measured_tokens",))
+    assert both.column("measured_tokens").title == "tokens, measured"
+    assert both.column("measured_tokens").doc == "that were measured"
+    seeds = pool_results([measured(result(1.0, name)) for name in "ab"]).tables["size"]
+    assert seeds.column("tokens").doc == "that were measured", "no training's, without snapshots"
     mixed = pool_results([at("a", 0), result(1.0, "b (runs/b@0)", step=0)])
     assert "tokens" not in mixed.tables["size"].frame, "where one does not say it there is no column"
 

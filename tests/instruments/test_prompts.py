@@ -6,14 +6,18 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.user_code import edit_file
 from streamscope.instruments.prompts import FILES, Prompt, Suite, align, load_suite
 from streamscope.instruments.prompts.__main__ import main
+from streamscope.instruments.prompts.sets import read_set
 from streamscope.instruments.prompts.suite import population, units
+from streamscope.instruments.prompts.tasks import load_task
 from streamscope.probes.attention import undecided
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
@@ -223,6 +227,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         (lambda: load_suite("competin"), "unknown prompt suite 'competin': did you mean competing"),
         (lambda: load_suite("none/such.jsonl"), "is no file; give one of coreference, competing, stories"),
         (lambda: load_suite("winobia:x"), "unknown format of a prompt suite 'winobia': did you mean winobias"),
+        (lambda: load_suite("competing.jsnl"), "^unknown prompt suite 'competing.jsnl': did you mean competing"),
         (lambda: load_suite("winobias:no-such-file"), "no-such-file: cannot be read .No such file"),
         (lambda: load_suite("competing", n=5), "n and seed belong to the generated suite"),
         (lambda: load_suite("stories", n=0), "at least 1 pair, not 0"),
@@ -232,6 +237,33 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 def test_a_wrong_name_says_what_is_right(call: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()  # type: ignore[operator]
+
+
+def test_a_wrong_name_of_an_own_file_gets_the_near_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stories_bpe: Tokenizer
+) -> None:
+    """The suffix, which all files share, makes no two names alike."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my_pairs.jsonl", "others.jsonl"):
+        (tmp_path / name).touch()
+    for read, name in product(
+        (load_suite, lambda name: load_task(name, stories_bpe), read_set),
+        ("my_pair.jsonl", "my_pairs.json", "my_pairs"),
+    ):
+        with pytest.raises(InputError, match=f"{name}.*did you mean my_pairs.jsonl\\?$"):
+            read(name)
+    with pytest.raises(InputError, match=f"did you mean {tmp_path / 'my_pairs.jsonl'}"):
+        load_suite(tmp_path / "my_piars.jsonl")
+    with pytest.raises(InputError, match=r"my_pair: cannot be read .*; did you mean my_pairs.jsonl\?$"):
+        load_task("blimp:my_pair", stories_bpe)
+    with pytest.raises(InputError, match=r"unknown format of a task 'blmp': did you mean blimp"):
+        load_task("blmp:my_pairs.jsonl", stories_bpe)
+    (tmp_path / "changes.py").touch()
+    for spec in ("change.py:f", "change.json"):
+        with pytest.raises(InputError, match=r"does not exist; did you mean changes.py\?$"):
+            edit_file(spec)
+    with pytest.raises(InputError, match="xyz.jsonl is no file; give one of"):
+        load_suite("xyz.jsonl")
 
 
 # ---- the command -------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("main", "argv", "message"),
     [
-        (ablation_effects, ["std-t", "--control", "OTHER"], "has 1 layers of 4 heads, the model 6 of 6"),
-        (ablation_effects, ["OTHER"], "entity is L5.H4\\+L5.H5 .* 1 layers of 4 heads; use found"),
+        (ablation_effects, ["std-t", "--control", "OTHER"], "has 1 layer of 4 heads, the model 6 of 6"),
+        (ablation_effects, ["OTHER"], "entity is L5.H4\\+L5.H5 .* 1 layer of 4 heads; use found"),
         (ablation_effects, ["lfa", "--groups", "L9.H0"], "this model has layers 0 to 5"),
         (ablation_effects, ["lfa", "--tasks", "capitalisation"], "did you mean capitalization"),
         (ablation_effects, ["lfa", "--tasks"], "at least one task"),

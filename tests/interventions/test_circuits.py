@@ -331,12 +331,17 @@ def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypat
     monkeypatch.setattr(worth, "circuit_values", circuit)
     monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(measure, "duration", lambda seconds: f"{seconds} s")
-    bar = Bar()
-    result = how.measure(model, progress=bar)
-    (line,) = (line for line in bar.lines if "for the circuit" in line)
-    n, tried = len(result.blocks["scores"].units), 4 * (2 + 3)
-    assert float(line.removeprefix("about ").split(" s ")[0]) == pytest.approx(clock[0] - tried, rel=0.1)
-    assert clock[0] > 6 * n
+    for pairs, tried in ((24, 4), (8, 2)):
+        clock[0], bar = 0.0, Bar()
+        result = replace(how, pairs=pairs).measure(model, progress=bar)
+        (line,) = (line for line in bar.lines if "for the circuit" in line)
+        cost = clock[0] - tried * (2 + 3)
+        assert float(line.removeprefix("about ").split(" s ")[0]) == pytest.approx(cost, rel=0.1)
+        assert cost > 6 * len(result.blocks["scores"].units)
+    clock[0] = 0.0
+    replace(how, pairs=8).measure(model)
+    assert clock[0] == cost, "nothing is tried where nothing is announced"
+    monkeypatch.setattr(measure, "LONG_SECONDS", cost + 100)
     bar.lines.clear()
     replace(how, pairs=8).measure(model, progress=bar)
     assert not [line for line in bar.lines if "for the circuit" in line], "a short one is not announced"

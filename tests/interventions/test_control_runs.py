@@ -266,10 +266,7 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
 @pytest.mark.parametrize(
     ("command", "control", "message"),
     [
-        *(
-            (c, "shallow", "has 1 layers of 4 heads, the model 2 of 4")
-            for c in (ablate, amplify, streams, hydra, patch)
-        ),
+        *((c, "shallow", "has 1 layer of 4 heads, the model 2 of 4") for c in (ablate, amplify, streams, hydra, patch)),
         *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams)),
         *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
         *((c, "missing", "not a run folder") for c in (amplify, streams, hydra, patch)),

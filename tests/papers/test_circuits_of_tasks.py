@@ -2,7 +2,9 @@
 
 import json
 import re
+import time
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import read_about, write_table
 from streamscope.interventions.circuits import Circuits
+from streamscope.interventions.circuits import measure as instrument
 from streamscope.models import load
 from streamscope.papers.circuits import Options, main
 from streamscope.papers.circuits import measure as body
@@ -26,12 +29,19 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
 ) -> None:
     monkeypatch.setattr(body, "TASKS", ("letter-case", "name-copying", "induction"))
     monkeypatch.setattr(body, "DRAWS", 4)
+    tried, estimate = list[str](), instrument.seconds_of
+    monkeypatch.setattr(
+        instrument, "seconds_of", seconds := lambda how, *of: tried.append(how.task) or estimate(how, *of)
+    )
+    monkeypatch.setattr(body, "seconds_of", seconds)
+    monkeypatch.setattr(instrument, "LONG_SECONDS", 0.0)
     argv = ["stories/lfa", "--tasks", "letter-case", "induction", "name-copying", "--method", "eap", "--pairs", "24"]
     main([*argv, "--out", str(tmp_path)])
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stories/lfa: about")]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "about" in line]
     assert lines[0].endswith("for what it can do")
     cost = r"stories/lfa: about .* for the circuits of letter-case, name-copying; \d+\.\d GB of memory so far"
     assert re.fullmatch(cost, lines[1])
+    assert len(lines) == 2 and tried == ["letter-case", "name-copying"], "each task is tried once"
     tables = {path.stem: pd.read_parquet(path) for path in tmp_path.glob("*.parquet")}
     assert tables["ability"].set_index("task")["does"].to_dict() == {
         "letter-case": True, "name-copying": True, "induction": False,
@@ -102,6 +112,26 @@ def test_rows_of_other_runs_stay(tmp_path: Path) -> None:
     body._write(tmp_path, "streams", {"run": "a", "method": "exact"}, [{"task": "x", "share": 4}])
     kept = pd.read_parquet(tmp_path / "streams.parquet")
     assert list(zip(kept["run"], kept["share"], strict=True)) == [("b", 2), ("a", 3), ("a", 4)]
+
+
+def test_two_commands_that_write_together_keep_the_rows_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second reads the table while the first, a slow one, is about to replace it."""
+    write = body.write_table
+
+    def slowly(*args: Any, **how: Any) -> None:
+        time.sleep(0.3)
+        write(*args, **how)
+
+    body._write(tmp_path, "streams", {"run": "a"}, [{"task": "x"}])
+    monkeypatch.setattr(body, "write_table", slowly)
+    both = [Thread(target=body._write, args=(tmp_path, "streams", {"run": run}, [{"task": "x"}])) for run in "bc"]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert sorted(pd.read_parquet(tmp_path / "streams.parquet")["run"]) == ["a", "b", "c"]
 
 
 def planted(task: str, best: range) -> Any:

@@ -253,7 +253,7 @@ def test_bad_input() -> None:
         read(probe, [Example(**{**vars(e), "label": "a"}) for e in examples], noise(240))
     with pytest.raises(InputError, match="3 groups, .* too few for 5 folds"):
         read(probe, made(groups=3), noise(240))
-    with pytest.raises(InputError, match="1 examples of the rarest label"):
+    with pytest.raises(InputError, match="1 example of the rarest label"):
         read(probe, [Example(**{**vars(e), "label": "ab"[i == 7]}) for i, e in enumerate(examples)], noise(240))
     bad = noise(240)
     bad[5, 2] = np.nan

@@ -112,9 +112,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of what is committed; setuptools is the installed one, so that nothing is fetched."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(["git", "clone", "-q", str(ROOT), str(folder / "clone")], check=True)
+    gone = folder / "clone" / "build" / "lib" / "streamscope" / "gone.py"  # as an earlier build leaves it
+    gone.parent.mkdir(parents=True)
+    gone.touch()
     argv = ["wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "clone")]
     done = subprocess.run([*PIP, *argv], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert [path for path in (folder / "clone" / "build").rglob("*") if path.is_file()] == [gone], (
+        "nothing is left there"
+    )
     (found,) = folder.glob("*.whl")
     return found
 
@@ -130,6 +136,7 @@ def site(wheel: Path) -> Path:
 def test_the_wheel_holds_what_commands_read_and_one_model(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert not [n for n in names if n.split("/")[0] in (*ROOMS, "tests", "datasets")]
+    assert "streamscope/gone.py" not in names
     models = {n.split("/")[3] for n in names if n.startswith("streamscope/models/zoo/") and n.count("/") == 4}
     assert models == {"lfa"} and wheel.stat().st_size < 6e6
     read = [p for p in subprocess.run(["git", "ls-files", "-z", *ROOMS, "datasets"], cwd=ROOT, capture_output=True,

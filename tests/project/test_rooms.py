@@ -165,7 +165,10 @@ BESIDE = {
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds
     "streamscope/instruments/stats/estimators.py": {"scipy"},  # of the bootstrap; 1 second
     "streamscope/instruments/stats/held_out.py": {"scipy.sparse", "scipy.sparse.csgraph"},
-    "streamscope/instruments/result.py": {"streamscope.instruments.figures.drawing"},  # plotly, for a table of no use
+    "streamscope/instruments/result.py": {
+        "IPython.display",  # which only a notebook has
+        "streamscope.instruments.figures.drawing",  # plotly, for a table of no use
+    },
 }  # fmt: skip
 """What other files import in functions, and why."""
 

@@ -19,7 +19,7 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-from streamscope.cli.terminal import visible
+from streamscope.cli.terminal import counted, visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,4 +41,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.models.interop.huggingface.convert import convert, source_folder
 
     c = convert(source_folder(options.folder), options.out)
-    print(visible(f"{c.name}: {c.n_layers} layers, {c.n_heads} heads, width {c.d_model} -> {options.out}"))
+    shape = f"{counted(c.n_layers, 'layer')}, {counted(c.n_heads, 'head')}, width {c.d_model}"
+    print(visible(f"{c.name}: {shape} -> {options.out}"))

@@ -18,7 +18,7 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-from streamscope.cli.terminal import visible
+from streamscope.cli.terminal import counted, visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     model = convert(options.file, options.format, options.out, parse_set(options.set), options.tokenizer)
     c = model.config
-    print(visible(f"{c.name}: {c.n_layers} layers, {c.n_heads} heads, width {c.d_model} -> {options.out}"))
+    shape = f"{counted(c.n_layers, 'layer')}, {counted(c.n_heads, 'head')}, width {c.d_model}"
+    print(visible(f"{c.name}: {shape} -> {options.out}"))
     for name, value in model.assumed.items():
         print(f"the file lacks {name}; {value} is the authors' setting (change it by --set {name}=…)")

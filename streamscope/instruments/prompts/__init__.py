@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamscope.cli.disk import parse
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
 from streamscope.instruments.prompts.loaders import FORMATS
@@ -72,6 +72,8 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
         if form in FORMATS:
             return FORMATS[form](rest)
         raise unknown("format of a prompt suite", form, list(FORMATS))
+    if near := did_you_mean(name, BUNDLED) or near_files(path):
+        raise InputError(f"unknown prompt suite {name!r}: {near}")
     if path.suffix or len(path.parts) > 1:
         raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
     raise unknown("prompt suite", name, list(BUNDLED))

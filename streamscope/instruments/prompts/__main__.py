@@ -17,6 +17,7 @@ import tyro
 from streamscope.cli.bounds import Count, Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
+from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts import BUNDLED, GENERATED, load_suite
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer
 from streamscope.instruments.prompts.suite import Prompt, Suite, population
@@ -89,7 +90,8 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     rows = [[*key, *(column.get(key, 0) for column in columns.values())] for key in keys]
     rows.append(["all", "", *(sum(column.values()) for column in columns.values())])
     texts = len({p.text for p in suite.prompts})
-    title = f"{suite.name}: {len(suite.prompts)} prompts in {texts} texts ({suite.source}); {population(suite.prompts)}"
+    size = f"{counted(len(suite.prompts), 'prompt')} in {counted(texts, 'text')}"
+    title = f"{suite.name}: {size} ({suite.source}); {population(suite.prompts)}"
     Table.plain(pd.DataFrame(rows, columns=["category", "relation", *columns]), title).print()
     left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
     if left_out:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
+from streamscope.cli.terminal import counted
 from streamscope.rooms import folder_of
 from streamscope.text.readers import json_lines, numbered_lines, strings
 
@@ -61,6 +62,8 @@ def read_set(source: str) -> PromptSet:
         found = _category(*source.rsplit("#", 1))
     else:
         path = Path(source).expanduser()
+        if not path.exists() and (near := did_you_mean(source, BUILT_IN) or near_files(path)):
+            raise InputError(f"unknown prompt set {source!r}: {near}")
         if not path.suffix and not path.exists():
             raise unknown("prompt set", source, list(BUILT_IN))
         found = _lines(path)
@@ -103,7 +106,9 @@ def contrast(a: str, b: str) -> tuple[PromptSet, PromptSet]:
     one, other = read_set(a), read_set(b)
     both = set(one.texts) & set(other.texts)
     if both:
-        raise InputError(f"{a} and {b} share {len(both)} texts, such as {sorted(both)[0][:60]!r}; remove them from one")
+        raise InputError(
+            f"{a} and {b} share {counted(len(both), 'text')}, such as {sorted(both)[0][:60]!r}; remove them from one"
+        )
     if len(one.texts) + one.repeated != len(other.texts) + other.repeated:
         alone = (line if isinstance(line, str) else -1 - line for line in other.lines)
         other = replace(other, lines=tuple(alone))

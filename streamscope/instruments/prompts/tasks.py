@@ -19,15 +19,17 @@ A case that cannot be scored is filtered and counted with its reason.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
-from streamscope.instruments.prompts.loaders import PAIRS, SentencePair, SentencePairs
+from streamscope.instruments.prompts.loaders import FORMATS, PAIRS, SentencePair, SentencePairs
 from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.text.tokenizer import Tokenizer
@@ -96,7 +98,8 @@ class Task:
         n, given = len(self.cases), int((self.cases["given"] > 0).sum())
         within = read_clusters(self.cases["cluster"], n)
         kinds = "" if within.shared is None else f", 95 % for new words ({within.count} of a kind or more)"
-        text = f"{self.name}: {n} cases in {self.cases['cluster'].map(unit_of).nunique()} units{kinds}"
+        independent = counted(self.cases["cluster"].map(unit_of).nunique(), "unit")
+        text = f"{self.name}: {counted(n, 'case')} in {independent}{kinds}"
         if self.rule == "sentence":
             text += ", whole sentences: P is the good one's share of the two"
         elif given:
@@ -112,6 +115,8 @@ def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task
     form, colon, path = str(name).partition(":")
     if colon and form in PAIRS:
         return sentence_task(PAIRS[form](path), tokenizer, n_ctx)
+    if colon and form not in FORMATS and not Path(name).expanduser().is_file():
+        raise unknown("format of a task", form, [*FORMATS, *PAIRS])
     return token_task(load_suite(name), tokenizer, n_ctx)
 
 
