@@ -97,7 +97,7 @@ class Forecast:
     def __init__(self, progress: Progress, model: Any, plans: Sequence[Plan], tokens: int, cases: str) -> None:
         self.shares = pass_shares(model, plans)
         self.progress, self.all, self.spent, self.printed = progress, self.shares.sum() * tokens, 0.0, False
-        self.what, self.start = f"{len(plans) - 1} edits on {cases}", time.monotonic()
+        self.what, self.start = f"{counted(len(plans) - 1, 'edit')} on {cases}", time.monotonic()
 
     def __call__(self, members: Sequence[int], tokens: int) -> None:
         self.spent += self.shares[list(members)].sum() * tokens

@@ -391,7 +391,7 @@ def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
     }
     for name, (argv, cases) in lines.items():
         import_module(f"streamscope.interventions.{name}").main(argv)
-        assert re.search(rf"about \d+ s for \d+ edits on \d+ {cases}", capsys.readouterr().err), name
+        assert re.search(rf"about \d+ s for \d+ edits? on \d+ {cases[:-1]}s?;", capsys.readouterr().err), name
 
 
 @pytest.fixture
