@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.checkpoint import read_manifest, run_folder, snapshots
@@ -126,7 +127,7 @@ def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsy
     ]
     streamscope.models.sft.main([at, *argv, "--valid", str(pairs)])
     parent = json.loads((tmp_path / "sft" / "manifest.json").read_text())["parent"]
-    assert parent["run"] == at and parent["sha256"] == row["sha256"] and parent["step"] == 4
+    assert parent["run"] == at and parent["sha256"] == sha256(folder / "model.safetensors") and parent["step"] == 4
     assert at in capsys.readouterr().out
 
 
