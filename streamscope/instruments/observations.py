@@ -84,7 +84,8 @@ class Measure:
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
     folds share training data (`cross_validation.SHARED`)."""
     limits: tuple[float, float] | None = None
-    """The least and the largest possible value of a cell, such as (0, 1) of a share; its interval ends there."""
+    """The least and the largest possible value of a cell, such as (0, 1) of a share; its interval ends there, that of
+    a mean over training seeds too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -494,6 +495,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
+    The interval of a cell ends at the measure's limits, as in one run.
     Raises `InputError` for runs with other contrasts.
     """
     first = runs[0]
@@ -511,7 +513,12 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))
         for i, c in enumerate(first.contrasts)
     ]
-    return estimate(observed, contrasts, confidence=confidence)
+    found = estimate(observed, contrasts, confidence=confidence)
+    limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
+    if limits is not None:
+        cells = [list(c.weights.values()) == [1.0] for c in first.contrasts]
+        found.frame.loc[cells, ["low", "high"]] = found.frame.loc[cells, ["low", "high"]].clip(*limits)
+    return found
 
 
 def bootstrap(

@@ -237,6 +237,23 @@ def test_seeds_are_the_units_of_a_recipe() -> None:
     assert [wide["low"], wide["high"]] == pytest.approx([fmean(values) - half, fmean(values) + half])
 
 
+@pytest.mark.parametrize("bounded", [{"limits": (0.0, 1.0)}, {"kind": "share"}, {"limits": (-1.0, 1.0)}])
+def test_intervals_of_means_over_seeds_end_at_the_limits_of_the_measure(bounded: dict[str, Any]) -> None:
+    """Three runs near the upper end of a share or a correlation; differences of two cells may lie beyond it."""
+    rng = np.random.default_rng(7)
+    measure = replace(NATS, **bounded)
+    wanted = [Contrast(quantity=q, weights=w) for q, w in (("a", {0: 1.0}), ("b", {1: 1.0}), ("d", {0: 1.0, 1: -1.0}))]
+    y = [np.stack([rng.random(50) < p, rng.random(50) < 1 - p]).astype(float) for p in (0.99, 0.8, 0.97)]
+    each = [estimate(replace(block(one), measure=measure), wanted) for one in y]
+    cut, plain = over_seeds(each, [], measure).frame, over_seeds(each, [], NATS).frame
+    low, high = bounded.get("limits", (0.0, 1.0))
+    assert plain["high"][0] > 1 == cut["high"][0]
+    assert plain["low"][1] < 0 and cut["low"][1] == max(low, plain["low"][1])
+    same = ["value", "sd", "p", "n"]
+    pd.testing.assert_frame_equal(plain[same], cut[same])
+    assert cut["high"][2] == plain["high"][2] > high and cut["low"][0] == plain["low"][0]
+
+
 def test_what_a_run_lacks_has_no_mean_over_seeds() -> None:
     def of(**how: Any) -> Any:
         rng = np.random.default_rng(6)
