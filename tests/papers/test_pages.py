@@ -131,7 +131,7 @@ def test_the_readme_counts_the_ledger(source: Source) -> None:
         mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
         assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {measurements(mine)} \|$", text), paper
     other = len(source.claims) - counts[list(DECIDED)].to_numpy().sum()
-    assert f"Another {counts['no effect'].sum()} show *no effect*." in text
+    assert f"Claims with *no effect*: {counts['no effect'].sum()}." in text
     assert f"The other {other} of {len(source.claims)} claims were not decided." in text
     assert f"too weak for {counts['model too weak to test'].sum()}." in text
     assert text.count("\n") <= 90 and len(text.split()) <= 700
@@ -499,14 +499,16 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "Four seeds do not decide the sign": lambda: verdict(
         "pls_long/claims", "pls below 0", "effect.capitalization.entity").startswith("not resolved"),
     "Gender is judged on models that read TinyStories alone": only_tinystories_has_gender,
-    "Whether they also help hyper-connections is not decided": lambda: verdict(
+    "Whether they help hyper-connections is not decided": lambda: verdict(
         "krom_long/order", "kromcanon < kromhc").startswith("not resolved on both texts"),
     "does not get away from −8. AdamW in fp32 does": lambda: every(
         table("krom_arithmetic/arithmetic-claims").set_index("claim")["holds"][[
             "SGD, fp32, no decay: frozen at the rate 0.005", "the same without decay: p(1−p) alone is no trap"]]),
-    "Neither difference is significant after correction for the four orders": lambda: all(
-        verdict("krom_long/order", f"{one} < gpt2") == "not resolved at n=3 seeds, corrected"
-        for one in ("canon", "kromhc")),
+    "In the shorter training hyper-connections lower the loss, as the blog says": lambda: verdict(
+        f"{KROM}/order", "kromhc < gpt2") == "holds",
+    "Corrected for the four orders that were tested, neither is significant": lambda: int(
+        table("krom_long/order")["p"].notna().sum()) == 4 and all(
+        verdict("krom_long/order", claim).endswith("seeds, corrected") for claim in ("kromhc < gpt2", "canon < gpt2")),
     "so that no contrast is left": lambda: every(table("krom_finetuning/arms").set_index(["preset", "quantity"])[
         "mean"].unstack().eval("abs(gain - `gain.control`) < 0.01")),
     "The models do not learn to refuse selectively": lambda: every(table("krom_finetuning/arms").set_index(
