@@ -83,8 +83,9 @@ def judged(claims: Sequence[SingleClaim], folder: Path, gate: Path) -> pd.DataFr
     """One row per claim with its verdict. Raises `InputError` for a row that no key or two rows have."""
     tables, gates = Tables(folder), Tables(gate.parent)
     rows = [_row(one, tables, f"{folder / CLAIMS}: {one['quantity']}") for one in claims]
-    instead = {i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name) or flat(one, tables))}
-    table = with_verdicts(rows, instead)
+    instead = {i: why for i, one in enumerate(claims) if (why := absent(one, gates, gate.name))}
+    withheld = {i: why for i, one in enumerate(claims) if i not in instead and (why := flat(one, tables))}
+    table = with_verdicts(rows, instead, withheld=withheld)
     n = table.pop("seeds")
     cases = " independent cases, one training seed"
     verdicts = table["direction"].str.replace(" seeds", cases, regex=False)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.features.cluster.description import RANGES, depth_ranges
 from streamscope.papers.claims.judged import Tables, interval, judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
@@ -272,7 +273,8 @@ def paper_page(paper: str, source: Source) -> Page:
         sections=[
             Section(
                 title="Claims that were decided",
-                text=f"Of {len(mine)} claims {len(decided)} were decided, from {measurements(decided)} measurements. "
+                text=f"Of {len(mine)} claims {len(decided)} {'was' if len(decided) == 1 else 'were'} decided, "
+                f"from {counted(measurements(decided), 'measurement')}. "
                 f"The others: {other}. {legend(rows)}",
                 columns=(
                     "the paper says",

@@ -409,12 +409,12 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
     That is the `weights` of the run's manifest.json, in whatever dtype they were loaded. `run` is "" for weights that
     no run has: those of a model made in Python, or changed after it was loaded.
     """
-    from streamscope.models.checkpoint import run_folder, run_label
+    from streamscope.models.checkpoint import run_label
     from streamscope.models.tensors import digest
 
     config, found = model.config, digest(model.state_dict())
     written, loaded = getattr(model, "digests", None) or ("", "")
-    run = run_label(run_folder(model.run)) if found == loaded else ""
+    run = run_label(model.run) if found == loaded else ""
     shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}
     return {"run": run, "checkpoint": written if run else found, **shape}
 

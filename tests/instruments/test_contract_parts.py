@@ -5,6 +5,7 @@ import inspect
 import json
 import pickle
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from copy import copy
@@ -520,6 +521,17 @@ def test_which_weights_a_table_is_of() -> None:
     assert checkpoint_of(model)["checkpoint"] != found["checkpoint"]
     bare = SimpleNamespace(config=model.config, state_dict=model.state_dict)  # it does not say where it comes from
     assert checkpoint_of(bare) == {**shape, "checkpoint": checkpoint_of(model)["checkpoint"]}
+
+
+def test_a_model_whose_folder_is_gone_is_still_measured(tmp_path: Path) -> None:
+    """As one that is trained on, moved or deleted while a notebook holds it."""
+    shutil.copytree(ZOO / "lfa", run := tmp_path / "mine")
+    model = load(run)
+    shutil.rmtree(run)
+    (text := tmp_path / "a.txt").write_text("Tom saw a dog. " * 20)
+    about = Ablate(heads=("L0.H0",), draws=0).measure(model, Documents(str(text))).about
+    assert about["checkpoint"] == json.loads((ZOO / "lfa" / "manifest.json").read_text())["weights"]
+    assert about["model"] == f"lfa ({run})"
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -16,6 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.train import main as train
 from streamscope.papers.comparison.losses import Below, against, order
 from streamscope.papers.comparison.report import rejudge
+from streamscope.papers.comparison.seeds import estimate
 from streamscope.papers.krom import main
 from streamscope.papers.krom.claims import ARCHITECTURES, OF_CONTROL, ORDER
 from streamscope.papers.krom.mixing import arm, factors, judged, without_gradient
@@ -326,6 +327,18 @@ def test_what_is_no_hyper_connection_is_refused(runs: dict, tmp_path: Path) -> N
     assert [run.arm for run in open_runs([bare, usual])] == ["kromhc", "kromhc+dyn_act=none"]
     with pytest.raises(InputError, match="one arm and seed"):
         open_runs([bare, usual, str(shutil.copytree(bare, tmp_path / "again"))])
+
+
+def test_how_many_orders_are_tested_does_not_depend_on_what_they_show() -> None:
+    """Four orders without any effect, the two texts alike: one table in twenty has a verdict, not one in five."""
+    rng, some = np.random.default_rng(0), 0
+    for _ in range(200):
+        mine = {preset: rng.normal(2, 0.1, 3) for preset in ("gpt2", "canon", "kromhc", "kromcanon")}
+        rows = pd.DataFrame({"preset": p, "seed": s, "loss": x[s]} for p, x in mine.items() for s in range(3))
+        there = [{"claim": f"{one.less} < {one.more}", **estimate(mine[one.more] - mine[one.less])} for one in ORDER]
+        online = pd.DataFrame(there).rename(columns={"mean": "difference"})
+        some += bool(order(rows, ORDER, online)["direction"].isin(["holds", "opposite"]).any())
+    assert some / 200 < 0.1
 
 
 def test_an_order_is_decided_only_where_both_texts_agree() -> None:

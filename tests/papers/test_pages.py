@@ -167,7 +167,8 @@ def test_rows_of_one_measurement_have_one_letter_and_are_counted_once(source: So
         assert by_letter.nunique() == measurements(mine)
         assert mine.groupby(by_letter.to_numpy())["measurement"].nunique().max() == 1
         text = pages_of(source)[f"{paper}.md"].sections[0].text
-        assert f"{len(mine)} were decided, from {by_letter.nunique()} measurements" in text
+        were, many = ("was", "") if len(mine) == 1 else ("were", "s")
+        assert f"{len(mine)} {were} decided, from {by_letter.nunique()} measurement{many}." in text
         seen += len(mine) - by_letter.nunique()
     assert seen > 5
     pls, _ = decided(source, "pls")
