@@ -11,7 +11,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.table import read_about, read_parquet
 from streamscope.instruments.undefined_cells import reasons
-from streamscope.papers.claims.ledger import Claim, Key, Row, keys, read
+from streamscope.papers.claims.ledger import Claim, Key, Row, read, readings
 from streamscope.papers.claims.words import Word, word_of
 from streamscope.papers.comparison.printed import SMALLEST, number
 from streamscope.papers.comparison.runs import again, ended, trained_runs
@@ -97,14 +97,27 @@ def _judge(claim: Claim, tables: "Tables") -> dict[str, Any]:
 
 
 def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word, str]:
-    """Of the rows of a claim the one that decides, with its verdict: the first that comes first in `DECIDES`.
+    """Of the rows of a claim the one that decides, with its verdict.
+
+    Of several readings the first is shown. Readings that do not agree leave the claim undecided: the paper does not say
+    which of them it means.
+    """
+    found = [_of_reading(claim, reading, tables) for reading in readings(claim.row["result"], claim.where)]
+    key, one, word, finding = found[0]
+    if len({word for _, _, word, _ in found}) == 1:
+        return key, one, word, finding
+    each = "; ".join(f"{row.get('quantity', key.value)}: {finding}" for key, row, _, finding in found)
+    return key, one, "inconclusive", f"it depends on the reading: {each}"
+
+
+def _of_reading(claim: Claim, reading: tuple[Key, ...], tables: "Tables") -> tuple[Key, dict[str, Any], Word, str]:
+    """The part of a reading that decides: the one whose verdict comes first in `DECIDES`.
 
     A claim of several parts, as a < b < c, is reproduced where all are, and contradicted where one is.
     Over two to four seeds an interval on one side of 0 has every seed on that side, for t > n − 1; so what is said of
     each seed needs no other rule.
     """
-    where = claim.where
-    parts = [(found, tables.row(found, where)) for found in keys(claim.row["result"], where)]
+    parts = [(found, tables.row(found, claim.where)) for found in reading]
     judged_parts = [(found, one, *verdict(claim, found, one, tables)) for found, one in parts]
     found, one, word, finding = min(judged_parts, key=lambda part: DECIDES.index(part[2]))
     several = len(parts) > 1 and word != "reproduced"
@@ -186,7 +199,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         finding = f"undefined: {why.removeprefix('undefined ')}"
         return _word(finding, where), finding
     if cannot := tables.cannot(found.file, one, row["instrument"]):
-        return ("inconclusive" if cannot.endswith(NOT_GATED) else "model too weak to test"), cannot
+        gated = word_of(cannot) or "model too weak to test"
+        return ("inconclusive" if cannot.endswith(NOT_GATED) else gated), cannot
     try:
         printed = number(row["printed"].replace("−", "-").replace(",", ""))
     except ValueError as error:

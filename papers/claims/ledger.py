@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Annotated, NamedTuple, get_args
 
@@ -17,6 +18,8 @@ HERE = Path(__file__).resolve().parent
 """The shipped ledgers."""
 PAPERS: tuple[str, ...] = get_args(Paper)
 REMEDY = "correct the row"
+LIMIT = re.compile(r" (above|below) [^<>]+$")
+"""How the claim of a table ends that holds a measured value against a limit; two limits hold a printed range."""
 Text = Annotated[str, Field(min_length=1)]
 Module = Annotated[str, Field(pattern=r"^((models|probes|interventions|features|papers|benchmarks)(\.\w+)+)?$")]
 
@@ -45,7 +48,8 @@ class Row(TypedDict):
     """What follows the module, as one types it."""
     result: str
     """FILE; column=value; …; measured column: one row of a result table (`keys`). "not FILE" where the claim of that
-    row is the denial of this one; several rows, with " & " between, where the claim holds if all of them do."""
+    row is the denial of this one; several rows, with " & " between, where the claim holds if all of them do.
+    Readings of a claim, with " | " between, are judged each by itself: one verdict for the claim, where all agree."""
     verdict: Annotated[Written, BeforeValidator(_today)]
     """Only where no measurement decides. Words of older ledgers are read as those of today."""
     why: str
@@ -124,17 +128,29 @@ def _check(row: Row, paper: str, where: str) -> None:
             raise InputError(f"{where}: why: {row['verdict']} needs its reason; {REMEDY}")
     elif not row["instrument"]:
         raise InputError(f"{where}: instrument: a claim that can be measured names what measures it; {REMEDY}")
-    if row["result"] and len(found := keys(row["result"], where)) > 1 and row["kind"] == "number":
+    found = keys(row["result"], where) if row["result"] else ()
+    if (
+        row["kind"] == "number"
+        and len([key for key in found if not LIMIT.search(dict(key.pairs).get("claim", ""))]) > 1
+    ):
         raise InputError(f"{where}: result: a number is compared with one row, and this names {len(found)}; {REMEDY}")
 
 
 def keys(text: str, where: str) -> tuple[Key, ...]:
-    """The rows of a result, which are joined by "&" where a claim has several parts: a < b & b < c of a < b < c.
+    """The rows of a result, of all readings.
 
     Each is lfa_long/claims.parquet; claim=lfa > cfm; quantity=loss; difference. Raises `InputError` for anything
     else.
     """
-    return tuple(_key(part, where) for part in text.split(" & "))
+    return tuple(key for reading in readings(text, where) for key in reading)
+
+
+def readings(text: str, where: str) -> tuple[tuple[Key, ...], ...]:
+    """The rows of each reading of a claim, with "|" between, of one the rows of its parts, with "&" between.
+
+    a < b & b < c of a < b < c.
+    """
+    return tuple(tuple(_key(part, where) for part in one.split(" & ")) for one in text.split(" | "))
 
 
 def _key(text: str, where: str) -> Key:

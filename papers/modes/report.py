@@ -46,7 +46,7 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     return {
         **tables, "runs": quantities, "presets": presets(quantities, printed),
         "comparisons": comparisons(quantities, printed),
-        "claims": claims(quantities, CLAIMS, printed, unfit).drop(columns="heads"),
+        "claims": claims(quantities, CLAIMS, printed, unfit),
     }  # fmt: skip
 
 

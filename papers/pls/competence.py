@@ -72,8 +72,7 @@ def unfit(quantities: pd.DataFrame, able: pd.DataFrame, roles: pd.DataFrame | No
         if claim.quantity not in measured or claim.quantity.startswith("depth."):
             return ""
         presets = _presets(claim)
-        seeds = {preset: set(quantities.loc[quantities["preset"] == preset, "seed"]) for preset in presets}
-        if text := _roleless(claim.quantity, seeds, roles):
+        if text := roleless(claim.quantity, presets, quantities, roles):
             return text
         if text := unable(claim.quantity, presets, able):
             return f"{CANNOT}: {text}"
@@ -113,18 +112,18 @@ def _tasks(quantity: str, measured: list[str]) -> list[str]:
     return [task] if task in measured else []
 
 
-def _roleless(quantity: str, seeds: dict[str, set[int]], roles: pd.DataFrame | None) -> str:
+def roleless(quantity: str, presets: tuple[str, ...], quantities: pd.DataFrame, roles: pd.DataFrame | None) -> str:
     """Why the found heads of a quantity are none; "" for the paper's heads and where every run has them.
 
-    `seeds` are those of the runs of each preset that the claim is about; a run without rows in `roles` was not held
-    against shuffled roles.
+    A run of these presets without rows in `roles` was not held against shuffled roles.
     """
-    if not re.search(r"\.found\b", quantity):
+    if quantity != LARGEST and not re.search(r"\.found\b", quantity):
         return ""
     if roles is None:
         return UNSHUFFLED
     groups = re.findall(r"entity|anchor|semantic", quantity) or sorted(set(OWN.values()))
-    for preset, runs in seeds.items():
+    for preset in presets:
+        runs = set(quantities.loc[quantities["preset"] == preset, "seed"])
         for group in groups:
             mine = roles[(roles["preset"] == preset) & (roles["group"] == group)]
             has = mine.groupby("seed")["above_shuffled"].all()

@@ -19,7 +19,7 @@ from streamscope.papers.comparison.runs import Run
 from streamscope.papers.figures.pls import runs as all_runs
 from streamscope.papers.figures.style import Style
 from streamscope.papers.pls import Options, Settings
-from streamscope.papers.pls.competence import competence, unable, unfit
+from streamscope.papers.pls.competence import competence, roleless, unable, unfit
 from streamscope.papers.pls.depth import with_second_peak
 from streamscope.papers.pls.measure import measure_run
 from streamscope.papers.pls.runs import CONTROL, open_runs
@@ -47,11 +47,15 @@ def judged(runs: Sequence[Run], tables: Tables, facts: Mapping[str, Any]) -> Tab
     quantities = with_derived(with_second_peak(tables["runs"], tables["depth"]), tables["losses"])
     able = competence(tables["baselines"])
     means = presets(quantities)
-    cannot = [unable(r.quantity, (r.preset,), able) for r in means.itertuples()]
+    roles = tables.get("roles")
+    cannot = [
+        roleless(r.quantity, (r.preset,), quantities, roles) or unable(r.quantity, (r.preset,), able)
+        for r in means.itertuples()
+    ]
     return {
         **tables, "loss": against(tables["losses"], CONTROL, {}), "competence": able, "runs": quantities,
         "presets": means.assign(cannot=cannot), "comparisons": comparisons(quantities),
-        "claims": claims(quantities, unfit=unfit(quantities, able, tables.get("roles"))),
+        "claims": claims(quantities, unfit=unfit(quantities, able, roles)),
     }  # fmt: skip
 
 

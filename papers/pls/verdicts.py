@@ -31,7 +31,8 @@ Lookup = Callable[[str, str], Printed | None]
 
 
 LOSS, LARGEST = "loss", "largest.capitalization"
-OWN_EFFECT, OTHERS = "effect.capitalization.entity", ("effect.gender.anchor", "effect.winograd.entity")
+OWN_EFFECT = "effect.capitalization.found-entity"
+OTHERS = ("effect.gender.found-anchor", "effect.winograd.found-entity")
 NOT_ALL = "not all three tasks were measured"
 
 
@@ -39,8 +40,8 @@ def with_derived(quantities: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame
     """The quantities of all runs with those that follow from effects and losses, whenever these were measured.
 
     `loss` is the validation loss, of the last layer alone in either model (§3.3); `largest.capitalization` the |effect|
-    of the entity heads on capitalization less the larger of |effect| of the anchor heads on gender and of the entity
-    heads on Winograd (§5.2).
+    of the entity heads found on capitalization less the larger of |effect| of the anchor heads found on gender and of
+    the entity heads found on Winograd (§5.2).
     """
     own = quantities[~quantities["quantity"].isin([LOSS, LARGEST])]
     parts = [own]
@@ -149,10 +150,8 @@ def claims(
         else:
             assert isinstance(claim, Bound)
             row = {**bound_row(claim, quantities), "kind": "limit"}
-        whole = claim.quantity.startswith(("depth", "loss"))
-        heads = "found" if ".found" in claim.quantity else "all" if whole else "named"
         unit = FACTOR if row["kind"] == "factor" else units.get(claim.quantity, "")
-        rows.append({"heads": heads, "alike": "", **row, "unit": unit})
+        rows.append({"alike": "", **row, "unit": unit})
     table = with_verdicts(rows, {i: why for i, claim in enumerate(of) if (why := unfit(claim))})
     factors = table["kind"] == "factor"
     table.loc[factors, _IN_LOGARITHMS] = np.exp(table.loc[factors, _IN_LOGARITHMS])

@@ -125,13 +125,14 @@ def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
 def test_the_readme_counts_the_ledger(source: Source) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     counts = source.claims.groupby("paper")["verdict"].value_counts().unstack(fill_value=0)
+    counts = counts.reindex(columns=list(MEANINGS), fill_value=0)
     for paper in counts.index:
         reproduced, contradicted = counts.loc[paper, ["reproduced", "contradicted"]]
         assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
         mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
         assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {measurements(mine)} \|$", text), paper
     other = len(source.claims) - counts[list(DECIDED)].to_numpy().sum()
-    assert f"Claims with *no effect*: {counts['no effect'].sum()}." in text
+    assert "no effect" not in set(source.claims["verdict"]), "the table has no column of them"
     assert f"The other {other} of {len(source.claims)} claims were not decided." in text
     assert f"too weak for {counts['model too weak to test'].sum()}." in text
     assert text.count("\n") <= 90 and len(text.split()) <= 700
@@ -172,7 +173,7 @@ def test_rows_of_one_measurement_have_one_letter_and_are_counted_once(source: So
         seen += len(mine) - by_letter.nunique()
     assert seen > 5
     pls, _ = decided(source, "pls")
-    assert (len(pls), measurements(pls)) == (20, 17)
+    assert (len(pls), measurements(pls)) == (18, 14)
 
 
 def test_a_difference_stands_with_its_levels(source: Source) -> None:
@@ -192,18 +193,16 @@ def test_a_difference_stands_with_its_levels(source: Source) -> None:
                 seen += 1
                 one, other = (read(cell, source, claim.id).value for cell in cells)
                 assert abs(one - other) == pytest.approx(abs(claim.value), rel=1e-6), claim.id
-    assert seen > 15 and set(levels) <= set(source.claims["id"])
+    assert seen > 10 and set(levels) <= set(source.claims["id"])
 
 
-def test_a_reading_is_whole_and_no_effect_says_why(source: Source) -> None:
+def test_a_reading_is_whole(source: Source) -> None:
     for paper in page_texts()["paper"]:
         mine, rows = decided(source, paper)
         for claim, row in zip(mine.itertuples(), rows, strict=True):
             assert row[1] == claim.configuration and claim.why.startswith(row[2])
             assert len(row[2]) <= 330, f"{claim.id}: {len(row[2])} characters"
             assert (claim.verdict == "no effect") == row[6].startswith("no effect: "), claim.id
-    shown = [row[6] for paper in page_texts()["paper"] for row in decided(source, paper)[1]]
-    assert any(len(text) > len("no effect: ") for text in shown if text.startswith("no effect"))
 
 
 def rows_of_pls(source: Source) -> list[list[str]]:
@@ -317,13 +316,10 @@ def test_the_tables_over_more_training_say_their_tokens_and_seeds() -> None:
     assert len(trained_runs(RESULTS / "lfa_long")) == 6 * 4, "the title of the figure says four seeds"
 
 
-def only_tinystories_has_gender() -> bool:
-    """And no training has Winograd; capitalization is done after the longer one."""
-    long, other = (table(f"pls_{one}/competence").set_index("task")["cannot"].ne("") for one in ("long", "tinystories"))
-    return bool(
-        not long["capitalization"].any() and long["gender"].all() and not other["gender"].any()
-        and long["winograd"].all() and other["winograd"].all()
-    )  # fmt: skip
+def above_shuffled(group: str) -> pd.Series:
+    """By model and seed, whether the heads that attention finds for a role are above shuffled roles in all cases."""
+    rows = table("pls_long/roles")
+    return rows[rows["group"] == group].groupby(["preset", "seed"])["above_shuffled"].all()
 
 
 def real(name: str, **where: str) -> pd.Series:
@@ -489,17 +485,15 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
         "pls_long/claims", "pls > c2", "depth.early") == "holds",
     "settle in the middle and in the last layers, also as the paper says": lambda: all(
         verdict("pls_long/claims", "c2 > pls", f"depth.{where}") == "holds" for where in ("middle", "late")),
-    "The control's changes are as monotonic": lambda: table("pls_long/runs").query(
-        "preset == 'c2' and quantity == 'monotonicity.capitalization.entity'")["value"].eq(1).all(),
     "From −8 in fp32 the loss moves it, too": lambda: table(f"{KROM}/sweep").query(
         "preset.str.startswith('kromcanon -8, fp32') and quantity == 'moved'")["ci_low"].min() > 0.01,
-    "changes capitalization monotonically, but in one of four seeds downwards": lambda: verdict(
-        "pls_long/claims", "pls above 0.9", "monotonicity.capitalization.entity") == "holds" and sorted(
-        np.sign(table("pls_long/runs").query(
-            "preset == 'pls' and quantity == 'effect.capitalization.entity'")["value"])) == [-1, -1, -1, 1],
-    "Four seeds do not decide the sign": lambda: verdict(
-        "pls_long/claims", "pls below 0", "effect.capitalization.entity").startswith("not resolved"),
-    "Gender is judged on models that read TinyStories alone": only_tinystories_has_gender,
+    "attention finds no entity heads and no anchor heads": lambda: all(
+        above_shuffled(group).mean() < 0.5 for group in ("entity", "anchor")),
+    "Entity heads beat shuffled roles in one of four supervised models, anchor heads in none": lambda: (
+        sorted(above_shuffled("entity")["pls"]) == [False, False, False, True]
+        and not above_shuffled("anchor")["pls"].any() and len(above_shuffled("anchor")["pls"]) == 4),
+    "Capitalization is the only task that the models do": lambda: sorted(
+        table("pls_long/competence").query("cannot == ''")["task"]) == ["capitalization"] * 2,
     "Whether they help hyper-connections is not decided": lambda: verdict(
         "krom_long/order", "kromcanon < kromhc").startswith("not resolved on both texts"),
     "does not get away from −8. AdamW in fp32 does": lambda: every(
@@ -673,7 +667,6 @@ def test_a_measured_text_is_in_words_and_counted_seeds_are_a_count(source: Sourc
     of = {claim.id: number(claim) for claim in source.claims.itertuples()}
     assert of["krom-gradient-trap"] == "swap 0.3000 (logits −3.576 and −4.424)"
     assert of["krom-mhc-no-bottleneck"] == "0.000331 against 0.000335"
-    assert of["krom-gradient-trap-sgd"] == "reaches .30 at rates 5, 50 (tried: 0.005, 0.05, 0.5, 5, 50)"
     assert of["krom-l0-ffn-robust"] == "0 of 3" and "(" in of["krom-jump-robust"]
 
 

@@ -23,8 +23,8 @@ from streamscope.papers.comparison.printed import Bound, Order, Ratio
 from streamscope.papers.comparison.seeds import Rows, paired
 from streamscope.papers.figures.pls import cases_of
 from streamscope.papers.pls import Settings, main
-from streamscope.papers.pls.claims import CLAIMS, FOUND, NAMED, factor, of_found_heads, printed
-from streamscope.papers.pls.competence import competence, unable, unfit
+from streamscope.papers.pls.claims import CLAIMS, factor, of_found_heads, printed
+from streamscope.papers.pls.competence import competence, roleless, unable, unfit
 from streamscope.papers.pls.depth import measure_depth, ranges, second_peak, with_second_peak
 from streamscope.papers.pls.measure import Measured, _routing, measure_run
 from streamscope.papers.pls.runs import open_runs
@@ -52,8 +52,7 @@ def test_printed_numbers_come_from_the_ledger() -> None:
     assert one is not None and one.value == pytest.approx(-0.021)
     assert of_found_heads("diagonality.named") == "diagonality.found"
     assert of_found_heads("smear.entity") == "smear.found-entity"
-    assert not {claim.quantity for claim in FOUND} & {claim.quantity for claim in NAMED}
-    assert len(FOUND) == sum(not claim.quantity.startswith(("depth", "loss", "largest")) for claim in NAMED)
+    assert not {"named", "entity", "anchor"} & {part for c in CLAIMS for part in c.quantity.split(".")}
 
 
 # ---- pairs of seeds ----------------------------------------------------------------------------
@@ -89,12 +88,12 @@ def test_a_seed_without_a_partner_a_value_or_a_size_is_left_out_and_said() -> No
 
 
 def test_sizes_that_rounding_makes_have_no_factor() -> None:
-    tiny = planted({("pls", "effect.winograd.entity"): [-2e-8, 3e-8, -4e-8, 0.2, 0.3, -0.2],
-                    ("c2", "effect.winograd.entity"): [1e-9, -1e-9, 2e-9, 0.1, 0.1, 0.1]})  # fmt: skip
-    row = comparisons(tiny).set_index("quantity").loc["effect.winograd.entity"]
+    tiny = planted({("pls", "effect.winograd.found-entity"): [-2e-8, 3e-8, -4e-8, 0.2, 0.3, -0.2],
+                    ("c2", "effect.winograd.found-entity"): [1e-9, -1e-9, 2e-9, 0.1, 0.1, 0.1]})  # fmt: skip
+    row = comparisons(tiny).set_index("quantity").loc["effect.winograd.found-entity"]
     assert (row["n"], row["left_out"], row["alike"]) == (3, "seed 0, seed 1, seed 2", "2 of 3")
     noise = claims(tiny[tiny["seed"] < 3]).set_index(["quantity", "claim"])
-    verdict = noise.loc[("effect.winograd.entity", "|pls| > |c2|"), "direction"]
+    verdict = noise.loc[("effect.winograd.found-entity", "|pls| > |c2|"), "direction"]
     assert verdict == "undefined: no seed in which both are defined and larger than 1e-06"
 
 
@@ -115,21 +114,21 @@ def test_own_compares_one_group_on_its_task_with_the_same_group_on_others() -> N
 def test_verdicts_follow_from_planted_seeds() -> None:
     wide, narrow = [0.10, 0.12, 0.11], [0.02, 0.021, 0.022]
     table = planted({
-        ("pls", "spread.winograd.entity"): wide, ("c2", "spread.winograd.entity"): narrow,
-        ("pls", "effect.gender.anchor"): narrow, ("c2", "effect.gender.anchor"): wide,
+        ("pls", "spread.winograd.found-entity"): wide, ("c2", "spread.winograd.found-entity"): narrow,
+        ("pls", "effect.gender.found-anchor"): narrow, ("c2", "effect.gender.found-anchor"): wide,
         ("pls", "depth.early"): [0.26, 0.25, 0.28], ("c2", "depth.early"): [0.05, 0.06, 0.05],
-        ("pls", "diagonality.named"): [0.1, -0.2, 0.3], ("c2", "diagonality.named"): [0.1, 0.1, 0.1],
+        ("pls", "diagonality.found"): [0.1, -0.2, 0.3], ("c2", "diagonality.found"): [0.1, 0.1, 0.1],
     })  # fmt: skip
     judged = claims(table).set_index(["claim", "quantity"])
-    spread = judged.loc["|pls| > |c2|", "spread.winograd.entity"]
+    spread = judged.loc["|pls| > |c2|", "spread.winograd.found-entity"]
     expected = float(np.exp(np.log(np.array(wide) / narrow).mean()))
     assert (spread["direction"], spread["difference"]) == ("holds", pytest.approx(expected))
     assert (spread["size"], spread["paper"]) == ("smaller than printed", pytest.approx(10))
-    assert judged.loc["|pls| > |c2|", "effect.gender.anchor"]["direction"] == "opposite"
-    assert judged.loc["pls below 0", "effect.gender.anchor"]["direction"] == "opposite"
+    assert judged.loc["|pls| > |c2|", "effect.gender.found-anchor"]["direction"] == "opposite"
+    assert judged.loc["pls below 0", "effect.gender.found-anchor"]["direction"] == "opposite"
     early = judged.loc["pls > c2", "depth.early"]
     assert (early["direction"], early["size"]) == ("holds", "printed value inside")
-    assert judged.loc["pls above 0", "diagonality.named"]["direction"] == "not resolved at n=3 seeds"
+    assert judged.loc["pls above 0", "diagonality.found"]["direction"] == "not resolved at n=3 seeds"
     assert judged.loc["c2 > pls", "depth.late"]["direction"].startswith("undefined: not measured")
     assert len(judged) == len(CLAIMS) and {type(c) for c in CLAIMS} == {Ratio, Order, Bound}
     tested = judged["p"].dropna().sort_values()
@@ -137,8 +136,10 @@ def test_verdicts_follow_from_planted_seeds() -> None:
 
 
 def test_one_pair_has_no_interval_and_says_so() -> None:
-    table = planted({("pls", "range.capitalization.entity"): [0.4], ("c2", "range.capitalization.entity"): [0.1]})
-    row = claims(table).set_index("quantity").loc["range.capitalization.entity"]
+    table = planted(
+        {("pls", "range.capitalization.found-entity"): [0.4], ("c2", "range.capitalization.found-entity"): [0.1]}
+    )
+    row = claims(table).set_index("quantity").loc["range.capitalization.found-entity"]
     assert row["direction"] == "undefined: one pair of seeds" and row["difference"] == pytest.approx(4)
 
 
@@ -171,29 +172,46 @@ FLOOR = of_models(
     {"capitalization": [3.0, 2.4, 2.6], "gender": [0.45, 0.61, 0.77], "winograd": [0.0035, 0.0197, 0.0106]},
 )
 """Numbers like those of the published runs: a rare answer, a task that is done, chance."""
+ROLES = pd.DataFrame(
+    {"preset": preset, "seed": seed, "group": group, "above_shuffled": True}
+    for preset in ("pls", "c2") for seed in range(3) for group in ("entity", "anchor") for _ in range(2)
+)  # fmt: skip
+"""Every model has the heads that attention finds."""
 
 
 def test_claims_about_tasks_that_no_model_can_do_are_no_evidence() -> None:
     """Effects that would be sure, of models at a floor: only those of gender, and log-odds of capitalization, count."""
     sure = {"pls": [-0.30, -0.31, -0.32], "c2": [-0.010, -0.011, -0.012]}
-    names = {c.quantity for c in CLAIMS if not c.quantity.startswith("depth") and ".found" not in c.quantity}
+    names = {c.quantity for c in CLAIMS if not c.quantity.startswith("depth")}
     table = planted({(preset, name): sure[preset] for preset in sure for name in names})
-    judged = claims(table, unfit=unfit(table, competence(FLOOR), None)).set_index(["quantity", "claim"])["direction"]
+    judged = claims(table, unfit=unfit(table, competence(FLOOR), ROLES)).set_index(["quantity", "claim"])["direction"]
     why = judged.groupby("quantity").first()
     rare = "the model cannot do the task: capitalization: P(answer) 0.27 % of pls, under 1 %"
-    assert judged["effect.capitalization.entity", "pls below 0"] == rare
+    assert judged["effect.capitalization.found-entity", "pls below 0"] == rare
     chance = "the model cannot do the task: winograd: log-odds +0.011 (-0.009 … +0.031) of pls, not above 0"
-    assert judged["effect.winograd.entity", "pls above 0"] == chance
-    assert judged["effect.winograd.entity", "|pls| > |c2|"].count("not above 0") == 2, "both models are at chance"
-    assert judged["effect.gender.anchor", "pls below 0"] == judged["effect.gender.anchor", "|pls| > |c2|"] == "holds"
-    assert why["kept.winograd.entity"].startswith("the model cannot") and why["kept.gender.anchor"] == "opposite"
-    assert why["kept.capitalization.entity"] == "opposite", "log-odds are above chance, P(answer) is small"
-    for name in ("own.gender.anchor", "own.capitalization.entity", "smear.entity", "diagonality.named"):
+    assert judged["effect.winograd.found-entity", "pls above 0"] == chance
+    assert judged["effect.winograd.found-entity", "|pls| > |c2|"].count("not above 0") == 2, "both models are at chance"
+    assert (
+        judged["effect.gender.found-anchor", "pls below 0"]
+        == judged["effect.gender.found-anchor", "|pls| > |c2|"]
+        == "holds"
+    )
+    assert (
+        why["kept.winograd.found-entity"].startswith("the model cannot")
+        and why["kept.gender.found-anchor"] == "opposite"
+    )
+    assert why["kept.capitalization.found-entity"] == "opposite", "log-odds are above chance, P(answer) is small"
+    for name in (
+        "own.gender.found-anchor",
+        "own.capitalization.found-entity",
+        "smear.found-entity",
+        "diagonality.found",
+    ):
         assert why[name].startswith("the model cannot do the task: capitalization"), name
     able = FLOOR.assign(
         probability=0.2, log_odds=FLOOR["log_odds"].where(FLOOR["task"] != "winograd", [1.0, 1.1, 1.2] * 6)
     )
-    again = claims(table, unfit=unfit(table, competence(able), None)).set_index(["quantity", "claim"])["direction"]
+    again = claims(table, unfit=unfit(table, competence(able), ROLES)).set_index(["quantity", "claim"])["direction"]
     assert not again.str.startswith("the model cannot").any()
 
 
@@ -218,11 +236,11 @@ def test_a_curve_that_spans_nothing_is_not_monotonic_evidence() -> None:
         (0.16, "holds: the same"),
     ):
         table = planted({
-            ("pls", "monotonicity.capitalization.entity"): [1.0, 1.0, 1.0],
-            ("pls", "range.capitalization.entity"): [span, span, span],
+            ("pls", "monotonicity.capitalization.found-entity"): [1.0, 1.0, 1.0],
+            ("pls", "range.capitalization.found-entity"): [span, span, span],
         })  # fmt: skip
-        found = claims(table, unfit=unfit(table, able, None)).set_index("quantity")["direction"]
-        assert found["monotonicity.capitalization.entity"].startswith(verdict)
+        found = claims(table, unfit=unfit(table, able, ROLES)).set_index("quantity")["direction"]
+        assert found["monotonicity.capitalization.found-entity"].startswith(verdict)
 
 
 def test_found_heads_are_judged_where_every_run_has_them_above_shuffled_roles() -> None:
@@ -234,29 +252,38 @@ def test_found_heads_are_judged_where_every_run_has_them_above_shuffled_roles() 
         found = claims(table, unfit=unfit(table, competence(FLOOR), roles))
         return str(found.set_index(["quantity", "claim"])["direction"]["effect.gender.found-anchor", "pls below 0"])
 
-    rows = [
-        {"preset": preset, "seed": seed, "group": group, "above_shuffled": True}
-        for preset in ("pls", "c2") for seed in range(3) for group in ("entity", "anchor") for _ in range(2)
-    ]  # fmt: skip
-    roles = pd.DataFrame(rows)
     assert verdict(None) == "withdrawn: these found heads were not held against shuffled roles"
-    assert verdict(roles) == "holds"
-    entity = (roles["group"] == "entity") & (roles["seed"] == 0)
-    assert verdict(roles.assign(above_shuffled=~entity)) == "holds", "the claim is about anchor heads"
-    one = (roles["preset"] == "pls") & (roles["group"] == "anchor") & (roles["seed"] == 2) & (roles.index % 2 == 0)
-    lost = verdict(roles.assign(above_shuffled=~one))
+    assert verdict(ROLES) == "holds"
+    entity = (ROLES["group"] == "entity") & (ROLES["seed"] == 0)
+    assert verdict(ROLES.assign(above_shuffled=~entity)) == "holds", "the claim is about anchor heads"
+    one = (ROLES["preset"] == "pls") & (ROLES["group"] == "anchor") & (ROLES["seed"] == 2) & (ROLES.index % 2 == 0)
+    lost = verdict(ROLES.assign(above_shuffled=~one))
     assert lost == "no such head: anchor heads of pls are not above shuffled roles in 1 of 3 runs"
-    mine = roles["preset"] == "pls"
-    for gone in (mine & (roles["seed"] == 2), mine, roles["group"] == "anchor"):  # a run, all of them, a group
-        assert verdict(roles[~gone]) == verdict(None), "what was not held against shuffled roles has none"
+    mine = ROLES["preset"] == "pls"
+    for gone in (mine & (ROLES["seed"] == 2), mine, ROLES["group"] == "anchor"):  # a run, all of them, a group
+        assert verdict(ROLES[~gone]) == verdict(None), "what was not held against shuffled roles has none"
+
+
+def test_a_number_of_found_heads_needs_the_heads_and_one_of_all_tasks_needs_them_all() -> None:
+    quantities = planted(
+        {("pls", "effect.gender.found-anchor"): [-0.1] * 3, ("pls", "largest.capitalization"): [0.1] * 3}
+    )
+    for group, lacking in (("anchor", ["effect.gender.found-anchor", "largest.capitalization"]),
+                           ("entity", ["largest.capitalization"])):  # fmt: skip
+        roles = ROLES.assign(above_shuffled=ROLES["group"] != group)
+        found = [q for q in quantities["quantity"].unique() if roleless(q, ("pls",), quantities, roles)]
+        assert found == lacking
+    assert roleless("effect.gender.anchor", ("pls",), quantities, None) == ""
 
 
 def test_claims_that_cannot_be_judged_are_no_tests_of_the_family() -> None:
     table = planted({
-        ("pls", "effect.gender.anchor"): [-0.1, -0.11, -0.12], ("c2", "effect.gender.anchor"): [-0.01, -0.02, -0.015],
-        ("pls", "effect.winograd.entity"): [0.1, 0.11, 0.12], ("c2", "effect.winograd.entity"): [0.01, 0.02, 0.015],
+        ("pls", "effect.gender.found-anchor"): [-0.1, -0.11, -0.12],
+        ("c2", "effect.gender.found-anchor"): [-0.01, -0.02, -0.015],
+        ("pls", "effect.winograd.found-entity"): [0.1, 0.11, 0.12],
+        ("c2", "effect.winograd.found-entity"): [0.01, 0.02, 0.015],
     })  # fmt: skip
-    judged = claims(table, unfit=unfit(table, competence(FLOOR), None))
+    judged = claims(table, unfit=unfit(table, competence(FLOOR), ROLES))
     tests = judged["p"].dropna()
     assert len(tests) == 2 and judged["p_holm"].min() == pytest.approx(2 * tests.min())
 
@@ -295,10 +322,10 @@ def test_the_cases_of_a_task_that_both_can_do_are_drawn() -> None:
 
 
 def test_the_largest_effect_and_the_loss_follow_from_what_was_measured() -> None:
-    own = "effect.capitalization.entity"
+    own = "effect.capitalization.found-entity"
     effects = {
-        ("pls", own): [-0.10, -0.02], ("pls", "effect.gender.anchor"): [-0.03, 0.05],
-        ("pls", "effect.winograd.entity"): [0.04, 0.01], ("c2", own): [-0.1],
+        ("pls", own): [-0.10, -0.02], ("pls", "effect.gender.found-anchor"): [-0.03, 0.05],
+        ("pls", "effect.winograd.found-entity"): [0.04, 0.01], ("c2", own): [-0.1],
     }  # fmt: skip
     losses = pd.DataFrame({"preset": ["pls", "pls", "c2"], "seed": [0, 1, 0], "loss": [2.0, 2.1, 2.2]})
     found = with_derived(planted(effects), losses)
@@ -522,9 +549,7 @@ def test_the_published_tables_judged_again_are_the_same(tmp_path: Path) -> None:
     claims = pd.read_parquet(folder / "claims.parquet")
     winograd = claims[claims["quantity"].str.contains(".winograd.", regex=False)]
     assert winograd["direction"].str.startswith(("the model cannot do the task", "withdrawn")).all() and len(winograd)
-    steps = claims[claims["quantity"].str.startswith("monotonicity") & (claims["heads"] == "named")]
-    assert len(steps) and not steps["direction"].str.startswith("holds").any()
-    assert claims.loc[claims["heads"] == "found", "direction"].str.startswith("withdrawn").sum() == 17
+    assert claims.loc[claims["quantity"].str.contains(".found"), "direction"].str.startswith("withdrawn").sum() == 17
     able = pd.read_parquet(folder / "competence.parquet").set_index(["task", "preset"])["cannot"]
     assert (able["gender"] == "").all() and (able["winograd"] != "").all()
 
