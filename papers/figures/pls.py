@@ -227,8 +227,7 @@ def runs(tables: Tables, style: Style) -> Any:
     ticks = [0.001, 0.01, 0.1, 1, 10, 100, 1000]
     canvas.update_xaxes(type="log", range=[-3, 3], tickvals=ticks, ticktext=[f"{x:g}" for x in ticks], row=2, col=1)
     canvas.update_xaxes(type="log", tickvals=[0.1, 0.3, 1, 3, 10, 30, 100], row=1, col=1)
-    judged = [f"effect.{task}.{one}" for one in ("entity", "anchor", "found-entity", "found-anchor")]
-    groups = [one.rpartition(".")[2] for one in judged if one in set(tables["runs"]["quantity"])]
+    groups = [place + group for place in ("", "found-") for of, group in TABLE2 if of == task]
     if len(cases := cases_of(tables["cases"], task, groups)):
         dots(canvas, style, cases, row=2, col=2)
     for col, rows in ((1, factors), (2, cases)):
