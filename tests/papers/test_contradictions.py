@@ -102,7 +102,7 @@ MEET: dict[str, list[tuple[Interval, Interval]]] = {
         (("0.50", 6, 12), ("0.27", 3, 11), ("0.25", 1, 4), ("0.20", 1, 5), ("0.125", 1, 8), ("0.33", 1, 3))
     ],
     "pls-dims-768": [(n(2 * 384), n(768))],
-    "pls-s52-spread-ratio-found": [(p("6.32%") / p("0.63%"), p("10"))],
+    "pls-s52-spread-ratio": [(p("6.32%") / p("0.63%"), p("10"))],
     "krom-three-variants": [(n(3) + 1, n(4))],
     "hdpl-f2-last-step": [(n(range(0, 20_000, 500)[-1]), n(19_500))],
 }  # fmt: skip
