@@ -367,6 +367,8 @@ def pages_of(source: Source) -> dict[str, Page]:
     for name, one in given["folder"].items():
         if (results / name).is_dir():
             rest = {key: value for key, value in one.items() if key not in ("values", "sentences")}
+            if isinstance(like := rest.get("table"), str):
+                rest["table"] = given["folder"][like]["table"]
             own = sentences(one, source, f"{FILE.name}: {name}") if "sentences" in one else ()
             pages[f"{name}/README.md"] = folder_page(results / name, sentences=own, **rest)
     for name in given["tables"]:
