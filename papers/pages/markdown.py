@@ -3,8 +3,10 @@
 import math
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from streamscope.cli.terminal import LINE_ENDS, visible
@@ -13,8 +15,14 @@ from streamscope.papers.pages.strips import Strip, templates
 
 LINE = 150
 """Characters of a line of text."""
-MATHS = ((r"\(", ""), (r"\)", ""), (r"\approx", "≈"), (r"\pm", "±"), (r"\times", "×"), (r"\alpha", "α"), ("$", ""))
+MATHS = {
+    r"\(": "", r"\)": "", "$": "", "**": "", r"\approx": "≈", r"\pm": "±", r"\times": "×", r"\alpha": "α",
+    r"\beta": "β", r"\mu": "μ", r"\sigma": "σ", r"\lambda": "λ", r"\Delta": "Δ", r"\subset": "⊂", r"\leq": "≤",
+    r"\ell": "ℓ", r"\mathbf": "", r"\text": "", r"\max": "max", r"\%": "%",
+}  # fmt: skip
 """Marks of LaTeX in quotations, and the signs that replace them."""
+MARK = re.compile(r"\\[a-zA-Z%]|[_^]\{")
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UNITS = ("M parameters", "parameters", "MiB in fp32", "nats/token", "nats per token", "nats", "tokens", "layers")
 """Units that are written after a printed number."""
 SCORES = (
@@ -94,12 +102,44 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def quotation(text: str) -> str:
-    """A quotation without marks of LaTeX."""
-    for mark, sign in MATHS:
+    """A quotation in plain signs: without marks of LaTeX, each formula once, the cells of a printed table apart."""
+    text = re.sub(r"^\\\((-?\d)\\\)", r"\1 ", text if r"\(" in text else _once(text))
+    for mark, sign in MATHS.items():
         text = text.replace(mark, sign)
-    text = re.sub(r"(α(?:=\d+)?)\1(?!\d)", r"\1", text)  # a formula of a web page is there twice, once as LaTeX
+    text = re.sub(r"\^\{([\d-]+)\}", lambda found: found[1].translate(RAISED), text).replace("{", "").replace("}", "")
     text = re.sub(r"\)\d(Yes|No)$", ")", text)  # the next cells of a printed table
-    return " ".join(text.split())
+    apart = re.sub(r"(\d\.\d{3,4})(?=\d\.\d{3})", r"\1 ", re.sub(r"%(?=\d)", "% ", text))
+    if apart != text:
+        apart = re.sub(r"(\d\.\d{3})(\d)$", r"\1 \2", apart)
+    return " ".join(apart.split())
+
+
+def _once(text: str) -> str:
+    """A formula that the text of a web page has twice, as read and then as LaTeX, as LaTeX alone: xtx_{t} is x_{t}."""
+    at = 0
+    while found := MARK.search(text, at):
+        mark, at = found.span()
+        begins = {i for i, sign in enumerate(text) if sign != " "}
+        ends = {i + 1 for i in begins}
+        middles = {i for i in begins & ends if i <= mark}
+        spans = ((i, j, k) for j in middles for i in begins if i < j for k in ends if k > mark)
+        same = [
+            (len(_signs(text[i:j])), i - j, -k, i, j) for i, j, k in spans
+            if "\\" not in text[i:j] and text[j:k].count("{") == text[j:k].count("}")
+            and _signs(text[i:j]) == _signs(text[j:k]) != ""
+        ]  # fmt: skip
+        if same:
+            _, less, end, begin, middle = max(same)
+            text, at = text[:begin] + text[middle:], less - end
+    return text
+
+
+@cache
+def _signs(formula: str) -> str:
+    """The signs of a formula as one reads them, without what a copy from a web page loses."""
+    for mark, sign in MATHS.items():
+        formula = formula.replace(mark, sign)
+    return unicodedata.normalize("NFKC", re.sub(r"[{}_^≈ -]", "", formula))
 
 
 def number(claim: Any) -> str:

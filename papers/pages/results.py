@@ -38,6 +38,8 @@ from streamscope.papers.pages.markdown import (
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 
 FILE = Path(__file__).with_name("pages.toml")
+ORDER = re.compile(r"claim=[^;|&]* [<>] [^;|&]*;[^|&]*; difference")
+"""A result whose measured value is the difference of two models."""
 OVER = re.compile(r"(min|max|mean|count)\((\w+)\)")
 REAL = "smollm2"
 """The folder of the real model's tables."""
@@ -218,12 +220,22 @@ def measurements(claims: pd.DataFrame) -> int:
     return int(claims.loc[named, "measurement"].nunique() + (~named).sum())
 
 
+def levels_of(source: Source) -> dict[str, list[float]]:
+    """The two levels of the measurements that are a difference, [] where a difference has none."""
+    orders = source.claims["result"].str.contains(ORDER) & source.claims["unit"].ne("factor")
+    found: dict[str, list[float]] = {name: [] for name in source.claims.loc[orders, "measurement"]}
+    own = set(source.claims["id"])
+    for name, cells in page_texts()["levels"].items():
+        if name not in own:
+            continue
+        where = f"{FILE.name}: levels.{name}"
+        found[source.row(name, where)["measurement"]] = [read(text, source, where).value for text in cells]
+    return found
+
+
 def decided_rows(decided: pd.DataFrame, source: Source) -> list[list[str]]:
     """The table of the claims that were decided. Rows that rest on one measurement have the same letter."""
-    levels = {}
-    for name, cells in page_texts()["levels"].items():
-        where = f"{FILE.name}: levels.{name}"
-        levels[source.row(name, where)["measurement"]] = [read(text, source, where).value for text in cells]
+    levels = levels_of(source)
     shared = decided.loc[decided["measurement"].duplicated(keep=False), "measurement"].unique()
     letters = dict(zip((name for name in shared if name), ascii_lowercase, strict=False))
     rows = []

@@ -16,11 +16,25 @@ function show() {
     );
     shown += !claim.hidden;
   }
-  count.textContent = `${shown} claims`;
+  count.textContent = `${shown} ${shown === 1 ? "claim" : "claims"}`;
 }
 
+// A figure loads where its claim is opened: a browser loads also the lazy frames of closed claims.
+function draw(event) {
+  for (const frame of event.target.open ? event.target.querySelectorAll("iframe[data-src]") : []) {
+    frame.src = frame.dataset.src;
+    frame.hidden = false;
+    delete frame.dataset.src;
+  }
+}
+
+document.getElementById("claims").addEventListener("toggle", draw, true);
 form.addEventListener("input", show);
 form.addEventListener("submit", (event) => event.preventDefault());
 const linked = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-if (linked) linked.open = true;
 show();
+if (linked) {
+  linked.open = true;
+  linked.style.scrollMarginTop = `${form.offsetHeight}px`; // the filters stay above
+  linked.scrollIntoView();
+}

@@ -16,7 +16,7 @@ import pandas as pd
 
 from streamscope.cli.disk import check_folder, write_text
 from streamscope.models.config.presets import PRESETS
-from streamscope.papers.claims.judged import judged
+from streamscope.papers.claims.judged import Tables, judged
 from streamscope.papers.claims.ledger import HERE as LEDGER
 from streamscope.papers.claims.words import MEANINGS, reason
 from streamscope.papers.comparison.printed import number as printed_number
@@ -25,7 +25,7 @@ from streamscope.papers.figures.requests import draw, figures_of
 from streamscope.papers.figures.style import Style
 from streamscope.papers.pages.folder import general
 from streamscope.papers.pages.markdown import measurement, quotation, with_unit
-from streamscope.papers.pages.results import page_texts
+from streamscope.papers.pages.results import Source, levels_of, page_texts
 from streamscope.papers.pages.strips import HERE, Row, Strip, templates
 from streamscope.papers.pages.web_page import CSS
 
@@ -58,7 +58,8 @@ def write_figures(folder: Path, papers: Sequence[str]) -> dict[str, dict[str, st
 
 def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
     """The page. `figures` are those in its folder: paper -> number -> title."""
-    rows = [_claim(r, figures.get(r.paper, {})) for r in claims.itertuples()]
+    levels = levels_of(Source(Tables(RESULTS), claims))
+    rows = [_claim(r, figures.get(r.paper, {}), levels.get(r.measurement)) for r in claims.itertuples()]
     counts = claims["verdict"].value_counts()
     page: str = (
         templates()
@@ -80,9 +81,9 @@ def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
     return page
 
 
-def _claim(claim: Any, figures: dict[str, str]) -> dict[str, Any]:
+def _claim(claim: Any, figures: dict[str, str], levels: Sequence[float] | None) -> dict[str, Any]:
     """What the template shows of a claim."""
-    value = measurement(claim)
+    value = measurement(claim, levels)
     why = "; ".join(dict.fromkeys(part for part in (reason(claim.finding), claim.why) if part))
     facts = {
         "place": claim.place, "of": claim.configuration, "printed": with_unit(claim.printed, claim.unit),
@@ -93,7 +94,7 @@ def _claim(claim: Any, figures: dict[str, str]) -> dict[str, Any]:
     numbers = re.findall(r"Fig(?:ure|s)?\. (\d+)", claim.place)
     text = " ".join([claim.id, claim.quote, *map(str, facts.values()), claim.command]).casefold()
     return {
-        "id": claim.id, "paper": claim.paper, "verdict": claim.verdict, "quote": claim.quote, "facts": facts,
+        "id": claim.id, "paper": claim.paper, "verdict": claim.verdict, "quote": quotation(claim.quote), "facts": facts,
         "short": textwrap.shorten(quotation(claim.quote), QUOTE, placeholder=" …"), "value": value,
         "command": general(claim.command), "text": text,
         "models": models(claim.configuration), "strip": strip(claim),

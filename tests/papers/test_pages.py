@@ -41,6 +41,7 @@ from streamscope.papers.pages.results import (
 from streamscope.papers.pages.site import html, models
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 from streamscope.papers.scorecard.report import in_arms
+from tests.viewer.pages import browser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(RESULTS.rglob("*.md"))
@@ -659,7 +660,18 @@ def test_a_page_says_the_least_and_the_most_tokens(source: Source) -> None:
 
 
 def test_formulas_and_units_are_shown_once() -> None:
-    assert quotation(r"growth as α\alpha increases, at α=16\alpha=16.") == "growth as α increases, at α=16."
+    for text, shown in {
+        r"growth as α\alpha increases, at α=16\alpha=16.": "growth as α increases, at α=16.",
+        r"while 𝐱t\mathbf{x}_{t} and 𝐱e\mathbf{x}_{e}": "while x_t and x_e",
+        r"(44%\approx 44\% reduction)": "(≈ 44% reduction)",
+        r"8×642=32,7688\times 64^{2}=32,768": "8× 64²=32,768",
+        r"rate 5×1045\times 10^{-4}": "rate 5× 10⁻⁴",
+        r"\(0.76^{16} \approx 0.012\)": "0.76¹⁶ ≈ 0.012",
+        r"consistent \(\alpha_{res}\) sign": "consistent α_res sign",
+        r"\(-8\)0.03%0.00035.836 ± 0.0060.974 ± 0.0053": "-8 0.03% 0.0003 5.836 ± 0.006 0.974 ± 0.005 3",
+        "six heads of 16, see §3.2": "six heads of 16, see §3.2",
+    }.items():
+        assert quotation(text) == shown
     assert with_unit("2-3 tokens", "nats") == "2-3 tokens" and with_unit("2.12", "nats") == "2.12 nats"
 
 
@@ -773,6 +785,27 @@ def test_the_page_escapes_what_it_shows(source: Source) -> None:
     plain_page, page = Found(html(source.claims.head(2), {})), Found(html(rows, {}))
     assert page.tags <= plain_page.tags | {"pre", "blockquote"} and "img" not in page.tags
     assert html(rows, {}).count("<script>") == 1
+
+
+@pytest.mark.browser
+def test_a_figure_loads_where_its_claim_is_opened(source: Source, tmp_path: Path) -> None:
+    """Eighty frames that each load the script of figures took fifteen seconds, though all claims were closed."""
+    rows = source.claims[source.claims["place"].str.contains("Fig. 2") & source.claims["paper"].eq("dst")]
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "dst-2.html").write_text("<p>a figure</p>", encoding="utf-8")
+    (tmp_path / "index.html").write_text(html(rows, {"dst": {"2": "a figure"}}), encoding="utf-8")
+    with browser() as chromium:
+        page = chromium.new_page()
+        asked: list[str] = []
+        page.on("request", lambda one: asked.append(one.url.rpartition("/")[2]))
+        page.goto((tmp_path / "index.html").as_uri())
+        assert len(rows) > 2 and asked == ["index.html"]
+        assert page.text_content("#count") == f"{len(rows)} claims"
+        page.fill("input[name=text]", rows["id"].iloc[1])
+        assert page.text_content("#count") == "1 claim"
+        page.click(".claim:not([hidden]) summary")
+        frame = page.frame_locator(".claim[open] iframe")
+        assert frame.locator("p").text_content() == "a figure" and asked == ["index.html", "dst-2.html"]
 
 
 def test_models_of_a_claim() -> None:
