@@ -106,7 +106,7 @@ def _deciding(claim: Claim, tables: "Tables") -> tuple[Key, dict[str, Any], Word
     key, one, word, finding = found[0]
     if len({word for _, _, word, _ in found}) == 1:
         return key, one, word, finding
-    each = "; ".join(f"{row.get('quantity', key.value)}: {finding}" for key, row, _, finding in found)
+    each = ", ".join(f"{row.get('quantity', key.value)} {word}" for key, row, word, _ in found)
     return key, one, "inconclusive", f"it depends on the reading: {each}"
 
 

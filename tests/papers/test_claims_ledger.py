@@ -763,23 +763,24 @@ def test_a_part_of_a_claim_is_denied_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "word"),
+    ("first", "second", "word", "finding"),
     [
-        ("holds", "holds", "reproduced"),
-        ("opposite", "opposite", "contradicted"),
-        ("holds", "opposite", "inconclusive"),
-        ("opposite", "confounded: of one beginning", "inconclusive"),
-        ("holds", "negligible: within ±0.01", "inconclusive"),
+        ("holds", "holds", "reproduced", "holds"),
+        ("opposite", "opposite", "contradicted", "opposite"),
+        ("holds", "opposite", "inconclusive", "here reproduced, there contradicted"),
+        ("opposite", "confounded: of one beginning", "inconclusive", "here contradicted, there inconclusive"),
+        ("holds", "negligible: within ±0.01", "inconclusive", "here reproduced, there no effect"),
     ],
 )
-def test_readings_that_do_not_agree_decide_nothing(tmp_path: Path, first: str, second: str, word: str) -> None:
+def test_readings_that_do_not_agree_decide_nothing(
+    tmp_path: Path, first: str, second: str, word: str, finding: str
+) -> None:
     rows = [{**JUDGED, "claim": "a < b", "direction": first, "quantity": "here"},
             {**JUDGED, "claim": "a < b", "direction": second, "quantity": "there", "difference": 2.5}]  # fmt: skip
     readings = " | ".join(f"r/claims.parquet; claim=a < b; quantity={name}; difference" for name in ("here", "there"))
     found = one(tmp_path, rows, result=readings)
     assert (found["verdict"], found["measured"]) == (word, "1.5"), "the first is shown"
-    assert found["finding"] == (first if first == second else
-                                f"it depends on the reading: here: {first}; there: {second}")  # fmt: skip
+    assert found["finding"] == (finding if first == second else f"it depends on the reading: {finding}")
 
 
 @pytest.mark.parametrize(("low", "high", "word"), [("holds", "holds", "reproduced"),
