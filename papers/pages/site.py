@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -44,20 +44,35 @@ def write_site(folder: Path, figures: bool = True) -> Path:
     return folder / NAME
 
 
-def write_figures(folder: Path, papers: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Every figure that our tables have, with one copy of plotly's script: paper -> number -> title."""
-    found: dict[str, dict[str, str]] = {}
+class Drawn(NamedTuple):
+    """A figure of a paper in the folder of the page."""
+
+    title: str
+    height: int
+    """Of the frame that shows all of it, in pixels."""
+
+
+Figures = dict[str, dict[str, Drawn]]
+"""Paper -> number -> figure."""
+MARGIN = 20
+"""Of a browser around a page, above and below, in pixels."""
+
+
+def write_figures(folder: Path, papers: Sequence[str]) -> Figures:
+    """Every figure that our tables have, with one copy of plotly's script."""
+    found: Figures = {}
     folder.mkdir(parents=True, exist_ok=True)
     for paper in papers:
         for one in figures_of(paper).values():
             page = folder / f"{paper}-{one.number}.html"
-            draw(one, Style("column")).write_html(page, include_plotlyjs="directory", config={"displayModeBar": False})
-            found.setdefault(paper, {})[one.number] = one.title
+            figure = draw(one, Style("column"))
+            figure.write_html(page, include_plotlyjs="directory", config={"displayModeBar": False})
+            found.setdefault(paper, {})[one.number] = Drawn(one.title, round(figure.layout.height) + MARGIN)
     return found
 
 
-def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
-    """The page. `figures` are those in its folder: paper -> number -> title."""
+def html(claims: pd.DataFrame, figures: Figures) -> str:
+    """The page. `figures` are those in its folder."""
     levels = levels_of(Source(Tables(RESULTS), claims))
     rows = [_claim(r, figures.get(r.paper, {}), levels.get(r.measurement)) for r in claims.itertuples()]
     counts = claims["verdict"].value_counts()
@@ -81,7 +96,7 @@ def html(claims: pd.DataFrame, figures: dict[str, dict[str, str]]) -> str:
     return page
 
 
-def _claim(claim: Any, figures: dict[str, str], levels: Sequence[float] | None) -> dict[str, Any]:
+def _claim(claim: Any, figures: dict[str, Drawn], levels: Sequence[float] | None) -> dict[str, Any]:
     """What the template shows of a claim."""
     value = measurement(claim, levels)
     why = "; ".join(dict.fromkeys(part for part in (reason(claim.finding), claim.why) if part))

@@ -38,7 +38,7 @@ from streamscope.papers.pages.results import (
     pages_of,
     read,
 )
-from streamscope.papers.pages.site import html, models
+from streamscope.papers.pages.site import Drawn, html, models
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
 from streamscope.papers.scorecard.report import in_arms
 from tests.viewer.pages import browser
@@ -770,7 +770,7 @@ class Found(HTMLParser):
 
 
 def test_the_page_has_every_claim_and_needs_no_network(source: Source) -> None:
-    text = html(source.claims, {"dst": {"2": "a figure"}})
+    text = html(source.claims, {"dst": {"2": Drawn("a figure", 300)}})
     found = Found(text)
     assert list(found.claims) == list(source.claims["id"])
     for one in source.claims.itertuples():
@@ -798,7 +798,7 @@ def test_a_figure_loads_where_its_claim_is_opened(source: Source, tmp_path: Path
     rows = source.claims[source.claims["place"].str.contains("Fig. 2") & source.claims["paper"].eq("dst")]
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "dst-2.html").write_text("<p>a figure</p>", encoding="utf-8")
-    (tmp_path / "index.html").write_text(html(rows, {"dst": {"2": "a figure"}}), encoding="utf-8")
+    (tmp_path / "index.html").write_text(html(rows, {"dst": {"2": Drawn("a figure", 300)}}), encoding="utf-8")
     with browser() as chromium:
         page = chromium.new_page()
         asked: list[str] = []
@@ -810,6 +810,7 @@ def test_a_figure_loads_where_its_claim_is_opened(source: Source, tmp_path: Path
         assert page.text_content("#count") == "1 claim"
         page.click(".claim:not([hidden]) summary")
         frame = page.frame_locator(".claim[open] iframe")
+        assert page.locator(".claim[open] iframe").bounding_box()["height"] == 300
         assert frame.locator("p").text_content() == "a figure" and asked == ["index.html", "dst-2.html"]
 
 
