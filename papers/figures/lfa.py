@@ -138,11 +138,11 @@ def gates(selection: str) -> Any:
 
 
 def heat(tables: Tables, style: Style) -> Any:
-    """Fig. 7: PDS of every head, layers downwards, a map for each run: heads of two seeds have nothing but their number
-    in common. Of the paper's LFA only L5.H0 is printed (.276)."""
+    """Fig. 7: PDS of every head, layers downwards, a map for each run (model, training seed): heads of two seeds have
+    nothing but their number in common. Of the paper's LFA only L5.H0 is printed (.276)."""
     table = tables["heads"]
     shown, seeds = [one for one in presets(table) if "+" not in one], sorted(set(table["seed"]))
-    titles = [f"{NAMES[preset]}, seed {seed}" for preset in shown for seed in seeds]
+    titles = [f"{NAMES[preset]} {seed}" for preset in shown for seed in seeds]
     canvas = panels(style, titles, len(seeds), 0.24 + 0.32 * len(shown), vertical_spacing=0.16 / len(shown),
                     horizontal_spacing=0.04, shared_yaxes=True)  # fmt: skip
     runs = table.set_index(["preset", "seed"])

@@ -11,6 +11,7 @@ from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.papers.comparison.printed import numbers, printed
 from streamscope.papers.figures.style import RULE, Style, dots, heat_maps, note, panels, single, whiskers
 from streamscope.papers.pls.competence import LEAST
+from streamscope.papers.pls.verdicts import FACTORS
 
 NAMES = {"pls": "PLS", "c2": "C2"}
 GROUPS = ("entity", "anchor", "semantic")
@@ -202,13 +203,13 @@ def predicted(tables: Tables, style: Style) -> Any:
 
 
 def runs(tables: Tables, style: Style) -> Any:
-    """Every run: what the unedited models can do, with the least that a claim needs; of tasks that both can do the
-    factors of the claims, the effects on every case and the curves."""
+    """Every run: what the unedited models can do, with the least that a claim needs; of the first task that
+    both can do the factors, the effects on every case and the curves."""
     able = tables["competence"].groupby("task", sort=False)["cannot"].apply(lambda why: not why.any())
     tasks = [str(task) for task in able.index[able]]
     task, curves = tasks[0] if tasks else "no task that both can do", tables["curves"]
     steered = len(curves) and str(curves["task"].iloc[0]) in tasks
-    titles = ["unedited: P(answer), %", "unedited: log-odds, nats", "|PLS| / |C2|, claims that can be judged",
+    titles = ["unedited: P(answer), %", "unedited: log-odds, nats", f"{task}: |PLS| / |C2|",
               f"{task}: Δ P(answer), every case, %", f"{task}: change of P(answer), %"]  # fmt: skip
     titles = titles if steered else titles[:4]
     height, between = (1.25, 0.1) if steered else (0.9, 0.16)
@@ -217,17 +218,16 @@ def runs(tables: Tables, style: Style) -> Any:
     dots(canvas, style, table.assign(value=100 * table["probability"], group=table["group"].map(NAMES)))
     dots(canvas, style, table.assign(value=table["log_odds"], group=table["group"].map(NAMES)), col=2)
     canvas.add_vline(x=100 * LEAST, line=RULE, row=1, col=1).add_vline(x=0, line=RULE, row=1, col=2)
-    claims = tables["claims"][tables["claims"]["p"].notna()]
-    names = {"difference": "value", "ci_low": "low", "ci_high": "high"}
-    factors = claims[claims["kind"] == "factor"].rename(columns=names)
+    groups = [place + group for place in ("", "found-") for of, group in TABLE2 if of == task]
+    words = tables["comparisons"]["quantity"].str.split(".")
+    own = words.str[0].isin(FACTORS) & (words.str[1] == task) & words.str[2].isin(groups)
+    factors = tables["comparisons"][own].rename(columns={"ci_low": "low", "ci_high": "high"})
     if len(factors):
-        words = factors["quantity"].str.split(".")
-        dots(canvas, style, factors.assign(label=words.str[:2].str.join(" ") + "<br>" + words.str[2]), row=2)
+        dots(canvas, style, factors.assign(label=words[own].str[0] + ", " + words[own].str[2]), row=2)
         canvas.add_vline(x=1, line=RULE, row=2, col=1)
     ticks = [0.001, 0.01, 0.1, 1, 10, 100, 1000]
     canvas.update_xaxes(type="log", range=[-3, 3], tickvals=ticks, ticktext=[f"{x:g}" for x in ticks], row=2, col=1)
     canvas.update_xaxes(type="log", tickvals=[0.1, 0.3, 1, 3, 10, 30, 100], row=1, col=1)
-    groups = [place + group for place in ("", "found-") for of, group in TABLE2 if of == task]
     if len(cases := cases_of(tables["cases"], task, groups)):
         dots(canvas, style, cases, row=2, col=2)
     for col, rows in ((1, factors), (2, cases)):
