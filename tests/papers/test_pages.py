@@ -383,6 +383,7 @@ def costs_least(folder: str) -> set[str]:
     return set(table(f"{folder}/against").query("quantity == 'heads.mean' and side == 'lower'")["arm"])
 
 
+VALUES = "lfa+attention.v=hdpl"
 IN_WORDS: dict[str, Callable[[], bool]] = {
     "lose about half a nat more than Std-T with RoPE": lambda: (
         sides("scorecard_eighth", "loss", lambda run: learns_positions(run, canon=False)) == {"higher"}
@@ -397,6 +398,9 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "The loss of `lfa` no longer differs significantly": lambda: [
         table(f"scorecard_{one}/against").query("quantity == 'loss' and arm == 'lfa'")["side"].item()
         for one in ("eighth", "long")] == ["higher", ""],
+    "With HDPL values, which no paper tried, `lfa` copies in no seed": lambda: (
+        not table("scorecard_long/runs").query("quantity == 'copying' and preset == @VALUES and ci_low > 0").size
+        and table("scorecard_long/against").query("quantity == 'loss' and arm == @VALUES")["side"].item() == "higher"),
     "Learned positions (`std-t`) still cost": lambda: [
         table(f"scorecard_{one}/against").query("quantity == 'loss' and arm == 'std-t'")["side"].item()
         for one in ("eighth", "long")] == ["higher"] * 2,
