@@ -36,7 +36,8 @@ TABLE5 = {
 """Losses at the paper's α."""
 STRAIGHT = ("linear", "log2")
 """Axes over which a curve may be straight, two readings of one claim: the paper does not say which is meant. Over α
-itself its own Table 5 is not: r² .83. The limit of r², .95, is ours: a curve straight over one of the axes has .87 over the other."""
+itself its own Table 5 is not: r² .83. The limit of r², .95, is ours: a curve straight over one of the axes has .87
+over the other."""
 LAYER = 3
 """Of Fig. 4."""
 PLACES = ("everywhere", "head")
