@@ -1,7 +1,8 @@
 """The pages of results and the interactive page of claims, made of the ledger and the result tables.
 
     python -m papers --out site            index.html: every claim, with filters, its figure and its command
-    python -m papers --write results       results/*.md and their figures, from `pages.toml` and the tables
+    python -m papers --write results       results/*.md and their figures, from `pages.toml` and the tables; the
+                                           counts in the README beside them
 
 Every number on these pages is read from a table.
 """

@@ -391,10 +391,40 @@ def pages_of(source: Source) -> dict[str, Page]:
     return pages
 
 
+def readme(text: str, claims: pd.DataFrame) -> str:
+    """The README of the clone with the counts of the ledger, of each paper and of all.
+
+    Raises `InputError` where it has no place for one of them.
+    """
+    verdicts, decided = Counter(claims["verdict"]), claims[claims["verdict"].isin(DECIDED)]
+    counts = {
+        "no effect": (r"(no effect\*:) \d+", str(verdicts["no effect"])),
+        "the claims that were not decided": (
+            r"(The other) \d+ of \d+",
+            f"{len(claims) - len(decided)} of {len(claims)}",
+        ),
+        "models that are too weak": (r"(too weak for) \d+", str(verdicts["model too weak to test"])),
+    }
+    for paper, own in decided.groupby("paper"):
+        word = Counter(own["verdict"])
+        row = f"| {word['reproduced']} | {word['contradicted']} | {measurements(own)} |"
+        counts[f"{paper}"] = (rf"(?m)^(\| [^|\n]*\b{str(paper).upper()}\b.*\)) \| \d+ \| \d+ \| \d+ \|$", row)
+    for name, (place, now) in counts.items():
+        text, n = re.subn(place, rf"\1 {now}", text)
+        if n != 1:
+            raise InputError(f"README.md: {n} places for the number of {name}; it must have one")
+    return text
+
+
 def write_results(results: Path) -> list[Path]:
-    """Every page of a results folder and the figures in it; gives what was written."""
+    """Every page of a results folder and the figures in it, and the counts in the README beside it; gives what was
+    written."""
     written = {}
-    for name, page in pages_of(Source(Tables(results), judged(LEDGER, results))).items():
+    source = Source(Tables(results), judged(LEDGER, results))
+    front = results.parent / "README.md"
+    if front.is_file() and f"({results.name}/README.md)" in (before := front.read_text(encoding="utf-8")):
+        written[front] = readme(before, source.claims)
+    for name, page in pages_of(source).items():
         for figure in (page.figure, *(section.figure for section in page.sections)):
             if figure is not None and figure.rows:
                 written[(results / name).parent / figure.path] = figure.svg()

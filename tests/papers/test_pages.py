@@ -37,6 +37,7 @@ from streamscope.papers.pages.results import (
     page_texts,
     pages_of,
     read,
+    readme,
 )
 from streamscope.papers.pages.site import Drawn, html, models
 from streamscope.papers.pages.strips import Row, Strip, TokenMap
@@ -125,16 +126,11 @@ def test_sentences_are_short_and_their_numbers_come_from_tables() -> None:
 
 def test_the_readme_counts_the_ledger(source: Source) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    counts = source.claims.groupby("paper")["verdict"].value_counts().unstack(fill_value=0)
-    for paper in counts.index:
-        reproduced, contradicted = counts.loc[paper, ["reproduced", "contradicted"]]
-        assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {reproduced} \| {contradicted} \|", text), paper
-        mine = source.claims[source.claims["paper"].eq(paper) & source.claims["verdict"].isin(DECIDED)]
-        assert re.search(rf"(?m)^\| [^|]*\b{paper.upper()}\b[^\n]*\| {measurements(mine)} \|$", text), paper
-    other = len(source.claims) - counts[list(DECIDED)].to_numpy().sum()
-    assert f"Claims with *no effect*: {counts['no effect'].sum()}." in text
-    assert f"The other {other} of {len(source.claims)} claims were not decided." in text
-    assert f"too weak for {counts['model too weak to test'].sum()}." in text
+    assert readme(text, source.claims) == text, "python -m papers --write results"
+    old = re.sub(r"(?m)\| \d+ \| \d+ \| \d+ \|$", "| 0 | 0 | 0 |", re.sub(r"of \d+ claims", "of 7 claims", text))
+    assert old.count("| 0 | 0 | 0 |") == 5 and readme(old, source.claims) == text
+    with pytest.raises(InputError, match="README.md: 0 places for the number of lfa; it must have one"):
+        readme(text.replace("(LFA)", ""), source.claims)
     assert text.count("\n") <= 90 and len(text.split()) <= 700
 
 
