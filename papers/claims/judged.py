@@ -199,8 +199,8 @@ def verdict(claim: Claim, found: Key, one: Mapping[str, Any], tables: "Tables") 
         finding = f"undefined: {why.removeprefix('undefined ')}"
         return _word(finding, where), finding
     if cannot := tables.cannot(found.file, one, row["instrument"]):
-        gated = word_of(cannot) or "model too weak to test"
-        return ("inconclusive" if cannot.endswith(NOT_GATED) else gated), cannot
+        lacking_word = "inconclusive" if cannot.endswith(NOT_GATED) else word_of(cannot)
+        return lacking_word or "model too weak to test", cannot
     try:
         printed = number(row["printed"].replace("−", "-").replace(",", ""))
     except ValueError as error:

@@ -129,10 +129,8 @@ def _check(row: Row, paper: str, where: str) -> None:
     elif not row["instrument"]:
         raise InputError(f"{where}: instrument: a claim that can be measured names what measures it; {REMEDY}")
     found = keys(row["result"], where) if row["result"] else ()
-    if (
-        row["kind"] == "number"
-        and len([key for key in found if not LIMIT.search(dict(key.pairs).get("claim", ""))]) > 1
-    ):
+    plain = sum(not LIMIT.search(dict(key.pairs).get("claim", "")) for key in found)
+    if row["kind"] == "number" and plain > 1:
         raise InputError(f"{where}: result: a number is compared with one row, and this names {len(found)}; {REMEDY}")
 
 

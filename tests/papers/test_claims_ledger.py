@@ -792,6 +792,29 @@ def test_a_printed_range_has_two_limits(tmp_path: Path, low: str, high: str, wor
     assert one(tmp_path, rows, kind="number", printed="2-3", result=limits)["verdict"] == word
 
 
+@pytest.mark.parametrize(
+    ("cannot", "word"),
+    [
+        ("no such head: entity heads of pls are not above shuffled roles in 3 of 4 runs", "model too weak to test"),
+        ("winograd: log-odds +0.171 (-0.013 … +0.354) of pls, not above 0", "model too weak to test"),
+        ("withdrawn: these found heads were not held against shuffled roles", "not measured yet"),
+        ("", "different value"),
+    ],
+)
+def test_a_number_of_heads_needs_the_heads(tmp_path: Path, cannot: str, word: str) -> None:
+    row = {
+        **NUMBER,
+        "quantity": "effect",
+        "unit": "share",
+        "mean": 2.05,
+        "ci_low": 2.0,
+        "ci_high": 2.1,
+        "cannot": cannot,
+    }
+    of = {"kind": "number", "unit": "share", "result": "r/means.parquet; quantity=effect; preset=a; mean"}
+    assert one(tmp_path, row, "means", **of, printed="3")["verdict"] == word
+
+
 def test_a_number_has_one_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="result: a number is compared with one row, and this names 2"):
         one(tmp_path, kind="number", printed="2", result=CHAIN)
