@@ -86,6 +86,15 @@ class FanInNormal(Scaled):
     """N(0, gain / sqrt(fan-in)): at gain 1, outputs are as large as inputs (MLX's Embedding, whose fan-in is D)."""
 
 
+@part("unit_output")
+class UnitOutput(Scaled):
+    """N(0, gain / (s sqrt(fan-in))) for an input of size s: initial outputs of size `gain`.
+
+    s is 1, the size of a normed input, except for values that read a raw stream: there it is the size of the initial
+    embedding (`initialisation.embedding_size`). So raw values (LFA Eq. 2) start as large as normed ones (DST Eq. 8).
+    """
+
+
 @part("orthogonal")
 class Orthogonal(Scaled):
     """gain times a matrix with orthonormal rows or columns (whichever are fewer); each block of an independent map."""

@@ -32,6 +32,7 @@ from streamscope.models.config import (
     Single,
     Supervision,
     TokenFactor,
+    UnitOutput,
 )
 from streamscope.models.config.serialization import override
 
@@ -83,14 +84,16 @@ def std_t() -> ModelConfig:
 
 @register
 def d_cas() -> ModelConfig:
-    """D-Cas: frozen token stream, raw values from x_t, dense attention and FFN."""
-    return replace(_lfa_frame(), residual=FrozenToken(value_norm=False), norm=ChannelLayerNorm(), positions=Rope())
+    """D-Cas: frozen token stream, raw values from x_t (Eq. 2) that start as large as normed ones, dense attention and
+    FFN (SPEC §7.2)."""
+    frame = replace(_lfa_frame(), residual=FrozenToken(value_norm=False), norm=ChannelLayerNorm(), positions=Rope())
+    return replace(frame, attention=Attention(v=Dense(init=UnitOutput())))
 
 
 @register
 def lfa() -> ModelConfig:
     """LFA: D-Cas with independent V and O."""
-    return replace(d_cas(), attention=Attention(v=Independent(), o=Independent()))
+    return replace(d_cas(), attention=Attention(v=Independent(init=UnitOutput()), o=Independent()))
 
 
 @register

@@ -15,6 +15,7 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import softcap
+from streamscope.models.layers.initialisation import embedding_size
 from streamscope.models.layers.noise import dropout
 from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, linear, residual_scale
 from streamscope.models.layers.registry import module_for
@@ -90,6 +91,7 @@ class Attention(WithProjections):
     times the gate if there is one; update = z through the output projection (DST Eq. 10).
     """
 
+    v: Projection
     o: Projection
 
     def __init__(self, config: c.ModelConfig, layer: int = 0) -> None:
@@ -110,6 +112,8 @@ class Attention(WithProjections):
         self.widths = (self.n_heads * self.d_head, *(self.kv_heads * self.d_head,) * 2)
         for name, width in zip("qkv", self.widths, strict=True):
             self.add_projection(name, getattr(spec, name), d, width, config)
+        if config.residual.value_path == "raw":
+            self.v.input_size = embedding_size(config)
         if spec.qk_norm is not None:
             wide = spec.qk_norm_over == "layer"
             self.q_norm, self.k_norm = (

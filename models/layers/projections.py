@@ -63,7 +63,7 @@ class Projection(nn.Module):
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
-        self.init_scale = 1.0
+        self.init_scale = self.input_size = 1.0
         self.default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
@@ -72,7 +72,8 @@ class Projection(nn.Module):
         weight = getattr(self, "weight", None)
         if weight is not None:
             rule = self.spec.init or self.default_init  # type: ignore[attr-defined]
-            fill(weight, rule, self.fan_in, std=std, scale=self.init_scale, generator=generator)
+            sizes = {"scale": self.init_scale, "input_size": self.input_size}
+            fill(weight, rule, self.fan_in, std=std, generator=generator, **sizes)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

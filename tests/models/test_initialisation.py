@@ -26,6 +26,8 @@ def deviation(name: str, config: c.ModelConfig) -> float | None:
     d, last = config.d_model, name.split(".")[-2]
     if ".canon_" in name:
         return 0.5 / math.sqrt(3)
+    if last == "v" and getattr(config.residual, "value_norm", True) is False:  # raw values, as large as normed ones
+        return 1 / (0.02 * math.sqrt(d if config.attention.v.kind == "dense" else config.d_head))
     if last not in ("embed", "pos_embed", "unembed", *"qkvo", "up", "down") and not name.endswith("mlp.gate.weight"):
         return None
     if config.name in AUTHORS:
@@ -81,7 +83,8 @@ def first_update(name: str, seed: int = 0, **overrides: Any) -> float:
 
 def test_what_layer_0_writes_before_training() -> None:
     """The audit's figures (SPEC §9), to 5 %: a Kronecker map of N(0, .02) starts 54 times weaker than a dense one."""
-    found = {name: first_update(name) for name in ("dst-dense", "dst-kron", "lfa")}
+    found = {name: first_update(name) for name in ("dst-dense", "dst-kron")}
+    found["lfa"] = first_update("lfa", **{"attention.v.init": "none"})  # not the preset's rule for raw values
     assert found == pytest.approx({"dst-dense": 5.9e-3, "dst-kron": 1.1e-4, "lfa": 2.1e-5}, rel=0.05)
 
 
@@ -90,15 +93,13 @@ FAN_IN = {f"attention.{p}.init": "fan_in_normal" for p in "vo"}
 
 @pytest.mark.parametrize("name", some(["dst-kron", "dst-ind", "lfa", "cfm"], ["dst-kron"]))
 def test_by_fan_in_every_mixing_writes_like_a_dense_one(name: str) -> None:
-    """Within a factor of five, where the rule of the preset is 5 (blocks), 54 (Kronecker) and 280 (raw values) away.
-
-    Raw values are the embedding, of σ .02: gain 1 / .02 on V does what a norm would.
-    """
-    raw = {"attention.v.init.gain": 50.0} if name in ("lfa", "cfm") else {}
+    """Within a factor of five, where N(0, .02) is 5 (blocks), 54 (Kronecker) and 280 (raw values) away."""
+    raw = {"attention.v.init": "unit_output"} if name in ("lfa", "cfm") else {}
     dense = first_update("dst-dense", **FAN_IN)
     for seed in (0, 1, 2):
-        assert 0.2 < first_update(name, seed, **FAN_IN, **raw) / dense < 5
-    assert first_update(name) < 0.25 * first_update("dst-dense")
+        assert 0.2 < first_update(name, seed, **(FAN_IN | raw)) / dense < 5
+    old = {"attention.v.init": "none"} if raw else {}
+    assert first_update(name, **old) < 0.25 * first_update("dst-dense")
 
 
 def test_rules_by_projection() -> None:
@@ -115,6 +116,38 @@ def test_rules_by_projection() -> None:
     torch.testing.assert_close(up.T @ up, 4 * torch.eye(192), rtol=0, atol=1e-4)
     plain = build("std-t", "small", **changes, **{"init.scale_residual": False}).blocks[0].attn
     torch.testing.assert_close(attn.o.weight * 12**0.5, plain.o.weight)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"init.embed": "fan_in_normal", "init.weights": "fan_in_normal"},
+        {"init.embed": "fan_in_uniform", "attention.v": "kron", "attention.v.init": "unit_output"},
+        {"init.embed": "orthogonal", "embed_scale": 3.0},
+        {"positions": "learned", "init.positions.std": 0.05, "attention.v": "dns", "attention.v.init": "unit_output"},
+    ],
+    ids=["preset", "fan-in", "kron", "scaled", "learned"],
+)
+def test_raw_values_start_as_large_as_normed_ones(changes: dict[str, Any]) -> None:
+    """LFA Eq. 2 keeps its raw values; what a head copies has size 1 at the start, as with the norm of DST Eq. 8."""
+
+    def size(**more: Any) -> float:
+        model = build("lfa", "small", **(changes | more), d_vocab=500)
+        tokens = torch.randint(500, (9, 31), generator=torch.Generator().manual_seed(4))
+        with torch.no_grad(), capture(model, ["blocks.*.attn.hook_v"]) as values:
+            model(tokens)
+        return float(torch.stack(list(values.values())).square().mean().sqrt())
+
+    assert size() == pytest.approx(1, rel=0.12)
+    assert size(**{"attention.v.init.gain": 3.0}) == pytest.approx(3 * size(), rel=1e-4)
+    assert size(**{"attention.v.init": "none"}) < 0.2, "the old start can be set"
+
+
+def test_presets_say_how_raw_values_start() -> None:
+    raw = {name for name in PRESETS if preset(name).residual.value_path == "raw"}
+    assert raw == {"d-cas", "lfa", "cfm"}
+    assert {name for name in PRESETS if getattr(preset(name).attention.v, "init", None)} == raw
 
 
 def test_orthogonal_blocks() -> None:
@@ -147,7 +180,7 @@ def test_init_std_alone_means_normal_everywhere(name: str) -> None:
         ("init.weight", "normal", "weight"),
         ("init.weights", "xavier", "xavier"),
         ("init.weights.gian", "1", "gian"),
-        ("attention.v.init.gain", "1", "set attention.v.init=KIND before"),
+        ("attention.q.init.gain", "1", "set attention.q.init=KIND before"),
         ("attention.v.init", c.FanInNormal, "init"),
         ("init.head", "tied", "one of own, copy"),
     ],
