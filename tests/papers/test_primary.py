@@ -1,0 +1,120 @@
+"""The registered claims: their files, the contrast against scipy, and a verdict of each kind on planted runs."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from streamscope.cli.errors import InputError
+from streamscope.papers.primary import contrast, detectable, judge, registered
+
+KEYS = {"id", "place", "quote", "quantity", "unit", "arms", "printed", "margin", "contradicted"}
+
+
+@pytest.mark.parametrize("paper", ["dst", "lfa", "hdpl", "pls", "krom"])
+def test_every_claim_is_complete(paper: str) -> None:
+    claims, seeds = registered(paper)
+    assert 3 <= len(claims) <= 8 and seeds.start == 20
+    assert len({claim["id"] for claim in claims}) == len(claims)
+    for claim in claims:
+        assert set(claim) - {"relative", "test", "needs"} == KEYS, claim["id"]
+        assert claim["margin"] > 0 and len(claim["arms"]) in (1, 2, 4)
+        assert len(claim["printed"]) == len(claim["arms"])
+
+
+def runs(**arms: tuple[float, float, int]) -> pd.DataFrame:
+    """Rows of quantity x: arm = (mean, sd, number of seeds from 20)."""
+    rng = np.random.default_rng(7)
+    rows = [
+        {"arm": arm, "seed": 20 + i, "quantity": "x", "value": mean + sd * z}
+        for arm, (mean, sd, n) in arms.items()
+        for i, z in enumerate(stats.zscore(rng.normal(size=n)))
+    ]
+    return pd.DataFrame(rows)
+
+
+def claim(**changes: Any) -> dict[str, Any]:
+    return {"id": "c", "quantity": "x", "arms": ["a", "b"], "printed": [2.0, 1.0], "margin": 0.5, **changes}
+
+
+def test_the_contrast_of_two_arms_is_welchs_test() -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(1.0, 2.0, 9), rng.normal(0.0, 0.5, 14)
+    difference, error, df = contrast({"a": a, "b": b}, {"a": 1.0, "b": -1.0})
+    known = stats.ttest_ind(a, b, equal_var=False)
+    assert difference / error == pytest.approx(known.statistic) and df == pytest.approx(known.df)
+    (row,) = judge([claim()], _rows(a=a, b=b), range(20, 36)).to_dict("records")
+    assert row["p"] == pytest.approx(known.pvalue)
+    assert (row["low"], row["high"]) == pytest.approx(tuple(known.confidence_interval()))
+
+
+def _rows(**arms: Any) -> pd.DataFrame:
+    return pd.concat(
+        [
+            pd.DataFrame({"arm": k, "seed": np.arange(20, 20 + len(v)), "quantity": "x", "value": v})
+            for k, v in arms.items()
+        ]
+    )
+
+
+def test_sixteen_seeds_a_side_show_one_standard_deviation() -> None:
+    """As each primary.toml says of itself; then the first step of Holm over eight claims."""
+    assert detectable(np.sqrt(2 / 16), 30) == pytest.approx(1.02, abs=0.01)
+    assert detectable(np.sqrt(2 / 16), 30, 0.05 / 8) == pytest.approx(1.35, abs=0.01)
+    assert detectable(np.sqrt(2 / 8), 14) == pytest.approx(1.5, abs=0.02)
+
+
+def test_detectable_holds_in_simulation() -> None:
+    rng = np.random.default_rng(0)
+    d = detectable(np.sqrt(1 / 6 + 1 / 11), 15)
+    found = stats.ttest_ind(rng.normal(d, 1, (4000, 6)), rng.normal(0, 1, (4000, 11)), axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.025)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "changes", "verdict"),
+    [
+        ((3.0, 0.2, 9), (1.0, 0.4, 12), {}, "reproduced"),
+        ((1.0, 0.2, 9), (3.0, 0.4, 12), {}, "contradicted"),
+        ((1.0, 0.2, 9), (3.0, 0.4, 12), {"printed": [1.0, 2.0]}, "reproduced"),
+        ((1.05, 0.2, 9), (1.0, 0.3, 12), {}, "no effect"),
+        ((1.3, 2.0, 9), (1.0, 2.0, 12), {}, "inconclusive"),
+        ((1.05, 0.2, 9), (1.0, 0.3, 12), {"test": "equivalence"}, "reproduced"),
+        ((3.0, 0.2, 9), (1.0, 0.3, 12), {"test": "equivalence"}, "contradicted"),
+        ((1.3, 2.0, 9), (1.0, 2.0, 12), {"test": "equivalence"}, "inconclusive"),
+        ((0.1, 0.1, 9), (1.0, 0.3, 12), {"test": "below", "arms": ["a"], "printed": [0.0]}, "reproduced"),
+        ((0.9, 0.1, 9), (1.0, 0.3, 12), {"test": "below", "arms": ["a"], "printed": [0.0]}, "contradicted"),
+        ((3.0, 0.2, 9), (1.0, 0.4, 12), {"needs": {"quantity": "x", "above": 1.5}}, "too weak: b"),
+        ((104.0, 0.2, 9), (100.0, 0.4, 12), {"relative": True, "margin": 6}, "reproduced"),
+        ((300.4, 0.2, 9), (300.0, 0.2, 12), {"relative": True}, "reproduced"),
+    ],
+)  # fmt: skip
+def test_verdicts(a: Any, b: Any, changes: dict[str, Any], verdict: str) -> None:
+    assert list(judge([claim(**changes)], runs(a=a, b=b), range(20, 36))["verdict"]) == [verdict]
+
+
+def test_a_difference_of_differences_uses_the_shared_arm_twice() -> None:
+    rows = runs(full=(2.62, 0.01, 8), ind=(2.5, 0.02, 8), dense=(2.42, 0.01, 8))
+    (row,) = judge(
+        [claim(arms=["full", "ind", "ind", "dense"], printed=[2.62, 2.5, 2.5, 2.42])], rows, range(20, 28)
+    ).to_dict("records")
+    assert row["difference"] == pytest.approx(0.04)
+    terms = np.array([0.01**2, 4 * 0.02**2, 0.01**2]) / 7  # w² s² / n; the planted sd divides by n, s by n − 1
+    half = stats.t.isf(0.025, terms.sum() ** 2 / (terms**2 / 7).sum()) * np.sqrt(terms.sum())
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(half)
+
+
+def test_other_seeds_do_not_count_and_few_raise() -> None:
+    rows = runs(a=(3.0, 0.1, 9), b=(1.0, 0.1, 9))
+    (row,) = judge([claim()], rows, range(20, 24)).to_dict("records")
+    assert row["n"] == "4 / 4"
+    with pytest.raises(InputError, match="x of a: 1 of the registered seeds"):
+        judge([claim()], rows, range(28, 36))
+
+
+def test_holm_is_over_the_papers_claims() -> None:
+    claims = [claim(id="one"), claim(id="two", arms=["a", "c"]), claim(id="three", arms=["b", "c"])]
+    table = judge(claims, runs(a=(2, 1, 8), b=(0.9, 1, 8), c=(0, 1, 8)), range(20, 28))
+    assert (table["p_holm"] >= table["p"]).all() and table["p_holm"].min() == pytest.approx(3 * table["p"].min())
