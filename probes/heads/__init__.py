@@ -37,8 +37,9 @@ class Heads(Probe):
     """Texts are cut to this many tokens, including BOS."""
     seed: Seed = 0
     """Seed of the random sequences."""
-    pool: Literal["tokens", "words"] = "tokens"
-    """Source of r: all tokens but BOS, or whole words (a space and two or more letters)."""
+    pool: Literal["tokens", "words", "trained"] = "tokens"
+    """Source of r: all tokens but BOS; whole words (a space and two or more letters); or of these the ones that the
+    documents have at least five times, because a head hardly finds what no text trained."""
     top: Count = 3
     """Number of heads to show per score; the file has all."""
 
@@ -48,8 +49,8 @@ class Heads(Probe):
     planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents are not read if no texts are scored."""
-        return {} if self.texts else {Documents: "--no-texts leaves texts out"}
+        """Documents are read for texts and for trained words."""
+        return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
 
 
 main = main_of(Heads, __doc__)

@@ -1,6 +1,6 @@
 """Scores by position: patterns as (score, head) × prompts, with one row each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,23 +25,44 @@ KEYS = ("kind", "score", "head", "layer", "index")
 UNIT = "share of attention"
 
 
-def plan(how: Heads, prompts: Any, tokenizer: Any) -> Query:
+FREQUENT = 5
+"""A word is trained if the documents have it this many times."""
+
+
+def words(tokenizer: Any) -> np.ndarray:
+    """Ids of the tokens that are a whole word: a space and two or more letters."""
+    ids = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
+    pieces = zip(ids, tokenizer.pieces(ids.tolist()), strict=True)
+    return np.array([i for i, text in pieces if text[:1] == " " and len(text) > 2 and text[1:].isalpha()], int)
+
+
+def trained_words(tokenizer: Any, documents: Iterable[Sequence[int]]) -> np.ndarray:
+    """Ids of the words that the documents have at least `FREQUENT` times."""
+    counts = np.zeros(tokenizer.d_vocab, int)
+    for ids in documents:
+        np.add.at(counts, np.asarray(ids, int), 1)
+    whole = words(tokenizer)
+    return whole[counts[whole] >= FREQUENT]
+
+
+def plan(how: Heads, prompts: Any, tokenizer: Any, pool: np.ndarray | None = None) -> Query:
     """The random sequences, then the texts (strings, or token ids with BOS first; possibly none).
 
-    Raises `InputError` for a vocabulary smaller than r, and for a text of fewer than three tokens.
+    `pool` has the ids that r is drawn from; default: as `how.pool` says. Raises `InputError` for fewer ids than r
+    needs, and for a text of fewer than three tokens.
     """
     rng = np.random.default_rng(how.seed)
-    others = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
-    if how.pool == "words":
-        pieces = zip(others, tokenizer.pieces(others.tolist()), strict=True)
-        others = np.array([i for i, text in pieces if text[:1] == " " and len(text) > 2 and text[1:].isalpha()])
-    if len(others) < how.length:
-        raise InputError(
-            f"--length {how.length} needs as many different {how.pool}, the vocabulary has {len(others)} besides BOS"
+    if pool is None:
+        pool = words(tokenizer) if how.pool == "words" else np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
+    if len(pool) < how.length:
+        where = f"the documents have {len(pool)} of them {FREQUENT} times: give more"
+        kind, has = (
+            ("words", where) if how.pool == "trained" else (how.pool, f"the vocabulary has {len(pool)} besides BOS")
         )
+        raise InputError(f"--length {how.length} needs as many different {kind}, {has}")
     tokens = []
     for _ in range(how.sequences):
-        r = rng.choice(others, how.length, replace=False).tolist()
+        r = rng.choice(pool, how.length, replace=False).tolist()
         tokens.append([tokenizer.bos_id, *r, *r])
     for i, prompt in enumerate(prompts or ()):
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
@@ -93,7 +114,8 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
         kept = [one for one in each if len(one[-1]) > 2]
         names, texts = names + [name for name, *_ in kept], [ids for *_, ids in kept]
         clusters += [cluster for _, cluster, _ in kept]
-    query = plan(how, texts, tokenizer)
+    pool = trained_words(tokenizer, data[Documents].rows()) if how.pool == "trained" else None
+    query = plan(how, texts, tokenizer, pool)
     seen = seen_of(read(how, run(model, query), query), names, clusters)
     seen.about["title"] = (
         f"{title_of(model)}: scores by position, {counted(how.sequences, 'random sequence')}, "

@@ -9,25 +9,31 @@
     lift         ln p of both words that could follow, with the text's nouns minus without them: copying without a
                  choice, over pairs of stories (`probes.coherence`)
     copying      log-odds of the coherent one that are due to the text's nouns: copying the word that is meant
-    reserved     copying where no training story uses the nouns and names at all (suite reserved-words)
+    reserved     copying where no training story uses the nouns and names at all
     attention    share of attention that is neither uniform nor on one key: share of heads and positions from the ninth
                  on with an entropy between 5 and 95 % of uniform attention's. A head that is stuck at either end
                  selects nothing, and if most are, position and induction mean nothing
-    induction    largest induction score of a head on repeated random words (`probes.heads`)
-    repeats      how much better the repetition is predicted: loss of the words the first time − the second time
-    position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`)
-    coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
+    induction-6, induction, induction-24   largest induction score of a head on repeated random words, 6, 12 or 24 of
+                 them (`probes.heads`): words that the documents have five times, because a head cannot show on a word
+                 that no text trained what it does on others
+    repeats      how much better the repetition of the 24 words is predicted: loss the first time − the second time
+    position, position-gender   largest PDS of a head over pairs of stories in which two nouns compete, or a girl's and
+                 a boy's name (`probes.pds`)
+    coreference, coreference-gender, coreference-number, coreference-nouns   share of pairs of stories in which one
+                 head attends most, of all tokens, to the noun that the pronoun means, in both orders of the two nouns;
+                 all pairs, or those of a category
+    coreference-reserved   the same with nouns and names that no training story has
     capitalization, gender, winograd   log-odds of a task's answer against its foil (`instruments.prompts.tasks`)
     depth        share of tokens whose prediction settles in another layer than the commonest: the first layer from
                  which on every layer predicts what the last one does (the logit lens; PLS B.1)
     mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
 
 A phenomenon is `present` if its whole 95 % interval lies above the limit, `absent` if none of it does, else
-`undecided`. Limits: 0, but .5 for attention, .3 for induction, .075 for position (LFA) and .1 for depth. Heads are
-chosen on one half of the cases and scored on the other. Intervals are over sequences, documents or prompts, clustered
-by the words that prompts share, and not corrected for the number of lines: about one null line in forty is called
-present. A claim about a model needs its phenomenon: if that is absent, an ablation or a difference cannot test the
-claim.
+`undecided`. Limits: 0, but .5 for attention, .3 for induction, .075 for position (LFA), .25 for coreference (a head
+that picks one of the two nouns at random) and .1 for depth. Heads are chosen on one half of the cases and scored on the
+other. Intervals are over sequences, documents or prompts, clustered by the words that prompts share, and not corrected
+for the number of lines: about one null line in forty is called present. A claim about a model needs its phenomenon: if
+that is absent, an ablation or a difference cannot test the claim.
 
 Each value is printed on stderr as soon as it is measured. A phenomenon that fails has its reason there and in the
 table, and the others are still measured. On a large model `depth` is read at one token in k (column `head`).
@@ -49,8 +55,9 @@ from streamscope.instruments.data import Data, Documents
 from streamscope.instruments.figures import Curve, HeadMap
 
 Name = Literal[
-    "loss", "lift", "copying", "reserved", "attention", "induction", "repeats", "position", "coreference",
-    "capitalization", "gender", "winograd", "depth", "mixing",
+    "loss", "lift", "copying", "reserved", "attention", "induction-6", "induction", "induction-24", "repeats",
+    "position", "position-gender", "coreference", "coreference-gender", "coreference-number", "coreference-nouns",
+    "coreference-reserved", "capitalization", "gender", "winograd", "depth", "mixing",
 ]  # fmt: skip
 
 
@@ -63,16 +70,27 @@ class Phenomenon:
     unit: str
 
 
+PERIODS: dict[Name, int] = {"induction-6": 6, "induction": 12, "induction-24": 24}
+"""Number of words that are repeated."""
+POSITION: dict[Name, tuple[str, ...]] = {"position": ("competing-nouns",), "position-gender": ("gender",)}
+COREFERENCE: dict[Name, tuple[str, ...]] = {
+    "coreference": (), "coreference-gender": ("gender",), "coreference-number": ("plurality", "number"),
+    "coreference-nouns": ("competing-nouns",), "coreference-reserved": (),
+}  # fmt: skip
+"""Categories of the pairs; none: all pairs."""
+PAIRED = ("lift", "copying", "reserved", *POSITION, *COREFERENCE)
+"""Phenomena that read pairs of stories."""
+
 PHENOMENA = (
     Phenomenon("loss", None, "nats per token"),
     Phenomenon("lift", 0.0, "nats"),
     Phenomenon("copying", 0.0, "nats"),
     Phenomenon("reserved", 0.0, "nats"),
     Phenomenon("attention", 0.5, "share of heads and positions"),
-    Phenomenon("induction", 0.3, "share of attention"),
+    *(Phenomenon(name, 0.3, "share of attention") for name in PERIODS),
     Phenomenon("repeats", 0.0, "nats per token"),
-    Phenomenon("position", 0.075, "attention"),
-    Phenomenon("coreference", 0.0, "share of cases"),
+    *(Phenomenon(name, 0.075, "attention") for name in POSITION),
+    *(Phenomenon(name, 0.25, "share of pairs") for name in COREFERENCE),
     Phenomenon("capitalization", 0.0, "nats"),
     Phenomenon("gender", 0.0, "nats"),
     Phenomenon("winograd", 0.0, "nats"),
@@ -88,12 +106,12 @@ NAMES = tuple(one.name for one in PHENOMENA)
 class Phenomena(Instrument):
     only: tuple[Name, ...] = NAMES
     """Phenomena to measure; default: all."""
-    n: Annotated[int, Bounds(low=4), Only("only", "lift", "copying", "reserved", "position", "coreference")] = 1000
+    n: Annotated[int, Bounds(low=4), Only("only", *PAIRED)] = 1000
     """Number of pairs from each suite of stories."""
-    sequences: Annotated[int, Bounds(low=4), Only("only", "induction", "repeats")] = 64
-    """Number of repeated sequences of random words."""
-    length: Annotated[int, Bounds(low=2), Only("only", "induction", "repeats")] = 24
-    """Words per sequence; fewer if the context does not hold it twice."""
+    suite: Literal["stories", "stories5"] = "stories"
+    """Suite of the pairs of stories, by the story world that the model was trained on."""
+    sequences: Annotated[int, Bounds(low=4), Only("only", *PERIODS, "repeats")] = 64
+    """Number of repeated sequences of random words of each length."""
 
     figures: ClassVar = (
         HeadMap("level", rows="model", columns="phenomenon", text="value_text",
@@ -101,7 +119,7 @@ class Phenomena(Instrument):
                 title="Which phenomena the model shows"),
         Curve("value", x="step", by="run", each=("phenomenon",), over_runs=True, title="Phenomena over training"),
     )  # fmt: skip
-    quick: ClassVar = {"only": ("loss", "repeats", "capitalization", "depth"), "sequences": 4, "length": 6}
+    quick: ClassVar = {"only": ("loss", "repeats", "capitalization", "depth"), "sequences": 4}
     planted: ClassVar = "tests/probes/test_phenomena.py::test_a_planted_induction_head_is_found"
 
     def __post_init__(self) -> None:
@@ -111,7 +129,8 @@ class Phenomena(Instrument):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are not read if no phenomenon needs them."""
-        return {} if {"loss", "attention", "depth"} & {*self.only} else {Documents: "nothing in --only reads documents"}
+        read = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
+        return {} if read else {Documents: "nothing in --only reads documents"}
 
 
 main = main_of(Phenomena, __doc__)

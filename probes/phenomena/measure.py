@@ -13,10 +13,10 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, keep_after, say, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, estimate
-from streamscope.instruments.prompts import align, check_tokenizer, load_suite
+from streamscope.instruments.prompts import Aligned, align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import best_head, halves
+from streamscope.instruments.stats.held_out import halves
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, match, run
 from streamscope.models.layers.head import unembed
@@ -27,16 +27,21 @@ from streamscope.probes.coherence.measure import AFTER, WORDS, aligned_control
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.heads import Heads
+from streamscope.probes.heads.measure import plan as repeated_words
+from streamscope.probes.heads.measure import trained_words
 from streamscope.probes.mixing import MIX
 from streamscope.probes.mixing_monitor.measure import kinds, watch
 from streamscope.probes.pds import Pds
-from streamscope.probes.phenomena import PHENOMENA, Phenomena, Phenomenon
+from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Phenomena, Phenomenon
 from streamscope.probes.probe import measure
 
 PRESENT, ABSENT, UNDECIDED = "present", "absent", "undecided"
 LEVEL = {PRESENT: 1.0, UNDECIDED: 0.5, ABSENT: 0.0, "": float("nan")}
 NATS = 1e-6
 """Rounding of a log-probability."""
+LONGEST = max(PERIODS.values())
+RESERVED = {"stories": "reserved-words", "stories5": "stories5-words"}
+"""Suite of pairs -> that of words in no training story."""
 OF_THE_WEIGHTS = "a property of the weights"
 
 
@@ -180,18 +185,30 @@ class Shared:
     def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
         self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
         self._pairs: dict[str, pd.DataFrame | None] = {}
+        self._found: dict[str, pd.DataFrame] = {}
+        self._repetition: dict[int, tuple[Captures, np.ndarray]] = {}
 
     @cached_property
-    def repeated(self) -> tuple[Heads, Query]:
-        """Repeated random words."""
-        length = min(self.how.length, (self.model.config.n_ctx - 1) // 2)
-        probe = Heads(sequences=self.how.sequences, length=length, pool="words")
-        return probe, probe.plan([], self.tokenizer)
+    def trained_words(self) -> np.ndarray:
+        """Ids of the words that the documents have often."""
+        return trained_words(self.tokenizer, self.data[Documents].rows())
+
+    def repeated(self, period: int) -> tuple[Heads, Query]:
+        """Sequences BOS + r + r, r of `period` trained words; `InputError` if the context or the words do not do."""
+        if 2 * period + 1 > self.model.config.n_ctx:
+            raise InputError(f"the context of {self.model.config.n_ctx} tokens does not hold {period} words twice")
+        probe = Heads(sequences=self.how.sequences, length=period, pool="trained")
+        return probe, repeated_words(probe, [], self.tokenizer, self.trained_words)
+
+    def prompts(self, suite: str) -> Aligned:
+        """The pairs of a suite; `reserved` is that of words in no training story."""
+        name = RESERVED[self.how.suite] if suite == "reserved" else self.how.suite
+        return align(load_suite(name, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
 
     def pairs(self, suite: str) -> pd.DataFrame | None:
         """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
         if suite not in self._pairs:
-            aligned = align(load_suite(suite, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
+            aligned = self.prompts(suite)
             others = aligned_control(aligned, self.tokenizer, self.model.config.n_ctx)
             found = None if others is None else coherence_rows(self.model, aligned, others, self.tokenizer)
             self._pairs[suite] = None if found is None else found.dropna(subset="due")
@@ -203,24 +220,45 @@ class Shared:
         return self.data[Documents].sums(self.model.cfg.device, losses_and_depths(self.model, self.every))
 
     @cached_property
-    def repetition(self) -> tuple[Captures, np.ndarray]:
-        """The patterns on repeated words, for `induction`, and how much better the repetition is predicted, nats [N],
-        for `repeats`: one pass gives what is asked for."""
-        probe, query = self.repeated
-        names = match(self.model, query.hooks) if "induction" in self.how.only else []
-        found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
-        n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
-        gains = [np.zeros(0)]
-        for first in range(0, len(query.tokens), n):
-            some = list(query.tokens[first : first + n])
-            wanted = [list(range(len(ids))) for ids in some] if "repeats" in self.how.only else None
-            at = None if query.positions is None else list(query.positions[first : first + n])
-            seen = run(self.model, Query(tokens=some, hooks=tuple(names), positions=at, logits=wanted))
-            for name in names:
-                found[name] += seen.hooks[name]
-            if wanted is not None:
-                gains.append(repetition_gain(seen.logits, some, probe.length))
-        return Captures(found, None), np.concatenate(gains)
+    def position(self) -> pd.DataFrame:
+        """`probes.pds` over the pairs, a row per pair and head."""
+        return measure(self.model, Pds(), self.prompts("stories"), tokenizer=self.tokenizer)
+
+    def found_in_both_orders(self, suite: str) -> pd.DataFrame:
+        """A row per pair and head: `both`, whether it attends most, of all keys, to the antecedent in both orders."""
+        if suite not in self._found:
+            rows = measure(self.model, Coreference(domain="keys"), self.prompts(suite), tokenizer=self.tokenizer)
+            kept = ["head", "pair", "cluster", "category", "relation"]
+            hits = rows[rows["pair"] != ""].groupby(["head", "pair"], sort=False)["hit"].agg(both="min", orders="size")
+            pairs = rows.drop_duplicates(["head", "pair"])[kept].merge(hits.reset_index(), on=["head", "pair"])
+            self._found[suite] = pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
+        return self._found[suite]
+
+    def repetition(self, name: str) -> tuple[Captures, np.ndarray]:
+        """The patterns on repeated words, and how much better the repetition is predicted, nats [N], for `repeats`.
+
+        One pass gives what is asked for of the longest period.
+        """
+        period = PERIODS.get(name, LONGEST)  # type: ignore[call-overload]
+        if period not in self._repetition:
+            probe, query = self.repeated(period)
+            induction = any(PERIODS.get(one) == period for one in self.how.only)
+            gains = period == LONGEST and "repeats" in self.how.only
+            names = match(self.model, query.hooks) if induction else []
+            found: dict[str, list[torch.Tensor]] = {hook: [] for hook in names}
+            n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
+            gained = [np.zeros(0)]
+            for first in range(0, len(query.tokens), n):
+                some = list(query.tokens[first : first + n])
+                wanted = [list(range(len(ids))) for ids in some] if gains else None
+                at = None if query.positions is None else list(query.positions[first : first + n])
+                seen = run(self.model, Query(tokens=some, hooks=tuple(names), positions=at, logits=wanted))
+                for hook in names:
+                    found[hook] += seen.hooks[hook]
+                if wanted is not None:
+                    gained.append(repetition_gain(seen.logits, some, probe.length))
+            self._repetition[period] = Captures(found, None), np.concatenate(gained)
+        return self._repetition[period]
 
     @cached_property
     def every(self) -> int:
@@ -328,7 +366,7 @@ def chooses(patterns: torch.Tensor) -> torch.Tensor:
 
 def _copying(of: Shared, name: str) -> PhenomenonObservations:
     """Log-odds of the coherent word (`lift`: mean ln p of both words) minus those after another prompt's nouns."""
-    both = of.pairs("reserved-words" if name == "reserved" else "stories")
+    both = of.pairs("reserved" if name == "reserved" else "stories")
     if both is None:
         return PhenomenonObservations.nothing("no prompt has nouns that can be exchanged")
     value = (both[[*WORDS]].mean(axis=1) - both[[*AFTER]].mean(axis=1)) if name == "lift" else both["due"]
@@ -336,8 +374,8 @@ def _copying(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _induction(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query = of.repeated
-    table = probe.read(of.repetition[0], query)
+    probe, query = of.repeated(PERIODS[name])  # type: ignore[index]
+    table = probe.read(of.repetition(name)[0], query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     chosen, head = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
@@ -363,8 +401,9 @@ def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.
 
 def _position(of: Shared, name: str) -> PhenomenonObservations:
     """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
-    prompts = align(load_suite("stories", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
-    table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
+    table = of.position[of.position["category"].isin(POSITION[name])]  # type: ignore[index]
+    if table.empty:
+        return PhenomenonObservations.nothing(f"the pairs have no category {POSITION[name][0]}")  # type: ignore[index]
     chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
     value, pair, cluster = chosen["difference"], chosen["pair"], chosen["cluster"]
     return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
@@ -389,14 +428,14 @@ def best_head_held_out(
 
 
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
-    """Every case by the head chosen without it (`stats.held_out`), and the most recent candidate."""
-    aligned = align(load_suite("reserved-words", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
-    table = measure(of.model, Coreference(), aligned, tokenizer=of.tokenizer)
-    side = halves(table, 0)[0]
-    heads = [best_head(table[side == train])[-1] for train in (0, 1)]
-    one = pd.concat([table[(side != train) & (table["head"] == best)] for train, best in enumerate(heads)])
-    hits = np.stack([one["hit"].to_numpy(float), one["recency"].to_numpy(float)])
-    return PhenomenonObservations(hits, one["id"], one["cluster"], resolution=0.0, head=" / ".join(heads))
+    """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
+    table = of.found_in_both_orders("reserved" if name == "coreference-reserved" else "stories")
+    categories = COREFERENCE[name]  # type: ignore[index]
+    table = table[table["category"].isin(categories)] if categories else table
+    if table.empty:
+        return PhenomenonObservations.nothing(f"the pairs have no category {' or '.join(categories)}")
+    chosen, head = best_head_held_out(table, "both", halves(table, 0)[0])
+    return PhenomenonObservations(chosen["both"], chosen["pair"], chosen["cluster"], resolution=0.0, head=head)
 
 
 def _task(of: Shared, name: str) -> PhenomenonObservations:
@@ -423,8 +462,9 @@ def _mixing(of: Shared, name: str) -> PhenomenonObservations:
 
 LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
-    "induction": _induction, "repeats": lambda of, name: PhenomenonObservations(of.repetition[1]),
-    "position": _position, "coreference": _coreference, "depth": _depth, "mixing": _mixing,
+    "repeats": lambda of, name: PhenomenonObservations(of.repetition(name)[1]), "depth": _depth, "mixing": _mixing,
+    **dict.fromkeys(PERIODS, _induction), **dict.fromkeys(POSITION, _position),
+    **dict.fromkeys(COREFERENCE, _coreference),
 }  # fmt: skip
 """The function of each phenomenon; the others are tasks."""
 
