@@ -16,8 +16,9 @@ A source is one of
   without SPLIT is the split;
 - `stories`, `stories:SEED` or `stories:SEED:N`: built-in procedural stories of version 3 (also `stories3`), on which
   the bundled models were trained. A folder called stories is `./stories`. `stories4:SEED:N:STAGE` are stories of
-  version 4, with STAGE from 0 (half of the text repeats itself) to 1 (a tenth, the default). `echo:SEED:N` is text
-  whose only regularity is repetition (`text.echo`);
+  version 4, with STAGE from 0 (half of the text repeats itself) to 1 (a tenth, the default). `stories5:SEED:N:SHARE`
+  are stories in which it pays to know what a pronoun means (`text.stories5`), with this share of words in texts that
+  repeat themselves (.1 by default). `echo:SEED:N` is text whose only regularity is repetition (`text.echo`);
 - a mixture of these, `A*WEIGHT + B*WEIGHT`, where each part has its share of the training tokens:
   `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` apply to every part.
 
@@ -234,34 +235,40 @@ class HubCorpus(Corpus):
         return options | {"id": self.name, "revision": revision, **files}
 
 
-STORIES = {"stories": "stories", "stories3": "stories", "stories4": "stories4", "echo": "echo"}
+STORIES = {"stories": "stories", "stories3": "stories", "stories4": "stories4", "stories5": "stories5", "echo": "echo"}
 """Scheme of a source -> the module of `text` that writes its documents."""
+DIALS = {"stories4": ("stage", 1.0), "stories5": ("share", 0.1)}
+"""Scheme -> the name of its third number, from 0 to 1, and the default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoriesCorpus(Corpus):
-    """Built-in procedural text: `n` documents that depend only on `seed`, and those of version 4 on `stage`."""
+    """Built-in procedural text: `n` documents that depend only on `seed`, and some schemes' on a dial (`DIALS`)."""
 
     kind: ClassVar[str] = "stories"
     scheme: str
     seed: int = STORIES_SEED
     n: int = STORIES_N
-    stage: float = 1.0
+    dial: float | None = None
+
+    @property
+    def _dial(self) -> dict[str, float]:
+        name, default = DIALS.get(self.scheme, ("", 0.0))
+        return {name: default if self.dial is None else self.dial} if name else {}
 
     @property
     def _module(self) -> Any:
         return import_module(f"streamscope.text.{STORIES[self.scheme]}")
 
     def _texts(self) -> Iterator[str]:
-        stage = {"stage": self.stage} if self.scheme == "stories4" else {}
-        documents: Iterator[str] = self._module.documents(self.seed, self.n, **stage)
+        documents: Iterator[str] = self._module.documents(self.seed, self.n, **self._dial)
         return documents
 
     @property
     def _identity(self) -> dict[str, Any]:
         name = "echo" if self.scheme == "echo" else "stories"
-        stage = f"-{self.stage:g}" if self.scheme == "stories4" else ""
-        return {"stories": f"{name}-v{self._module.VERSION}-{self.seed}-{self.n}{stage}"}
+        dial = "".join(f"-{value:g}" for value in self._dial.values())
+        return {"stories": f"{name}-v{self._module.VERSION}-{self.seed}-{self.n}{dial}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,17 +448,18 @@ def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
 
 
 def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
-    numbers, stage = fields[:2], fields[2:]
-    if len(stage) > (scheme == "stories4") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
-        form = f"{scheme}:SEED:N" + ":STAGE" * (scheme == "stories4")
+    numbers, dial = fields[:2], fields[2:]
+    name, _ = DIALS.get(scheme, ("", 0.0))
+    if len(dial) > bool(name) or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+        form = f"{scheme}:SEED:N" + f":{name.upper()}" * bool(name)
         raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
     options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
     if options.get("n") == 0:
         raise InputError(f"{source} has zero stories: give at least one")
-    if stage:
-        if not re.fullmatch(r"\d*\.?\d+", stage[0], re.ASCII) or not 0 <= float(stage[0]) <= 1:
-            raise InputError(f"{source}: the stage is a number from 0 to 1, not {stage[0]!r}")
-        options["stage"] = float(stage[0])
+    if dial:
+        if not re.fullmatch(r"\d*\.?\d+", dial[0], re.ASCII) or not 0 <= float(dial[0]) <= 1:
+            raise InputError(f"{source}: the {name} is a number from 0 to 1, not {dial[0]!r}")
+        options["dial"] = float(dial[0])
     return options
 
 

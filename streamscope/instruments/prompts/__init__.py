@@ -1,7 +1,7 @@
 """Suites of prompts whose words have roles: what the coreference probes read.
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
-story-cases, story-events, same-kind, reserved-words; with corrupted prompts ioi, ioi-abc, greater-than, induction,
+story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts ioi, ioi-abc, greater-than, induction,
 docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL file of the same format, or FORMAT:PATH
 for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens;
 `instruments.prompts.tasks` scores answers.
@@ -32,7 +32,9 @@ __all__ = [
 DATASETS = folder_of("datasets")
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
 TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
-GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words", *SUITES)
+FIFTH = {"stories5": "pairs", "stories5-told": "told", "stories5-words": "words"}
+"""Suites of the stories of version 5, by what they hold out: pairs of nouns; guests, whose habits are told; words."""
+GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words", *FIFTH, *SUITES)
 FOURTH = {"same-kind": "combinations", "reserved-words": "words"}
 """Suites of the stories of version 4, in which only events decide, by what they hold out."""
 BUNDLED = (*FILES, *GENERATED, *TASKS)
@@ -82,12 +84,15 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
 def _pairs(name: str, n: int, seed: int) -> Suite:
     """Minimal pairs of the built-in corpus from combinations, or of `reserved-words` from words, that no training story
     uses."""
-    from streamscope.text import stories, stories4
+    from streamscope.text import stories, stories4, stories5
 
     relations = ("event",) if name == "story-events" else stories.RELATIONS
     call = f"streamscope.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
     try:
-        if name in FOURTH:
+        if name in FIFTH:
+            pairs: Any = stories5.minimal_pairs(seed, n, FIFTH[name])
+            call = f"streamscope.text.stories5.minimal_pairs({seed}, {n}, {FIFTH[name]!r})"
+        elif name in FOURTH:
             pairs = stories4.minimal_pairs(seed, n, held_out=FOURTH[name])
             call = f"streamscope.text.stories4.minimal_pairs({seed}, {n}, held_out={FOURTH[name]!r})"
         else:
@@ -103,8 +108,8 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     id=f"{name}-{seed}-{i:05d}-{p.relation}-{order}", text=text,
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
-                    category="competing-nouns", relation=p.category, words=_nouns(text, marks),
-                    coherent=f" {p.coherent}", incoherent=f" {p.incoherent}",
+                    category=p.category if name in FIFTH else "competing-nouns", relation=p.category,
+                    words=_nouns(text, marks), coherent=f" {p.coherent.strip()}", incoherent=f" {p.incoherent.strip()}",
                 )
             )  # fmt: skip
     return Suite(name, tuple(prompts), call)

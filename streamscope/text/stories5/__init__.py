@@ -1,0 +1,237 @@
+"""Children's stories in which it pays to know what a pronoun means: a planted corpus.
+
+    streamscope stories --n 3                       three stories with their cases marked
+    streamscope stories --pays                      what the meaning of a pronoun tells about the next word, in nats
+
+The word after a labelled pronoun is a habit of the noun that is meant: of known nouns one habit in the whole corpus,
+of others one that the story tells. So a model gains by attention from the pronoun to its antecedent. This shows that an
+architecture can have a phenomenon, not that natural text makes it.
+
+`story(seed, index, held_out)` is a pure function of its arguments, with the same text and labels on every machine.
+Training uses seed 0, validation seed 1, evaluation seed 2 with `held_out`. See `datasets/stories/README.md`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.text.stories5 import repeats
+from streamscope.text.stories5.lexicon import BASES, LISTS, NOUNS, TEXT, is_held_out
+from streamscope.text.stories5.passages import CATEGORIES, FRAME, HELD_OUT, NAMES, Label, draw, passage, two
+from streamscope.text.stories5.template import Span, capital, expand, parse, pick
+
+__all__ = [
+    "BASES", "CATEGORIES", "HELD_OUT", "NOUNS", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span",
+    "Story", "documents", "is_held_out", "labelled", "marked_text", "minimal_pairs", "story",
+]  # fmt: skip
+
+VERSION = 5
+"""Incremented whenever (seed, index) gives another story."""
+RELATIONS = tuple(CATEGORIES)
+"""Categories of labelled pronouns and of minimal pairs."""
+REPEATS = 0.1
+"""Share of the words of the corpus in texts of repeats, by default."""
+ASIDE = 0.1
+"""Share of the passages without a label."""
+LENGTHS = (103.0, 190.0)
+"""Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
+_CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pronoun with its antecedent; the word after it is the antecedent's habit (after the anchor's "would", its base
+    form).
+
+    `candidates` are the two nouns, each at its last mention before the pronoun, in the order of the text. The `cue`
+    comes before the pronoun or is its form, so a causal model can resolve the case at the pronoun. `told`: the habit, if
+    only this story tells it, else "".
+    """
+
+    category: str
+    relation: str
+    pronoun: Span
+    antecedent: Span
+    candidates: tuple[Span, ...]
+    cue: Span
+    told: str
+
+    @property
+    def cue_before(self) -> bool:
+        return self.cue.end <= self.pronoun.end
+
+
+@dataclass(frozen=True)
+class Story:
+    text: str
+    cases: tuple[Case, ...]
+
+
+def story(seed: int, index: int, held_out: str = "") -> Story:
+    """Story `index` of `seed` with its labelled cases in order.
+
+    held_out: "" for training; "pairs": candidates are pairs of known nouns that no training passage has; "told": guests,
+    whose habits the story tells; "words": reserved nouns, whose habits it tells. Raises `InputError` for others.
+    """
+    check_held_out(held_out)
+    rng = Random(f"stories5 {held_out} {seed} {index}")
+    env = _cast(rng, held_out)
+    paragraphs, labels = [expand(pick(rng, FRAME["openings"]), env, rng)], list[Label]()
+    for i in range(4 + int(rng.random() * 6)):
+        if rng.random() < ASIDE:
+            paragraphs.append(_aside(rng, env))
+            continue
+        text, found = passage(rng, env, pick(rng, _CHOICES), str(i), held_out)
+        paragraphs.append(text)
+        labels += found
+    paragraphs.append(expand(pick(rng, FRAME["closings"]), env, rng))
+    text, spans = parse("\n\n".join(map(capital, paragraphs)))
+    cases = [_case(label, spans) for label in labels]
+    return Story(text, tuple(sorted(cases, key=lambda case: case.pronoun.start)))
+
+
+def labelled(seed: int, n: int, held_out: str = "") -> Iterator[Story]:
+    """The first `n` stories of `seed`."""
+    return (story(seed, i, held_out) for i in range(n))
+
+
+def documents(seed: int, n: int, share: float = REPEATS) -> Iterator[str]:
+    """The texts of the first `n` stories; so many of them are replaced by texts of repeats that these have `share` of
+    the words.
+
+    Raises `InputError` unless `share` is in 0 … 1.
+    """
+    chance = chance_of_repeats(share)
+    return (_document(seed, i, chance) for i in range(n))
+
+
+def chance_of_repeats(share: float) -> float:
+    """The share of documents with which texts of repeats have `share` of the words."""
+    if not 0 <= share <= 1:
+        raise InputError(f"the share of repeats is {share:g}; it must lie between 0 (only stories) and 1 (only repeats)")
+    short, long = LENGTHS
+    return share * long / (share * long + (1 - share) * short)
+
+
+def _document(seed: int, index: int, chance: float) -> str:
+    rng = Random(f"stories5 repeats {seed} {index}")
+    return repeats.document(rng) if rng.random() < chance else story(seed, index).text
+
+
+def check_held_out(held_out: str) -> None:
+    if held_out not in HELD_OUT:
+        raise unknown("held_out", held_out, list(HELD_OUT))
+
+
+def _cast(rng: Random, held_out: str) -> dict[str, str]:
+    """The two children who return through the story, an adult and a place."""
+    girl, boy = draw(rng, NAMES, "pairs" if held_out == "pairs" else "", False)
+    hero, friend = (girl, boy) if rng.random() < 0.5 else (boy, girl)
+    return {"hero": hero.form, "hero_h": hero.habit, "friend": friend.form, "friend_h": friend.habit,
+            "elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}  # fmt: skip
+
+
+def _aside(rng: Random, env: dict[str, str]) -> str:
+    animal, known = pick(rng, NOUNS["known"]["animals"]), NOUNS["known"]["things"]
+    thing, thing2 = pick(rng, known), pick(rng, known)
+    place, place2 = two(rng, LISTS["places"])
+    words = {"animal": animal.form, "h": animal.habit, "Name": capital(pick(rng, known).form), "thing": thing.form,
+             "thing_h": thing.habit, "thing2": thing2.form, "place": place, "place2": place2}  # fmt: skip
+    return expand(pick(rng, FRAME["leads"]), env, rng) + expand(pick(rng, FRAME["asides"]), {**env, **words}, rng)
+
+
+def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
+    """Spans for the keys of a label; a candidate's span is its last mention before the pronoun."""
+    pronoun = next(span for key, span in spans if key == f"q{label.mark}")
+    cue = next((span for key, span in spans if key == f"u{label.mark}"), pronoun)
+    before = {key: span for key, span in spans if span.end <= pronoun.start}
+    candidates = sorted((before[f"a{label.key}"], before[f"b{label.key}"]), key=lambda span: span.start)
+    told = label.habits[0] if label.told else ""
+    return Case(label.category, label.relation, pronoun, before[label.target], tuple(candidates), cue, told)
+
+
+@dataclass(frozen=True)
+class PairSpans:
+    """Spans of the two nouns, the pronoun and the cue in one text of a pair."""
+
+    target: Span
+    competitor: Span
+    query: Span
+    cue: Span
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
+
+    Both end with the pronoun. `coherent` is the habit of the target, `incoherent` that of the competitor, each with its
+    leading space. After `then` comes the target's noun again: `copied`, not `not_copied`.
+    """
+
+    category: str
+    relation: str
+    target: str
+    competitor: str
+    first: str
+    last: str
+    first_spans: PairSpans
+    last_spans: PairSpans
+    coherent: str
+    incoherent: str
+    then: str
+    copied: str
+    not_copied: str
+
+
+def minimal_pairs(
+    seed: int, n: int, held_out: str = "pairs", relations: Sequence[str] = RELATIONS
+) -> list[MinimalPair]:
+    """`n` distinct pairs, the relations in turn; `held_out` as in `story`.
+
+    Raises `InputError` for unknown relations or `held_out`, and if there are fewer distinct pairs.
+    """
+    check_held_out(held_out)
+    for relation in relations:
+        if relation not in RELATIONS:
+            raise unknown("relation", relation, list(RELATIONS))
+    pairs: dict[str, MinimalPair] = {}
+    for attempt in range(50 * n + 1000):
+        if len(pairs) == n:
+            return list(pairs.values())
+        pair = _pair(f"stories5 pair {held_out} {seed} {attempt}", relations[len(pairs) % len(relations)], held_out)
+        pairs.setdefault(pair.first, pair)
+    raise InputError(f"only {len(pairs)} distinct pairs found of {n} wanted; ask for a smaller n")
+
+
+def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
+    texts = dict[bool, tuple[str, PairSpans]]()
+    for swapped in (False, True):  # with the same random numbers, so that only the order differs
+        rng = Random(seed)
+        marked, (label,) = passage(rng, _cast(rng, held_out), category, "0", held_out, swapped)
+        text, spans = parse(marked)
+        case = _case(label, spans)
+        other = next(span for span in case.candidates if span != case.antecedent)
+        first = case.antecedent.start < other.start
+        texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, other, case.pronoun, case.cue)
+    (first_text, first_spans), (last_text, last_spans) = texts[True], texts[False]
+    (target, competitor), (habit, other_habit) = label.nouns, label.habits
+    article = "" if target[0].isupper() else " the"
+    return MinimalPair(
+        category, label.relation, target, competitor, first_text, last_text, first_spans, last_spans, f" {habit}",
+        f" {other_habit}", f" {habit}. Everyone looked at{article}", f" {target}", f" {competitor}",
+    )  # fmt: skip
+
+
+def marked_text(one: Story) -> str:
+    """The story with its cases marked: candidates [hammer], pronouns it{tool-container: hammer}."""
+    inserts: set[tuple[int, str]] = set()
+    for case in one.cases:
+        answer = one.text[case.antecedent.start : case.antecedent.end]
+        inserts.add((case.pronoun.end, f"{{{case.category}: {answer}{', told' if case.told else ''}}}"))
+        for span in case.candidates:
+            inserts |= {(span.start, "["), (span.end, "]")}
+    text = one.text
+    for place, mark in sorted(inserts, reverse=True):
+        text = text[:place] + mark + text[place:]
+    return text

@@ -1,0 +1,191 @@
+"""Labelled passages: two nouns, and a pronoun that a cue before it, or its own form, gives to one of them.
+
+The word after the pronoun is the habit of the noun that is meant, so a model gains by finding it. A passage has a scene
+with both nouns in either order, perhaps a sentence between, one pronoun or one for each noun, and perhaps a sentence
+that repeats the noun. In a told passage the nouns are guests and the text first tells their habits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from streamscope.text.stories5.lexicon import BASES, HABITS, LISTS, NOUNS, TEXT, Noun, is_held_out
+from streamscope.text.stories5.template import capital, expand, pick
+
+CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
+KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]
+HELD_OUT = ("", "pairs", "told", "words")
+"""Training; held-out pairs of known nouns; guests, whose habits the text tells; reserved nouns, likewise."""
+TOLD = 0.2
+"""Share of the passages that tell the habits."""
+NAMES = ("girls", "boys")
+PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
+"""Categories whose scene says nothing that decides; a told passage may leave it out."""
+BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.3, 0.35, 0.6, 0.25
+"""Chances of a sentence between, of a pronoun for each noun, of the noun again after it, of an adjective."""
+Values = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A case with keys of marks instead of spans."""
+
+    category: str
+    relation: str
+    key: str
+    """Of the passage."""
+    mark: str
+    """Of the pronoun and its cue."""
+    target: str
+    nouns: tuple[str, str]
+    """The antecedent and its competitor."""
+    habits: tuple[str, str]
+    told: bool
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the two nouns of a passage: which side of the category, its kind, and what is said of it."""
+
+    key: str
+    side: str
+    kind: str
+    noun: Noun
+    habit: str
+    state: str
+
+    @property
+    def pronoun(self) -> str:
+        return str(KINDS[self.kind]["pronoun"])
+
+    def mention(self, article: str, adjective: str = "") -> str:
+        """The marked noun with its article; names and told groups have none."""
+        words = (article if self.kind not in NAMES else "", adjective, f"[{self.key} {self.noun.form}]")
+        return " ".join(word for word in words if word)
+
+    @property
+    def again(self) -> str:
+        return self.noun.form if self.kind in NAMES else f"the {self.noun.form}"
+
+
+Members = tuple[Member, ...]
+
+
+def draw(rng: Random, kinds: tuple[str, str], held_out: str, told: bool) -> tuple[Noun, Noun]:
+    """Two different nouns on the wanted side of `is_held_out`, with different habits."""
+    source = NOUNS["reserved" if held_out == "words" else "guests" if told else "known"]
+    while True:
+        first, second = pick(rng, source[kinds[0]]), pick(rng, source[kinds[1]])
+        wanted = held_out in ("told", "words") or is_held_out(first, second) == (held_out == "pairs")
+        if wanted and first.singular != second.singular and (told or first.habit != second.habit):
+            return first, second
+
+
+def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
+    """Two different entries."""
+    first = pick(rng, options)
+    return first, pick(rng, [option for option in options if option != first])
+
+
+def passage(
+    rng: Random, values: Mapping[str, str], category: str, key: str, held_out: str, swapped: bool | None = None
+) -> tuple[str, list[Label]]:
+    """Marked text and labels. With `swapped`, the short form of a minimal pair, in which only the order depends on it.
+
+    Marks: a and b with `key` are the nouns; q, u and `key` with the side's number are pronoun and cue.
+    """
+    short = swapped is not None
+    told = held_out in ("told", "words") or (not held_out and rng.random() < TOLD)
+    members = _members(rng, category, key, held_out, told)
+    env = {**values, "place": pick(rng, LISTS["places"]), "elder": pick(rng, LISTS["elders"])}
+    env["who"] = pick(rng, (*LISTS["elders"], env["hero"], env["friend"]))
+    env["goods"], env["event"] = pick(rng, LISTS["goods"]), pick(rng, LISTS["events"])
+    turned = rng.random() < 0.5 if swapped is None else swapped
+    order = members[::-1] if turned else members
+    parts = Random(f"{rng.random()}")  # of its own: the two orders of a pair may draw from it unequally often
+    said = []
+    with_scene = not told or category not in PLAIN_SCENE or (not short and rng.random() < 0.5)
+    if told:
+        said.append(_tell(parts, env, members if with_scene and short else order, members))
+        if not short and rng.random() < 0.5:
+            order = order[::-1]
+    if with_scene:
+        said.append(_scene(parts, env, category, order, members, short))
+    if not short:
+        said[0] = expand(pick(rng, FRAME["leads"]), env, rng) + said[0]
+        if rng.random() < BETWEEN:
+            said.append(expand(pick(rng, FRAME["between"]), env, rng))
+    asked = members if rng.random() < 0.5 else members[::-1]
+    labels = []
+    for i, member in enumerate(asked if not short and rng.random() < BOTH else asked[:1]):
+        mark = f"{key}{'xy'[i]}"
+        other = members[1] if member is members[0] else members[0]
+        said.append(_ask(rng, env, category, member, other, mark, short))
+        labels.append(
+            Label(category, member.side, key, mark, member.key, (member.noun.form, other.noun.form),
+                  (member.habit, other.habit), told)
+        )  # fmt: skip
+    if not short and rng.random() < AGAIN:
+        named = {**env, "n": member.again, "h": member.habit}
+        said.append(expand(pick(rng, FRAME["repeats"][KINDS[member.kind]["pool"]]), named, rng))
+    return " ".join(map(capital, said)), labels
+
+
+def _members(rng: Random, category: str, key: str, held_out: str, told: bool) -> Members:
+    sides = CATEGORIES[category]["sides"]
+    names = tuple(sides)
+    first = pick(rng, sides[names[0]])
+    second = first if sides[names[1]] == ["same"] else pick(rng, sides[names[1]])
+    nouns = draw(rng, (first, second), held_out, told)
+    habits = tuple(noun.habit for noun in nouns)
+    if told:
+        habits = two(rng, HABITS[KINDS[first]["pool"]])
+    states = two(rng, tuple(STATES))
+    rows = zip("ab", names, (first, second), nouns, habits, states, strict=True)
+    members = [Member(f"{mark}{key}", *row) for mark, *row in rows]  # type: ignore[arg-type]
+    return tuple(members)
+
+
+def _tell(rng: Random, env: Values, order: Members, members: Members) -> str:
+    """What the text tells of two guests, with the habit after both nouns or before both."""
+    place, clauses = pick(rng, ("after", "before")), {}
+    for member in members:
+        kind = KINDS[member.kind]
+        mention = member.mention("" if member.kind == "groups" else "a")
+        about = {"called": kind["called"], "h": member.habit, "base": BASES[member.habit], "n": mention}
+        clauses[member.key] = expand(pick(rng, TEXT["tells"][kind["tells"]][place]), about, rng)
+    first, second = (clauses[member.key] for member in order)
+    if place == "before":
+        return f"{first}, and {second}."
+    return expand(pick(rng, FRAME["told"]), {**env, "x": first, "y": second}, rng)
+
+
+def _scene(rng: Random, env: Values, category: str, order: Members, members: Members, short: bool) -> str:
+    spec = CATEGORIES[category]
+    scenes = spec["second"] if "second" in spec and order[0] is members[1] else spec["scenes"]
+    article, mentions = pick(rng, ("a", "the")), {}
+    for member in members:
+        adjective = pick(rng, LISTS["adjectives"]) if rng.random() < ADJECTIVE else ""
+        if category == "state":
+            adjective = member.state
+        elif short or KINDS[member.kind]["tells"] not in ("things", "manners"):
+            adjective = ""
+        some = "some" if member.kind == "groups" and article == "a" else article
+        mentions[member.key] = member.mention(some, adjective)
+    x, y = (mentions[member.key] for member in order)
+    return expand(pick(rng, scenes), {**env, "x": x, "y": y}, rng)
+
+
+def _ask(rng: Random, env: Values, category: str, member: Member, other: Member, mark: str, short: bool) -> str:
+    """The sentence with the pronoun, whose next word is the habit."""
+    asks = CATEGORIES[category]["asks"]
+    side = member.side
+    if category == "possessor-possessed" and {member.kind, other.kind} & set(NAMES):
+        side = "person" if member.kind in NAMES else "thing"
+    tails = FRAME[f"{KINDS[member.kind]['pool']}_tails"]
+    about = {"p": member.pronoun, "h": member.habit, "base": BASES[member.habit], "cue": pick(rng, STATES[member.state])}
+    about["tail"] = "." if short else expand(pick(rng, tails), env, rng)
+    template = asks[side][0] if short else pick(rng, asks[side])
+    return expand(template, {**env, **about}, rng).replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")
+
