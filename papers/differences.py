@@ -14,7 +14,7 @@ held-out stories; heads are found on one half of the pairs and scored on the oth
     pds.late_share                   share of Σ PDS² in the last two layers, PDS² by the product of the two halves
     pds.over075, pds.over_own        heads with PDS above .075; above the model's own mean + sd
     sps                              attention to the right noun − to the competitor, all heads (Eq. 8)
-    top1.best, CATEGORY.top1         share of prompts on which the best head attends most, of all keys, to the antecedent
+    top1.best, CATEGORY.top1         share of prompts on which the best head attends most, of all keys, to the right noun
     CATEGORY.both                    share of pairs on which one head does in both orders
     stable                           heads per pair that do in both orders
     top1.over30                      heads with Top-1 above .3
@@ -43,7 +43,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 
 PAIRS, DOCUMENTS = 600, 300
-CATEGORIES = {"gender": ("gender",), "number": ("plurality", "number"), "nouns": ("competing-nouns",)}
+CATEGORIES = {"gender": "gender", "number": "plurality", "nouns": "competing-nouns"}
 SCALE = 1.5
 """Largest scale of PLS' steering."""
 
@@ -119,6 +119,7 @@ def losses(run: Run) -> None:
 def position(run: Run) -> None:
     """PDS and SPS on the pairs of competing nouns, and what suppressing the position heads does."""
     import numpy as np
+
     from streamscope.instruments.stats.estimators import cohens_d
     from streamscope.instruments.stats.held_out import halves
     from streamscope.interventions.edits import scale_heads
@@ -134,7 +135,9 @@ def position(run: Run) -> None:
     for name, layers in (
         ("best", range(run.last + 1)), ("last", [run.last]), *((f"L{n}", [n]) for n in range(run.last + 1)),
     ):  # fmt: skip
-        run.add(f"pds.{name}", "attention", _held_out_best([half[half.index.isin(layers, level=0)] for half in by_half]))
+        run.add(
+            f"pds.{name}", "attention", _held_out_best([half[half.index.isin(layers, level=0)] for half in by_half])
+        )
     squares = by_half[0] * by_half[1]
     late = squares[squares.index.get_level_values("layer") >= run.last - 1].sum()
     run.add("pds.late_share", "share of the sum of squared PDS", late / squares.sum())
@@ -189,11 +192,11 @@ def coreference(run: Run) -> None:
     run.add("stable", "heads", both.sum(axis=1).mean())
     run.add("top1.best", "share of prompts", best_head_held_out(hits, "hit", halves(hits, 0)[0])[0]["hit"].mean())
     run.add("top1.over30", "heads", (hits.groupby("head")["hit"].mean() > 0.3).sum())
-    for name, categories in CATEGORIES.items():
-        some = hits[hits["category"].isin(categories)]
+    for name, category in CATEGORIES.items():
+        some = hits[hits["category"] == category]
         if some.empty:
             raise InputError(f"the suite stories5 has no pairs of {name}")
-        run.add(f"{name}.preference", "nats", odds[odds["category"].isin(categories)]["log_odds"].mean())
+        run.add(f"{name}.preference", "nats", odds[odds["category"] == category]["log_odds"].mean())
         side = halves(some, 0)[0]
         run.add(f"{name}.top1", "share of prompts", best_head_held_out(some, "hit", side)[0]["hit"].mean())
         pairs = some.assign(hit=some.groupby(["pair", "head"])["hit"].transform("min"))
@@ -243,6 +246,7 @@ def pls(run: Run) -> None:
     """Table 1, Table 2 on gender, Figures 3 and 4b, §2.3."""
     import numpy as np
     from sklearn.metrics import adjusted_rand_score
+
     from streamscope.features.cluster.checks import raw_rows
     from streamscope.features.cluster.measure import varying_features
     from streamscope.features.cluster.modes import ComputationalModes
@@ -331,6 +335,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     import sys
 
     import pandas as pd
+
     from streamscope.cli.disk import write_text
     from streamscope.models.checkpoint import read_manifest
 

@@ -72,12 +72,12 @@ class Phenomenon:
 
 PERIODS: dict[Name, int] = {"induction-6": 6, "induction": 12, "induction-24": 24}
 """Number of words that are repeated."""
-POSITION: dict[Name, tuple[str, ...]] = {"position": ("competing-nouns",), "position-gender": ("gender",)}
-COREFERENCE: dict[Name, tuple[str, ...]] = {
-    "coreference": (), "coreference-gender": ("gender",), "coreference-number": ("plurality", "number"),
-    "coreference-nouns": ("competing-nouns",), "coreference-reserved": (),
+POSITION: dict[Name, str] = {"position": "competing-nouns", "position-gender": "gender"}
+COREFERENCE: dict[Name, str] = {
+    "coreference": "", "coreference-gender": "gender", "coreference-number": "plurality",
+    "coreference-nouns": "competing-nouns", "coreference-reserved": "",
 }  # fmt: skip
-"""Categories of the pairs; none: all pairs."""
+"""Category of the pairs; "": all pairs."""
 PAIRED = ("lift", "copying", "reserved", *POSITION, *COREFERENCE)
 """Phenomena that read pairs of stories."""
 

@@ -401,9 +401,10 @@ def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.
 
 def _position(of: Shared, name: str) -> PhenomenonObservations:
     """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
-    table = of.position[of.position["category"].isin(POSITION[name])]  # type: ignore[index]
+    category = POSITION[name]  # type: ignore[index]
+    table = of.position[of.position["category"] == category]
     if table.empty:
-        return PhenomenonObservations.nothing(f"the pairs have no category {POSITION[name][0]}")  # type: ignore[index]
+        return PhenomenonObservations.nothing(f"the pairs have no category {category}")
     chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
     value, pair, cluster = chosen["difference"], chosen["pair"], chosen["cluster"]
     return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
@@ -430,10 +431,10 @@ def best_head_held_out(
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
     table = of.found_in_both_orders("reserved" if name == "coreference-reserved" else "stories")
-    categories = COREFERENCE[name]  # type: ignore[index]
-    table = table[table["category"].isin(categories)] if categories else table
+    category = COREFERENCE[name]  # type: ignore[index]
+    table = table[table["category"] == category] if category else table
     if table.empty:
-        return PhenomenonObservations.nothing(f"the pairs have no category {' or '.join(categories)}")
+        return PhenomenonObservations.nothing(f"the pairs have no category {category}")
     chosen, head = best_head_held_out(table, "both", halves(table, 0)[0])
     return PhenomenonObservations(chosen["both"], chosen["pair"], chosen["cluster"], resolution=0.0, head=head)
 

@@ -1,10 +1,10 @@
 """Suites of prompts whose words have roles: what the coreference probes read.
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
-story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts ioi, ioi-abc, greater-than, induction,
-docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL file of the same format, or FORMAT:PATH
-for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens;
-`instruments.prompts.tasks` scores answers.
+story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts
+ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL
+file of the same format, or FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says
+where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
 """
 
 import json
@@ -35,6 +35,8 @@ TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd"
 FIFTH = {"stories5": "pairs", "stories5-told": "told", "stories5-words": "words"}
 """Suites of the stories of version 5, by what they hold out: pairs of nouns; guests, whose habits are told; words."""
 GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words", *FIFTH, *SUITES)
+CATEGORY = {"gender": "gender", "anchor": "gender", "number": "plurality"}
+"""Category of a passage's kind; in all others nouns compete (LFA App. F), and `relation` says how."""
 FOURTH = {"same-kind": "combinations", "reserved-words": "words"}
 """Suites of the stories of version 4, in which only events decide, by what they hold out."""
 BUNDLED = (*FILES, *GENERATED, *TASKS)
@@ -108,7 +110,7 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     id=f"{name}-{seed}-{i:05d}-{p.relation}-{order}", text=text,
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
-                    category=p.category if name in FIFTH else "competing-nouns", relation=p.category,
+                    category=CATEGORY.get(p.category, "competing-nouns"), relation=p.category,
                     words=_nouns(text, marks), coherent=f" {p.coherent.strip()}", incoherent=f" {p.incoherent.strip()}",
                 )
             )  # fmt: skip
@@ -142,7 +144,7 @@ def _story_cases(n: int, seed: int) -> Suite:
             names = ["distractor", *(f"distractor{i}" for i in range(2, len(others) + 1))]
             marks = {"query": case.pronoun, "target": case.antecedent, **dict(zip(names, others, strict=True))}
             roles = {role: (span.start - start, span.end - start) for role, span in marks.items()}
-            category = {"gender": "gender", "number": "plurality"}.get(case.category, "competing-nouns")
+            category = CATEGORY.get(case.category, "competing-nouns")
             prompts.append(
                 Prompt(
                     id=f"story-cases-{seed}-{index:05d}-{i}", text=text, roles=roles, order=order_of(roles),
