@@ -65,7 +65,7 @@ HUGGING_FACE = "hf:"
 """Prefix of the names of Hugging Face folders, of models in the hub's cache, and of GGUF files."""
 PREFIXES = (HUGGING_FACE, "gguf:")
 """Both mean the same."""
-ORIGIN = ("source", "quantisation", "bos")
+ORIGIN = ("source", "quantisation", "adapter", "bos")
 """Fields of the manifest of a model that was trained elsewhere, which results record."""
 
 
@@ -335,6 +335,8 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
     model.sampling = read_sampling(folder)
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
+    if "adapter" in model.origin:
+        print(f"{run_label(folder)}: the LoRA adapter next to its weights is merged into them", file=sys.stderr)
     if "bos" in model.origin:
         print(f"{run_label(folder)}: every text begins with {model.origin['bos']}", file=sys.stderr)
     model = model.to(device).eval()

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -610,3 +611,155 @@ def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
     (folder / "config.json").write_text("{")
     with pytest.raises(InputError, match="config.json is damaged .* download it again"):
         load(f"hf:{folder}")
+
+
+# ---- adapters of PEFT ----------------------------------------------------------------------------
+
+MAPS = {"gpt2": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
+        "pythia": ("attention.query_key_value", "mlp.dense_4h_to_h"),
+        "llama": ("self_attn.q_proj", "mlp.down_proj"), "phi3": ("self_attn.qkv_proj", "mlp.gate_up_proj"),
+        "gemma2": ("self_attn.v_proj",)}  # fmt: skip
+"""Maps with an adapter in the tests; `attn.c_proj` of GPT-2 is square and transposed."""
+LORA: dict[str, Any] = {"peft_type": "LORA", "r": 3, "lora_alpha": 7, "bias": "none", "init_lora_weights": True,
+                        "lora_dropout": 0.1, "loftq_config": {}, "megatron_core": "megatron.core", "use_dora": False,
+                        "corda_config": None}  # fmt: skip
+PATTERNS = {"rank_pattern": {"layers.1.self_attn.q_proj": 2}, "alpha_pattern": {r"layers\.[12]\.mlp\.down_proj": 5}}
+
+
+def adapted(folder: Path, kind: str, **config: Any) -> Any:
+    """Put an adapter of random A [r, in] and B [out, r] beside a model; returns the library's model with W + s B A."""
+    peer, g = theirs(kind), torch.Generator().manual_seed(3)
+    modules, tensors = dict(peer.named_modules()), {}
+    for name, module in modules.items():
+        if name.endswith(MAPS[kind]):
+            layer, last = int(re.search(r"\.(\d+)\.", name)[1]), name.rpartition(".")[2]
+            r, alpha = 3, 7
+            if "rank_pattern" in config:
+                r = 2 if (layer, last) == (1, "q_proj") else 3
+                alpha = 5 if layer in (1, 2) and last == "down_proj" else 7
+            turned = type(module).__name__ == "Conv1D"
+            d_out, d_in = module.weight.shape[::-1] if turned else module.weight.shape
+            a, b = 0.2 * torch.randn(r, d_in, generator=g), torch.randn(d_out, r, generator=g)
+            tensors |= {f"base_model.model.{name}.lora_{x}.weight": y for x, y in (("A", a), ("B", b))}
+            delta = alpha / (r**0.5 if config.get("use_rslora") else r) * b @ a
+            module.weight.data += delta.T if turned else delta
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(LORA | config))
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        *((kind, {}) for kind in MAPS),
+        ("llama", {"use_rslora": True}),
+        ("llama", PATTERNS),
+        ("gpt2", {"use_rslora": True}),
+    ],
+)
+@torch.no_grad()
+def test_a_lora_adapter_beside_a_model_is_merged(kind: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """W' = W + (α / r) B A, or α / √r, by map; the cache tells the folder with an adapter from the one without."""
+    folder, tokens = saved(kind, tmp_path / "model"), torch.arange(2, 40)[None]
+    bare = load(f"hf:{folder}")(tokens)
+    want = adapted(folder, kind, **config)(tokens).logits
+    model = load(f"hf:{folder}")
+    assert ((model(tokens) - want).abs().max() / want.abs().max()).item() < 1e-5
+    assert ((bare - want).abs().max() / want.abs().max()).item() > 0.01, "the adapter changes the logits"
+    assert model.origin["adapter"].startswith("LoRA of adapter_model.safetensors, sha256 ")
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"peft_type": "IA3"}, "peft_type = 'IA3' is not supported"),
+        ({"use_dora": True}, "use_dora = True is not supported"),
+        ({"bias": "lora_only"}, "bias = 'lora_only' is not supported"),
+        ({"modules_to_save": ["lm_head"]}, r"modules_to_save = \['lm_head'\] is not supported"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights = 'pissa_niter_4' is not supported"),
+        ({"layer_replication": [[0, 2], [1, 3]]}, "layer_replication"),
+        ({"tomorrows_option": 3}, "tomorrows_option = 3 is not supported"),
+        ({"r": 4}, r"down_proj.lora_A.weight \[3, 80\] does not fit its rank 4"),
+        ({"alpha_pattern": {"(": 3}}, "alpha_pattern"),
+        ({"alpha_pattern": 3}, "alpha_pattern"),
+        ({"lora_alpha": "high"}, "lora_alpha"),
+        ({"r": "3"}, "r: Input should be"),
+    ],
+)  # fmt: skip
+def test_an_adapter_that_is_not_plain_lora_is_refused_by_name(
+    config: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    folder = saved("llama", tmp_path / "model")
+    adapted(folder, "llama", **config)
+    with pytest.raises(InputError, match=rf"adapter_\S+ .*{line}") as caught:
+        load(f"hf:{folder}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model.embed_tokens.lora_embedding_A": (3, 260)}, "embed_tokens.lora_embedding_A is not supported"),
+        ({"model.layers.0.self_attn.q_proj.lora_magnitude_vector": (48,)}, "lora_magnitude_vector is not supported"),
+        ({"lm_head.weight": (260, 48)}, "lm_head.weight is not supported"),
+        ({"model.layers.0.self_attn.q_proj.lora_B.weight": (47, 3)}, r"do not fit .*q_proj.weight \[48, 48\]"),
+        ({"model.layers.0.self_attn.x_proj.lora_A.weight": (3, 48)}, "x_proj.lora_B.weight is missing"),
+        ({f"model.layers.9.mlp.up_proj.lora_{x}.weight": (3, 3) for x in "AB"}, "layers.9.mlp.up_proj, which"),
+    ],
+)
+def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
+    changes: dict[str, tuple[int, ...]], line: str, tmp_path: Path
+) -> None:
+    folder = saved("llama", tmp_path / "model")
+    adapted(folder, "llama")
+    path = folder / "adapter_model.safetensors"
+    save_file(load_file(path) | {f"base_model.model.{k}": torch.ones(v) for k, v in changes.items()}, path)
+    with pytest.raises(InputError, match=rf"adapter_model.safetensors: .*{line}") as caught:
+        load(f"hf:{folder}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_without_its_model_or_its_weights_is_named(tmp_path: Path) -> None:
+    folder = saved("llama", tmp_path / "model")
+    adapted(folder, "llama", base_model_name_or_path="someone/base")
+    (folder / "config.json").rename(tmp_path / "config.json")
+    with pytest.raises(
+        InputError, match="holds an adapter without its model: put its files next to those of someone/base"
+    ):
+        load(f"hf:{folder}")
+    (tmp_path / "config.json").rename(folder / "config.json")
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(InputError, match="has no adapter_model.safetensors"):
+        load(f"hf:{folder}")
+
+
+# ---- weights that are codes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "gptj"])
+def test_quantised_weights_are_refused(family: str, tmp_path: Path) -> None:
+    """By config.json, and where it says nothing, by the dtype of a tensor."""
+    folder = tmp_path / "model"
+    quantised = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    make = (lambda **changes: saved("llama", folder, **changes)) if family == "llama" else partial(gptj, folder)
+    make(quantization_config=quantised)
+    with pytest.raises(InputError, match="config.json: .* bitsandbytes"):
+        load_for_instruments(f"hf:{folder}")
+    make(compression_config={"format": "pack-quantized"})
+    with pytest.raises(InputError, match="config.json: .* compression_config"):
+        load_for_instruments(f"hf:{folder}")
+    if family == "gptj":
+        make(quantization_config=None)
+        (folder / "adapter_config.json").write_text(json.dumps(LORA))
+        with pytest.raises(InputError, match="adapter_config.json: an adapter is merged only into"):
+            load_for_instruments(f"hf:{folder}")
+        (folder / "adapter_config.json").unlink()
+    make(quantization_config=None)
+    whole = load_file(folder / "model.safetensors")
+    name = next(name for name in whole if "q_proj" in name)
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn):
+        codes = (whole[name] * 90).clamp(0, 99).to(dtype)
+        save_file(whole | {name: codes}, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(InputError, match=rf"{name} is {str(dtype).removeprefix('torch.')}: .*dequantise") as caught:
+            load_for_instruments(f"hf:{folder}")
+        assert "\n" not in str(caught.value)

@@ -7,7 +7,8 @@
 The first writes a run folder, which every command accepts. The second writes it to the cache, once per state of the
 folder. A name such as hf:EleutherAI/pythia-70m is looked up in the hub's cache on this machine; nothing is downloaded.
 The relatives are Mistral, Gemma 2 and 3, OLMo 2, Phi-3, SmolLM3, Qwen2 and Qwen3. Weights are read from safetensors,
-sharded or not, or dequantised from a GGUF file; pickled weights are refused.
+sharded or not, or dequantised from a GGUF file; pickled and other quantised weights are refused. A LoRA adapter of PEFT
+next to the weights is merged into them.
 """
 
 from collections.abc import Sequence

@@ -26,7 +26,15 @@ from streamscope.cli.errors import InputError, Undefined
 from streamscope.models.decoder import machine_memory
 from streamscope.models.hooks import CleanCopies
 from streamscope.models.interop.activation_cache import NormedCache
-from streamscope.models.interop.huggingface.convert import read_tokenizer, source_folder, source_name, weight_files
+from streamscope.models.interop.huggingface.adapter import refuse_adapter
+from streamscope.models.interop.huggingface.convert import (
+    check_dtype,
+    read_tokenizer,
+    refuse_codes,
+    source_folder,
+    source_name,
+    weight_files,
+)
 from streamscope.models.interop.tables import opened
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.tokenizer import Tokenizer
@@ -183,7 +191,9 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
     try:
         with warnings.catch_warnings(), _without_bars():
             warnings.simplefilter("ignore")
+            refuse_adapter(folder)
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            refuse_codes(folder / "config.json", config.to_dict())
             _check_sizes(folder, weight_files(folder), config)
             module, report = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
@@ -283,6 +293,9 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
     for path in files:
         with opened(path) as file:
             tensors += len(file.keys())
+            for name in file.keys():  # noqa: SIM118
+                if name.endswith("weight"):
+                    check_dtype(f"{folder}: {name}", file.get_slice(name)[:0].dtype)
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > tensors:
         raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, but there are {tensors:,} tensors")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -18,7 +19,7 @@ from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import to_dict
-from streamscope.models.interop.huggingface import gguf
+from streamscope.models.interop.huggingface import adapter, gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, write_tensors
@@ -27,15 +28,17 @@ from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import PAIRS, Tokenizer
 
 INDEX = "model.safetensors.index.json"
+ADAPTER = (adapter.CONFIG, adapter.WEIGHTS)
 READ = (
     "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", TEMPLATE, *PAIRS, *PAIRS.values(),
+    "special_tokens_map.json", "added_tokens.json", TEMPLATE, *PAIRS, *PAIRS.values(), *ADAPTER,
 )  # fmt: skip
 """Files that are read besides the tensors, if they exist."""
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Suffixes of buffers in older files: causal masks and wavelengths."""
 REMEDY = "download it again"
-READER = 5
+DEQUANTISE = "dequantise them (in transformers: model.dequantize()) and save the model as bf16 or fp32"
+READER = 6
 """Version of the reading rules; cached runs of other versions are not used."""
 
 
@@ -83,6 +86,11 @@ def gguf_file(source: Path) -> Path | None:
     return files[0] if files else None
 
 
+def files_folder(source: Path) -> Path:
+    """The folder in which a model's files are: `source` itself, or that of a GGUF file."""
+    return source if (file := gguf_file(source)) is None else file.parent
+
+
 def foreign(name: str) -> Path | None:
     """The folder of `hf:NAME` if only a bridge reads its family, else None."""
     folder = source_folder(name)
@@ -99,8 +107,7 @@ def foreign(name: str) -> Path | None:
 def files_read(folder: Path) -> list[Path]:
     """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
     if (file := gguf_file(folder)) is not None:
-        tokenizer = file.with_name("tokenizer.json")
-        return [file, tokenizer] if tokenizer.is_file() else [file]
+        return [file] + [path for name in ("tokenizer.json", *ADAPTER) if (path := file.with_name(name)).is_file()]
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
@@ -121,6 +128,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
             "measured by instruments"
         )
     family = FAMILIES[kind]
+    refuse_codes(path, theirs)
     try:
         refuse(theirs, is_causal=True)
         return family.config(theirs), family
@@ -137,6 +145,9 @@ def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
     if (file := gguf_file(folder)) is not None:
         return file, gguf.their_config(gguf.read_header(file))
     path = folder / "config.json"
+    if not path.is_file() and (folder / adapter.CONFIG).is_file():
+        base = read_json(folder / adapter.CONFIG, dict[str, Any], REMEDY).get("base_model_name_or_path") or "its model"
+        raise InputError(f"{folder} holds an adapter without its model: put its files next to those of {base}")
     if not path.is_file():
         raise InputError(f"{folder} has no config.json: is it a Hugging Face folder?")
     return path, read_json(path, dict[str, Any], REMEDY)
@@ -162,11 +173,28 @@ def weight_files(folder: Path) -> list[Path]:
     raise InputError(f"{folder} has no model.safetensors{hint}")
 
 
+def refuse_codes(path: Path, theirs: Mapping[str, Any]) -> None:
+    """Raise `InputError` if the fields of a config.json say that its weights are quantised."""
+    for name in ("quantization_config", "compression_config"):
+        if told := theirs.get(name):
+            kind = told.get("quant_method", name) if isinstance(told, Mapping) else name
+            raise InputError(f"{path}: weights quantised by {kind} are not read; {DEQUANTISE}")
+
+
+def check_dtype(name: str, dtype: torch.dtype) -> None:
+    """Raise `InputError` unless a tensor of a safetensors file holds numbers of at least 16 bits."""
+    if not dtype.is_floating_point or dtype.itemsize < 2:
+        kind = str(dtype).removeprefix("torch.")
+        raise InputError(f"{name} is {kind}: weights of this kind are codes; {DEQUANTISE}")
+
+
 def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Convert their tensors to (configuration, our tensors by name), in the dtype of the file.
+    """Convert their tensors to (configuration, our tensors by name), in the dtype of the file, or fp32 where an adapter
+    is merged.
 
     As in the library, a file whose head differs from its embedding unties a tied configuration. Raises `InputError` for
-    a damaged file, and for a tensor that is missing, unused or of another shape.
+    a damaged file, quantised weights in safetensors, an adapter that is not plain LoRA, and a tensor that is missing,
+    unused or of another shape.
     """
     with ExitStack() as stack:
         where = {name: file for file in _opened(folder, config, family, stack) for name in file.keys()}  # noqa: SIM118
@@ -174,8 +202,13 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
         table = family.names(config, prefix)
         unread = {name for name in where if name.endswith(IGNORED)}
 
+        turned = [name for name in where if family.architecture == "GPT2LMHeadModel" and "h." in name]
+        lora = adapter.read_adapter(files_folder(folder), where, family.prefix, turned)
+
         def read(name: str) -> Tensor:
-            return where[name].get_tensor(name)
+            x: Tensor = where[name].get_tensor(name)
+            check_dtype(f"{folder}: {name}", x.dtype)
+            return x if lora is None else lora.merged(name, x)
 
         embed, head = table["embed.weight"][0], table["unembed.weight"][0]
         if config.readout.tied and embed in where and head in where:
@@ -205,8 +238,7 @@ def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack)
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
     """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own."""
-    file = gguf_file(folder)
-    folder = folder if file is None else file.parent
+    file, folder = gguf_file(folder), files_folder(folder)
     if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
         return fitting_tokenizer(folder, d_vocab)
     tokenizer = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
@@ -284,6 +316,8 @@ def write_run(folder: Path, out: Path) -> ModelConfig:
     config, tensors = read_weights(folder, config, family)
     eos, file = read_eos(folder, tokenizer), gguf_file(folder)
     about = {} if file is None else {"quantisation": gguf.read_header(file).quantisation}
+    if (weights := files_folder(folder) / adapter.WEIGHTS).is_file():
+        about |= {"adapter": f"LoRA of {weights.name}, sha256 {sha256(weights)}"}
     fill(out, config, tensors, tokenizer, eos, read_generation(folder), source=str(folder.resolve()), **about)
     return config
 
