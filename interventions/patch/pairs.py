@@ -24,7 +24,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts.alignment import Aligned
-from streamscope.instruments.prompts.suite import Unit
+from streamscope.instruments.prompts.suite import Unit, check_space
 from streamscope.probes.attention import clusters
 from streamscope.text.tokenizer import Tokenizer
 
@@ -134,11 +134,10 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
     ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
     following = []
     for name, text in (("answer", answer), ("foil", foil)):
+        check_space(clean, text, f"--{name}")
         longer = tokenizer.encode(clean + text)
         if longer[: len(ids)] != ids or len(longer) == len(ids):
-            raise InputError(
-                f"--{name} {text!r} does not begin a new token after the clean text; start it with a space"
-            )
+            raise InputError(f"--{name} {text!r} does not begin a new token after the clean text; give another one")
         following.append(longer[len(ids)])
     if len(ids) != len(other):
         raise InputError(

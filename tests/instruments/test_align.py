@@ -121,14 +121,14 @@ BAD = {
     "longer than the context": prompt(text=TEXT + " gate" * 60),
     "two roles share a token": prompt(roles={"target": (4, 5), "distractor": (5, 7)}),
     "a role comes after the query, out of a causal model's sight": prompt(roles={"target": (39, 43)}),
-    "a continuation does not start a new token": prompt(text=TEXT + " coin", coherent="s", incoherent=" box"),
+    "a continuation does not start a new token": prompt(text=TEXT + " ", coherent="key", incoherent="box"),
     "the continuations start with the same token": prompt(coherent=" big key", incoherent=" big box"),
 }
 
 
 @pytest.mark.parametrize("reason", BAD)
 def test_a_prompt_that_cannot_serve_is_filtered_with_its_reason(reason: str, stories_bpe: Tokenizer) -> None:
-    assert len(stories_bpe.encode(" coins", bos=False)) == 1 == len(stories_bpe.encode(" saw", bos=False))
+    assert len(stories_bpe.encode(" key", bos=False)) == 1 == len(stories_bpe.encode(" saw", bos=False))
     aligned = align(Suite("s", (GOOD, BAD[reason]), "here"), stories_bpe, 60)
     assert aligned.filtered == [("p", reason)]
     assert aligned.prompts == (GOOD,) and len(aligned.tokens) == len(aligned.positions) == 1

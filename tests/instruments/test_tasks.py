@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,9 @@ def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Toke
             prompt("good", "Lily saw a", " dog", " cat"),
             prompt("none", "Lily saw a big", None, None),
             prompt("same", "Lily saw the", " dog", " dog"),
-            prompt("merged", "Lily saw a do", "g", "ll"),
+            replace(
+                prompt("merged", "Lily saw a", " dog", " cat"), text="Lily saw a ", coherent="dog", incoherent="cat"
+            ),
             prompt("long", long, " dog", " cat"),
         ),
         "here",

@@ -92,6 +92,8 @@ def test_pairs_of_your_own() -> None:
         own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")
     with pytest.raises(InputError, match="--answer"):
         own_pair(tokenizer, "Tim took a key", "Tim took a box", "", " .")
+    with pytest.raises(InputError, match="--foil: 'and' would run on from 'key': begin it with a space, ' and'"):
+        own_pair(tokenizer, "Tim took a key", "Tim took a box", " with", "and")
     short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
     with pytest.raises(InputError, match="one length"):
         by_token([pair, short], tokenizer)
