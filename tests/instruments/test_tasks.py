@@ -154,6 +154,8 @@ def test_an_answer_is_scored_at_its_first_differing_token_given_those_before(bpe
         odds = math.log(probabilities[a[n]]) - math.log(probabilities[b[n]])
         assert found["log_odds"][i] == pytest.approx(odds, abs=1e-9)
     assert "1 with tokens given" in task.title
+    assert task.cases["cut"].tolist() == [False, True, False, False]
+    assert "1 of them by one token of a longer answer or foil" in task.title
 
 
 def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Tokenizer) -> None:
