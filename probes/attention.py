@@ -44,14 +44,6 @@ class RoleQuery(Query):
     undecided: tuple[str, ...] = ()
 
 
-def choose(aligned: Aligned, keep: Sequence[int]) -> Aligned:
-    """The prompts `keep`, by index."""
-    parts: dict[str, Any] = {
-        name: [getattr(aligned, name)[i] for i in keep] for name in ("tokens", "positions", "continuations")
-    }
-    return replace(aligned, prompts=tuple(aligned.prompts[i] for i in keep), **parts)
-
-
 def undecided(prompts: Sequence[Prompt]) -> set[str]:
     """Ids of the prompts whose text up to and including the query occurs again with another target.
 
@@ -84,7 +76,7 @@ def role_query(
             f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
             "causal model attends equally in both; use a suite whose text decides before the query"
         )
-    chosen = choose(aligned, keep)
+    chosen = aligned.only(keep)
     names = {p.id for p in chosen.prompts} | open_ended
     return RoleQuery(
         tokens=chosen.tokens,

@@ -106,7 +106,8 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         found = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, one in found.items():
             add_prompts(seen, sweep, one, model.config.n_layers, opened.unit)
-            what = f"{name} on {opened.title()}; {measure}, {how.method} ablation; {_drawn(sweep)}"
+            scored = opened.aligned.scoring() if measure == "coherence" else ""
+            what = f"{name} on {opened.title()}{scored}; {measure}, {how.method} ablation; {_drawn(sweep)}"
             seen.about["title"][measure] = what
     return seen
 

@@ -107,8 +107,12 @@ def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description."""
     opened = open_data(Prompts(suite=how.task), model)
     contrast, made = _pairs_by(how, opened)
-    found = choose_pairs(made, how.pairs)
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
+    if how.metric == "loss" and (unscored := dict(opened.aligned.unscored)):
+        lost = tuple((pair.id, unscored[pair.id]) for pair in made.pairs if pair.id in unscored)
+        kept = tuple(pair for pair in made.pairs if pair.id not in unscored)
+        made = Pairs(kept, (*made.filtered, *lost)) if kept else made
+    found = choose_pairs(made, how.pairs)
     full = [answers.get(p.id) for p in found.pairs]
     spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
     words = f"{counted(len(found.pairs), 'pair')} of {opened.suite.name} by {contrast}{found.left_out}"

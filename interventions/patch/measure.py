@@ -126,7 +126,8 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
             raise InputError(
                 f"the text has {counted(len(pair.clean), 'token')}, the context holds {model.config.n_ctx}"
             )
-        return Pairs((pair,)), f"one pair, {how.answer!r} against {how.foil!r}"
+        sides = ((how.answer, pair.answers), (how.foil, pair.foils))
+        return Pairs((pair,)), f"one pair, {' against '.join(_counted(tokenizer, *side) for side in sides)}"
     opened = data[Prompts]
     contrast = how.contrast
     if contrast == "auto":
@@ -139,6 +140,12 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
     if how.by == "token":
         found = Pairs(tuple(by_token(found.pairs, tokenizer)), found.filtered)
     return found, words
+
+
+def _counted(tokenizer: Any, continuation: str, ids: Sequence[int]) -> str:
+    """A continuation, or the first token of it, which counts."""
+    first = tokenizer.pieces(ids[:1])[0]
+    return repr(continuation) if first == continuation else f"{first!r}, the first token of {continuation!r},"
 
 
 def sweep(

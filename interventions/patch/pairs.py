@@ -24,7 +24,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts.alignment import Aligned
-from streamscope.instruments.prompts.suite import Unit
+from streamscope.instruments.prompts.suite import Unit, check_space
 from streamscope.probes.attention import clusters
 from streamscope.text.tokenizer import Tokenizer
 
@@ -52,6 +52,8 @@ class PatchPair:
     foils: tuple[int, ...]
     places: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Label -> positions, the same in both prompts; covers every position once."""
+    cut: bool = False
+    """Whether an answer or a foil goes on behind the token that counts."""
 
     def __post_init__(self) -> None:
         if len(self.clean) != len(self.corrupt) or not self.clean:
@@ -81,8 +83,10 @@ class Pairs:
 
     @property
     def left_out(self) -> str:
-        """ ", 3 left out: reason" for a title."""
-        return "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.filtered).items())
+        """ ", 3 left out: reason" for a title, and of how many pairs only a first token counts."""
+        lost = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.filtered).items())
+        cut = sum(pair.cut for pair in self.pairs)
+        return f"{lost}, {cut} by the first token of a longer answer or foil" if cut else lost
 
 
 def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
@@ -134,11 +138,10 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
     ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
     following = []
     for name, text in (("answer", answer), ("foil", foil)):
+        check_space(clean, text, f"--{name}")
         longer = tokenizer.encode(clean + text)
         if longer[: len(ids)] != ids or len(longer) == len(ids):
-            raise InputError(
-                f"--{name} {text!r} does not begin a new token after the clean text; start it with a space"
-            )
+            raise InputError(f"--{name} {text!r} does not begin a new token after the clean text; give another one")
         following.append(longer[len(ids)])
     if len(ids) != len(other):
         raise InputError(
@@ -190,7 +193,7 @@ def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit)
     nouns = tuple(role for role in ("target", "distractor") if role in at)
     return PatchPair(
         id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=tuple(answers),
-        foils=tuple(foils), places=_places(at, len(ids), nouns),
+        foils=tuple(foils), places=_places(at, len(ids), nouns), cut=any(len(row) > len(ids) + 1 for row in rows),
     )  # fmt: skip
 
 
@@ -250,7 +253,7 @@ def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, clu
             continue
         return PatchPair(
             id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=(after[0][0],),
-            foils=(after[1][0],), places=_places(at, len(ids), ("target", "distractor")),
+            foils=(after[1][0],), places=_places(at, len(ids), ("target", "distractor")), cut=_several(*after),
         )  # fmt: skip
     return "no clue for its competitor has as many tokens and its pronoun in the same place"
 
@@ -276,6 +279,7 @@ def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer,
         return PatchPair(
             id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=(after[0][0],),
             foils=(longer[len(ids)],), places=_places(at, len(ids), ("target", "distractor")),
+            cut=_several(after[0], longer[len(ids) :]),
         )  # fmt: skip
     return "no other noun of its relation has as many tokens"
 
@@ -295,8 +299,13 @@ def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> Patch
     return PatchPair(
         id=aligned.prompts[first].pair or aligned.prompts[first].id, cluster=cluster, clean=tuple(ids),
         corrupt=tuple(other), answers=(after[0][0],), foils=(after[1][0],),
-        places=_places(where, len(ids), ("first noun", "second noun")),
+        places=_places(where, len(ids), ("first noun", "second noun")), cut=_several(*after),
     )  # fmt: skip
+
+
+def _several(answer: Sequence[int], foil: Sequence[int]) -> bool:
+    """Whether either continuation has more than the one token that counts."""
+    return len(answer) > 1 or len(foil) > 1
 
 
 def _places(at: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

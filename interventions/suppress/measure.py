@@ -95,7 +95,8 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
     ranked_on = how.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f}" for r in ranking.frame.nlargest(5, "pds").itertuples())
-    title = f"{title_of(model)} on {prompts.title()}; heads ranked on {ranked_on}: {best}"
+    scored = prompts.aligned.scoring() if "coherence" in measures else ""
+    title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
     title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
     seen = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for one in observed.values():

@@ -21,11 +21,11 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
-from streamscope.instruments.prompts.alignment import Aligned, align, align_once
+from streamscope.instruments.prompts.alignment import Aligned, align, align_once, none_left
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.probes.attention import RoleQuery, choose, prompt_columns
+from streamscope.probes.attention import RoleQuery, prompt_columns
 from streamscope.probes.coherence import Coherence
 
 RESOLUTION = 1e-5
@@ -50,7 +50,8 @@ def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
 
     Ids and continuations stay; of the roles only the query stays. `seed` draws the donor among those that fit.
     """
-    cut = {p.id: opening(p) for p in aligned.prompts if p.coherent is not None}
+    scored = zip(aligned.prompts, aligned.continuations, strict=True)
+    cut = {p.id: opening(p) for p, after in scored if after is not None}
     usable = [p for p in aligned.prompts if cut.get(p.id) is not None]
     rng = np.random.default_rng(seed)
     groups: dict[tuple[str | None, str], list[Prompt]] = {}
@@ -89,12 +90,14 @@ def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int) -> Aligned | N
 
 
 def plan(how: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
-    """Logits at the last token of every prompt with continuations; `InputError` if none has any."""
+    """Logits at the last token of every prompt with continuations to compare; `InputError` if none has any."""
     aligned = align_once(prompts, tokenizer)
     keep = [i for i, after in enumerate(aligned.continuations) if after is not None]
+    if not keep and aligned.unscored:
+        raise InputError(f"there are no continuations to compare: {none_left(aligned.unscored, 'prompts', None)}")
     if not keep:
         raise InputError("no prompt has continuations; use a suite that has some, such as competing or stories")
-    chosen, used = choose(aligned, keep), set(keep)
+    chosen, used = aligned.only(keep), set(keep)
     return RoleQuery(
         tokens=chosen.tokens,
         logits=[[len(ids) - 1] for ids in chosen.tokens],
@@ -149,9 +152,8 @@ def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> I
     others = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
     found = rows(model, opened.aligned, others, opened.tokenizer)
     seen = seen_of(found, elsewhere=how.elsewhere, unit=opened.unit)
-    without = len(opened.aligned.prompts) - len(found)
-    lost = f", {without} without continuations" if without else ""
-    seen.about["title"] = f"{title_of(model)} on {opened.title()}{lost}; log-odds of the coherent continuation, nats"
+    how_scored = opened.title() + opened.aligned.scoring()
+    seen.about["title"] = f"{title_of(model)} on {how_scored}; log-odds of the coherent continuation, nats"
     return seen
 
 

@@ -22,7 +22,6 @@ from streamscope.probes.attention import (
     attention_rows,
     attention_to,
     by_layer,
-    choose,
     moved_d,
     prompt_columns,
     role_query,
@@ -43,7 +42,7 @@ NO_SPREAD = "attention does not vary, or there is one pair"
 def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
-    return up_to_query(role_query(choose(aligned, [i for pair in require_pairs(aligned) for i in pair]), tokenizer))
+    return up_to_query(role_query(aligned.only([i for pair in require_pairs(aligned) for i in pair]), tokenizer))
 
 
 def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

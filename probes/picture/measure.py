@@ -17,7 +17,6 @@ from streamscope.instruments.prompts.alignment import Aligned, check_tokenizer
 from streamscope.instruments.table import HEAD, Table, key, number
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits, Query, run
-from streamscope.probes.attention import choose
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import summary as by_position
 from streamscope.probes.logit_lens.measure import visible
@@ -72,7 +71,7 @@ def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int 
     Raises `InputError` for an empty text, several prompts, and a text longer than the context.
     """
     if not isinstance(prompt, str) and len(prompt.prompts) != 1:
-        raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (attention.choose)")
+        raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (Aligned.only)")
     text, at = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])
     if not text.strip():
         raise InputError("the text is empty; give one with words")
@@ -172,7 +171,7 @@ def _prompt(opened: Any, which: int | str | None) -> Aligned:
         raise unknown("prompt of the suite", name, known)
     if name in (reasons := dict(aligned.filtered)):
         raise InputError(f"prompt {name!r} cannot be aligned with this model: {reasons[name]}; choose another")
-    return choose(aligned, [[p.id for p in aligned.prompts].index(name)])
+    return aligned.only([[p.id for p in aligned.prompts].index(name)])
 
 
 def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, float]:

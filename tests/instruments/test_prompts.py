@@ -16,7 +16,7 @@ from streamscope.cli.user_code import edit_file
 from streamscope.instruments.prompts import FILES, Prompt, Suite, align, load_suite
 from streamscope.instruments.prompts.__main__ import main
 from streamscope.instruments.prompts.sets import read_set
-from streamscope.instruments.prompts.suite import population, units
+from streamscope.instruments.prompts.suite import check_space, population, units
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.probes.attention import undecided
 from streamscope.text.stories import documents
@@ -165,11 +165,30 @@ def prompt(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
         ({"pair": "k"}, "has no order"),
         ({"coherent": " key"}, "one continuation; give both"),
         ({"coherent": " ", "incoherent": " box"}, "an empty continuation"),
+        ({"coherent": "key", "incoherent": " box"}, "'key' would run on from 'the': begin it with a space, ' key'"),
+        ({"text": TEXT + " box.", "coherent": " Tim", "incoherent": "He"}, "'He' would run on from 'box.'"),
+        ({"coherent": " a", "incoherent": " b", "answers": (" a",), "foils": (" b", "c")}, "'c' would run on"),
     ],
 )
 def test_a_prompt_checks_itself(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=f"'p'.*{message}"):
         prompt(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "continuation"),
+    [
+        ("It was 19", "84"),
+        ('She said "', "Yes"),
+        ("He ran", "."),
+        ("She ", "ran"),
+        ("彼は", "走った"),
+        ("(", "a"),
+        ("It's 3", "%"),
+    ],
+)
+def test_a_continuation_needs_no_space_where_no_word_ends(text: str, continuation: str) -> None:
+    check_space(text, continuation)
 
 
 def test_a_prompt_needs_a_query() -> None:

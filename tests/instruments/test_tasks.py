@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,8 @@ def test_an_answer_is_scored_at_its_first_differing_token_given_those_before(bpe
         odds = math.log(probabilities[a[n]]) - math.log(probabilities[b[n]])
         assert found["log_odds"][i] == pytest.approx(odds, abs=1e-9)
     assert "1 with tokens given" in task.title
+    assert task.cases["cut"].tolist() == [False, True, False, False]
+    assert "1 of them by one token of a longer answer or foil" in task.title
 
 
 def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Tokenizer) -> None:
@@ -163,7 +166,9 @@ def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Toke
             prompt("good", "Lily saw a", " dog", " cat"),
             prompt("none", "Lily saw a big", None, None),
             prompt("same", "Lily saw the", " dog", " dog"),
-            prompt("merged", "Lily saw a do", "g", "ll"),
+            replace(
+                prompt("merged", "Lily saw a", " dog", " cat"), text="Lily saw a ", coherent="dog", incoherent="cat"
+            ),
             prompt("long", long, " dog", " cat"),
         ),
         "here",

@@ -575,6 +575,14 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
     assert "60 pairs of competing by noun" in task_pairs(Circuits(task="competing"), model)[2]
     with pytest.raises(InputError, match="got 1, 0, 0 and 0"):
         write_pairs(path, ["a"], [], [], [])
+    with pytest.raises(InputError, match="'Tom' would run on from 'saw'"):
+        write_pairs(path, ["Tom saw"], ["Ben saw"], [["Tom"]], [[" Ben"]])
+    foils = [[" Mia"]] * 3 + [[" Maxine", " Mia"]]  # begins as the answer does: nothing to compare with
+    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                [[" Tom"], [" Ben"], [" Sam"], [" Max", " Anna"]], foils)  # fmt: skip
+    assert len(task_pairs(Circuits(task=str(path)), model)[0].pairs) == 4
+    found, spans, words = task_pairs(Circuits(task=str(path), metric="loss"), model)
+    assert len(found.pairs) == len(spans) == 3 and "1 left out: the continuations start with the same" in words
 
 
 def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ({"answers": " she"}, "needs 'answers', a list"),
         ({"answers": [" she", 1]}, "answers.1: Input should be a valid string"),
         ({"answers": [" he"]}, "' he' among its answers and among its foils"),
+        ({"foils": [" he", "they"]}, "mine.jsonl:1: .*'they' would run on from 'because'"),
         ({"corrupt": None}, "must be text"),
         ({"corrupt": row["clean"]}, "a corrupted text that is the text"),
         ({"clean": " "}, "empty"),

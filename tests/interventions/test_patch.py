@@ -1,6 +1,7 @@
 """Pairs of prompts, the table and the command of `interventions.patch`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.stats.estimators import mean
@@ -92,6 +94,8 @@ def test_pairs_of_your_own() -> None:
         own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")
     with pytest.raises(InputError, match="--answer"):
         own_pair(tokenizer, "Tim took a key", "Tim took a box", "", " .")
+    with pytest.raises(InputError, match="--foil: 'and' would run on from 'key': begin it with a space, ' and'"):
+        own_pair(tokenizer, "Tim took a key", "Tim took a box", " with", "and")
     short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
     with pytest.raises(InputError, match="one length"):
         by_token([pair, short], tokenizer)
@@ -181,6 +185,22 @@ def texts(run: Path) -> list[str]:
     tokenizer = load(run).tokenizer
     a, b, *_ = [w for w in WORDS if len(tokenizer.encode(f"the {w} sat")) == len(tokenizer.encode("the cat sat"))]
     return ["--clean", f"the {a} sat", "--corrupt", f"the {b} sat", "--answer", " on", "--foil", " from"]
+
+
+def test_the_title_says_which_token_of_a_longer_answer_counts() -> None:
+    """`--answer " electrician"` measured " e" and the title said electrician."""
+    model, words = load("stories/gpt2"), {"answer": " electrician", "foil": " dog"}
+    first = model.tokenizer.pieces([model.tokenizer.encode("The cat saw the electrician")[5]])[0]
+    assert first != words["answer"]
+    how = Patch(clean="The cat saw the", corrupt="The dog saw the", **words, hooks=("resid_pre",), layers=("0",))
+    title = how.measure(model).about["title"]
+    assert f"one pair, {first!r}, the first token of ' electrician', against ' dog':" in title
+    how = Patch(contrast="order", pairs=4, hooks=("resid_pre",), layers=("0",))
+    suite = planted.suite(6)
+    long = [replace(p, coherent=f"{p.coherent} box") if p.pair in ("p0", "p1") else p for p in suite.prompts]
+    net = planted.model()
+    title = how.measure(net, given_prompts(replace(suite, prompts=tuple(long)), net)).about["title"]
+    assert "of planted by order, " in title and "by the first token of a longer answer or foil" in title
 
 
 def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest.CaptureFixture) -> None:

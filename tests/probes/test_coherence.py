@@ -16,7 +16,10 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.models.make import build
 from streamscope.probes.coherence import Coherence, main
 from streamscope.probes.coherence.measure import rows, seen_of, tables
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.pds import Pds
 from streamscope.probes.probe import measure
+from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
@@ -62,6 +65,7 @@ def test_equals_log_softmax_on_a_random_model() -> None:
     words = Tokenizer.train([p.text + (p.coherent or "") for p in suite.prompts], 300)
     net = randomise(build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
     aligned, table = align(suite, words), measure(net, Coherence(), suite)
+    aligned = aligned.only([i for i, after in enumerate(aligned.continuations) if after is not None])
     assert table["id"].tolist() == [p.id for p in aligned.prompts]
     for ids, after, odds in zip(aligned.tokens, aligned.continuations, table["log_odds"], strict=True):
         with torch.no_grad():
@@ -84,6 +88,28 @@ def test_prompts_without_continuations_are_left_out() -> None:
     none = replace(suite, prompts=tuple(replace(p, coherent=None, incoherent=None) for p in suite.prompts))
     with pytest.raises(InputError, match="no prompt has continuations"):
         Coherence().plan(none, planted.tokenizer())
+
+
+def test_continuations_that_cannot_be_compared_are_left_out_here_alone() -> None:
+    """PDS, coreference and SPS read no continuation: they keep every pair."""
+    net, suite = planted_logits(), planted.suite(12)
+    same = {"coherent": " key", "incoherent": " key box"}
+    several = {"coherent": " key box", "incoherent": " jar"}
+    prompts = [
+        replace(p, **same) if i < 10 else replace(p, **several) if i < 13 else p for i, p in enumerate(suite.prompts)
+    ]
+    data = given_prompts(replace(suite, prompts=tuple(prompts)), net)
+    found = Coherence().measure(net, data)
+    assert found.table().frame["n"][0] == 14
+    assert "10 left out: the continuations start with the same token" in found.table().title
+    assert "3 of 14 by the first token of a longer continuation" in found.table().title
+    assert (Pds().measure(net, data).table().frame["n"] == 12).all()
+    assert (Coreference().measure(net, data).table().frame["n"] == 24).all()
+    assert (Sps().measure(net, data).table().frame["n"] == 24).all()
+    with pytest.raises(
+        InputError, match="to compare: the continuations start with the same token .10 of 10"
+    ):
+        Coherence().measure(net, given_prompts(replace(suite, prompts=tuple(prompts[:10])), net))
 
 
 def test_bad_input(tiny_run: Any) -> None:

@@ -16,7 +16,6 @@ from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.make import build
-from streamscope.probes.attention import choose
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.picture import Picture, main
 from streamscope.probes.picture.measure import LONGEST, axis_label, picture, summary
@@ -36,7 +35,7 @@ def net() -> Any:
 @pytest.fixture(scope="module")
 def prompt(net: Any) -> Aligned:
     """Target first: "key", then "box"; the query is "it"."""
-    return choose(align(planted.suite(), net.tokenizer), [0])
+    return align(planted.suite(), net.tokenizer).only([0])
 
 
 def weights(table: pd.DataFrame, head: str, query: int) -> np.ndarray:

@@ -94,11 +94,13 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     title = f"{suite.name}: {size} ({suite.source}); {population(suite.prompts)}"
     Table.plain(pd.DataFrame(rows, columns=["category", "relation", *columns]), title).print()
     left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
-    if left_out:
-        first = {why: name for name, why in reversed(left_out)}
-        reasons = Counter(why for _, why in left_out).most_common()
+    unscored = aligned.unscored if aligned is not None else []
+    for what, entries in (("entries left out", left_out), ("continuations that cannot be compared", unscored)):
+        first = {why: name for name, why in reversed(entries)}
+        reasons = Counter(why for _, why in entries).most_common()
         table = pd.DataFrame([[n, why, first[why]] for why, n in reasons], columns=["left out", "why", "first"])
-        Table.plain(table, f"{suite.name}: entries left out").print()
+        if entries:
+            Table.plain(table, f"{suite.name}: {what}").print()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
   on the word, however the tokenizer cuts it;
 - attention FROM the query is that of its LAST position: a causal model has read the whole pronoun only there.
 
-Prompts that a tokenizer or a context cannot serve are filtered, each with its reason, never dropped in silence.
+Prompts that a tokenizer or a context cannot serve are filtered, each with its reason, never dropped in silence. Those
+whose continuations alone cannot be compared stay, without continuations: attention to roles does not read them.
 """
 
 from collections import Counter
@@ -41,11 +42,13 @@ class Aligned:
     positions: list[dict[str, tuple[int, ...]]]
     """Role -> token positions, counted from 0 (BOS)."""
     continuations: list[tuple[list[int], list[int]] | None]
-    """Ids of the coherent and the incoherent continuation; their first ids differ."""
+    """Ids of the coherent and the incoherent continuation; their first ids differ. None: nothing to compare."""
     filtered: list[tuple[str, Reason]]
     """(id, reason) of the prompts left out."""
     dropped_pairs: tuple[str, ...]
     """Pairs that lost one or both of their prompts."""
+    unscored: list[tuple[str, Reason]]
+    """(id, reason) of the prompts whose continuations cannot be compared."""
 
     @property
     def queries(self) -> list[int]:
@@ -54,10 +57,23 @@ class Aligned:
 
     def only(self, rows: Sequence[int]) -> "Aligned":
         """Some of the prompts, by their places."""
+        prompts = tuple(self.prompts[i] for i in rows)
+        ids = {prompt.id for prompt in prompts}
         return replace(
-            self, prompts=tuple(self.prompts[i] for i in rows), tokens=[self.tokens[i] for i in rows],
-            positions=[self.positions[i] for i in rows], continuations=[self.continuations[i] for i in rows],
+            self, prompts=prompts, tokens=[self.tokens[i] for i in rows], positions=[self.positions[i] for i in rows],
+            continuations=[self.continuations[i] for i in rows],
+            unscored=[(name, why) for name, why in self.unscored if name in ids],
         )  # fmt: skip
+
+    def scoring(self) -> str:
+        """For a title: how many prompts have no continuations to compare, and of how many only a first token counts."""
+        pairs = [after for after in self.continuations if after is not None]
+        lost = [f"{n} left out: {why}" for why, n in Counter(why for _, why in self.unscored).items()]
+        if none := len(self.continuations) - len(pairs) - len(self.unscored):
+            lost.append(f"{none} without continuations")
+        if cut := sum(len(a) + len(b) > 2 for a, b in pairs):
+            lost.append(f"{cut} of {len(pairs)} by the first token of a longer continuation")
+        return "".join(f", {one}" for one in lost)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices (target first, target last) of the pairs with both prompts kept."""
@@ -74,22 +90,23 @@ def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx
     """
     kept: list[tuple[Any, ...]] = []
     filtered: list[tuple[str, Reason]] = []
+    unscored: list[tuple[str, Reason]] = []
     for prompt in suite.prompts:
         ids, spans = tokenizer.spans(prompt.text)
         at = {role: _overlapping(spans, *characters) for role, characters in prompt.roles.items()}
-        after = _continuations(prompt, ids, tokenizer)
-        reason = _unfit(prompt, len(ids), n_ctx, at, after)
-        if reason is None:
-            kept.append((prompt, ids, at, after))
-        else:
+        if reason := _unfit(len(ids), n_ctx, at):
             filtered.append((prompt.id, reason))
+            continue
+        after = _continuations(prompt, ids, tokenizer)
+        if reason := _incomparable(after):
+            unscored.append((prompt.id, reason))
+        kept.append((prompt, ids, at, None if reason else after))
     if not kept:
         raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
     prompts, tokens, positions, continuations = map(list, zip(*kept, strict=True))
     whole = Counter(p.pair for p in prompts)
-    return Aligned(
-        tuple(prompts), tokens, positions, continuations, filtered, tuple(p for p in suite.pairs if whole[p] < 2)
-    )
+    dropped = tuple(p for p in suite.pairs if whole[p] < 2)
+    return Aligned(tuple(prompts), tokens, positions, continuations, filtered, dropped, unscored)
 
 
 def none_left(filtered: Sequence[tuple[str, str]], what: str, n_ctx: int | None) -> str:
@@ -117,13 +134,7 @@ def _continuations(prompt: Prompt, ids: list[int], tokenizer: Any) -> tuple[list
     return first, second
 
 
-def _unfit(
-    prompt: Prompt,
-    length: int,
-    n_ctx: int | None,
-    at: dict[str, tuple[int, ...]],
-    after: tuple[list[int], list[int]] | None,
-) -> Reason | None:
+def _unfit(length: int, n_ctx: int | None, at: dict[str, tuple[int, ...]]) -> Reason | None:
     """Why the prompt cannot be used, or None."""
     if n_ctx is not None and length > n_ctx:
         return LONG
@@ -133,6 +144,11 @@ def _unfit(
         return "two roles share a token"
     if any(where[-1] > at["query"][-1] for where in at.values()):
         return "a role comes after the query, out of a causal model's sight"
+    return None
+
+
+def _incomparable(after: tuple[list[int], list[int]] | None) -> Reason | None:
+    """Why the continuations, if there are some, cannot be compared."""
     if after is not None and not all(after):
         return "a continuation does not start a new token"
     if after is not None and after[0][0] == after[1][0]:

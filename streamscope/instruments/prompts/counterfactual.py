@@ -11,13 +11,14 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.suite import Prompt, Suite, last_word, order_of
+from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, last_word, order_of
 from streamscope.rooms import folder_of
 
 N = 200
@@ -234,13 +235,16 @@ def write_pairs(
 ) -> None:  # fmt: skip
     """Write a task of your own, whose name is then `path`. Answers follow the clean texts, foils the corrupted ones.
 
-    Raises `InputError` for lists of different lengths.
+    Raises `InputError` for lists of different lengths, and as `suite.check_space`.
     """
     if len({len(one) for one in (clean, corrupt, answers, foils)}) != 1 or not clean:
         raise InputError(
             f"a task needs as many answers and foils as clean and corrupted texts, got {len(clean)}, {len(corrupt)}, "
             f"{len(answers)} and {len(foils)}"
         )
+    for text, *sides in zip(clean, answers, foils, strict=True):
+        for continuation in chain(*sides):
+            check_space(text, continuation)
     rows = zip(clean, corrupt, answers, foils, strict=True)
     lines = [json.dumps({"clean": a, "corrupt": b, "answers": [*c], "foils": [*d]}) for a, b, c, d in rows]
     write_text(Path(path), "\n".join(lines) + "\n")

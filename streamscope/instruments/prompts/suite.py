@@ -1,6 +1,7 @@
 """A prompt with roles, and a suite of prompts: plain data, checked when it is made."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Prompt:
     coherent: str | None = None
     """What may follow `text` by its meaning, with its leading space."""
     incoherent: str | None = None
-    """What may follow by grammar only: the competitor."""
+    """What may follow by grammar only: the competitor, with its leading space."""
     corrupt: str | None = None
     """A text of the same form after which the foils are right: the other run of a patch."""
     answers: tuple[str, ...] = ()
@@ -75,6 +76,28 @@ class Prompt:
             raise InputError(f"{where} needs both 'answers' and 'foils', and none of them empty")
         if both := set(self.answers) & set(self.foils):
             raise InputError(f"{where} has {both.pop()!r} among its answers and among its foils")
+        for continuation in (self.coherent, self.incoherent, *self.answers, *self.foils):
+            if continuation is not None:
+                check_space(self.text, continuation, where)
+
+
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+"""Letters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
+
+
+def check_space(text: str, continuation: str, where: str = "a continuation") -> None:
+    """Raise `InputError` for a continuation that lacks its leading space: "hummed" after "She" reads "Shehummed".
+
+    A word needs a space after a letter, a digit or one of . , ; : ! ? and a number needs one after a letter. Marks,
+    the rest of a number ("84" after "19") and scripts without spaces need none.
+    """
+    end, start = (unicodedata.category(c)[0] for c in (text[-1:] or " ", continuation[:1] or " "))
+    word = start == "L" and (end in "LMN" or text[-1:] in tuple(".,;:!?"))
+    if (word or (start == "N" and end in "LM")) and not UNSPACED.search(text[-1] + continuation[0]):
+        last = text.split()[-1]
+        raise InputError(
+            f"{where}: {continuation!r} would run on from {last!r}: begin it with a space, ' {continuation}'"
+        )
 
 
 def last_word(text: str) -> tuple[int, int]:

@@ -63,7 +63,7 @@ class Task:
     rule: Rule
     cases: pd.DataFrame
     """id, pair, cluster (the unit of inference, with the words that cases share), category, relation, order, answer,
-    foil, given (tokens given)."""
+    foil, given (tokens given), cut (whether answer or foil go on behind the token that is scored)."""
     reads: Reads
     filtered: Filtered
     """(id, reason) of the cases left out."""
@@ -104,6 +104,8 @@ class Task:
             text += ", whole sentences: P is the good one's share of the two"
         elif given:
             text += f", {given} with tokens given"
+        if cut := int(self.cases["cut"].sum()):
+            text += f", {cut} of them by one token of a longer answer or foil"
         return text + "".join(f", {k} left out: {why}" for why, k in Counter(w for _, w in self.filtered).items())
 
 
@@ -144,13 +146,14 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
         if reason:
             filtered.append((prompt.id, reason))
         else:
-            kept.append((prompt, n - len(alone), answer[:n], n - 1, (answer[n], foil[n])))
+            cut = max(len(answer), len(foil)) > n + 1
+            kept.append((prompt, n - len(alone), cut, answer[:n], n - 1, (answer[n], foil[n])))
     _require(suite.name, kept, filtered, n_ctx)
-    prompts, given, tokens, positions, ids = map(list, zip(*kept, strict=True))
+    prompts, given, cuts, tokens, positions, ids = map(list, zip(*kept, strict=True))
     cases = pd.DataFrame(
         [{"id": p.id, "pair": p.pair or "", "cluster": unit, "category": p.category, "relation": p.relation or "",
-          "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n}
-         for p, unit, n in zip(prompts, units(prompts), given, strict=True)]
+          "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n, "cut": cut}
+         for p, unit, n, cut in zip(prompts, units(prompts), given, cuts, strict=True)]
     )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.arange(len(kept)), np.ones((len(kept), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
@@ -190,7 +193,7 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
         [{"id": p.id, "pair": "", "cluster": (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id,
           "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
          for p, n in kept]
-    )  # fmt: skip
+    ).assign(cut=False)  # fmt: skip
     tokens, positions, ids, owner, sides_read = map(list, zip(*reads, strict=True))
     every = Reads(tokens, positions, ids, np.array(owner), np.array(sides_read))
     return Task(pairs.name, pairs.source, "sentence", cases, every, filtered)
