@@ -54,8 +54,8 @@ class HeadMap(Figure):
     """The column that names its rows."""
     levels: tuple[tuple[float, str], ...] = ()
     """What the values stand for where they are levels, from the lowest: the bar of colours is a legend of them."""
-    apart: int | None = None
-    """The column of the map that does not set the scale of colours: 0 for BOS, which takes most attention."""
+    root: bool = False
+    """Colours by the square root, from 0 to 1: of attention, whose small weights matter next to BOS' large ones."""
 
     @property
     def name(self) -> str:

@@ -50,7 +50,7 @@ WIDE = 64
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
 OUTLYING = 3.0
-"""How many times larger than all others a few cells must be for the colours to end below them."""
+"""How many times larger than all others a few cells must be for colours by the square root."""
 MIXED = ("units of the measure", "of the phenomenon")
 """How the unit of a column begins that holds several measures."""
 WIDEST = 1400
@@ -79,7 +79,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
         drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
-        _color(drawn, table.column(figure.y), getattr(figure, "levels", ()))
+        _color(drawn, figure, table.column(figure.y))
         if paper:
             drawn.update_layout(**PAPER)
     return drawn
@@ -132,24 +132,28 @@ def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
 # ---- colours -----------------------------------------------------------------------------------
 
 
-def scale(values: np.ndarray, *, signed: bool, unit: str = "") -> tuple[list[str], float, float, bool]:
-    """(colours, value of the first, value of the last, whether values lie beyond them) for the cells of a map.
+def scale(
+    values: np.ndarray, *, signed: bool, unit: str = "", root: bool = False
+) -> tuple[list[tuple[float, str]], float, float, bool]:
+    """(steps of colours, value of the first, value of the last, whether by the square root) for the cells of a map.
 
-    Signed values are white at 0, and as red above it as they are blue below it; the colours span only the values that
-    occur. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as large as all others, the colours end at
-    1.25 times the largest of these others, so that they differ by eye.
+    A step is (place from 0 to 1, colour). Signed values are white at 0, and as red above it as they are blue below it;
+    the colours span only the values that occur. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as
+    large as all others, colours go by the square root of the size, so that the others differ by eye and none is cut.
+    With `root` they do anyhow, from 0 to 1; probabilities are from 0 to 1 as well.
     """
     sizes = np.sort(np.abs(values[np.isfinite(values)]))[::-1]
     few = max(1, len(sizes) // 50)
-    limit = 1.0 if unit == "probability" else float(sizes[0]) or 1.0
-    beyond = bool(len(sizes) > 10 and sizes[few] > 0 and limit > OUTLYING * sizes[few] and unit != "probability")
-    if beyond:
-        limit = 1.25 * float(sizes[few])
-    if not signed:
-        return sample_colorscale("Blues", np.linspace(0, 1, 11)), 0.0, limit, beyond
-    low, high = max(-limit, min(0.0, float(np.nanmin(values)))), min(limit, max(0.0, float(np.nanmax(values))))
-    colors = sample_colorscale("RdBu_r", np.linspace(0.5 + 0.5 * low / limit, 0.5 + 0.5 * high / limit, 21))
-    return colors, low, high, beyond
+    limit = 1.0 if root or unit == "probability" else float(sizes[0]) or 1.0
+    root |= bool(len(sizes) > 10 and sizes[few] > 0 and limit > OUTLYING * sizes[few] and unit != "probability")
+    low = min(0.0, float(np.nanmin(values))) if signed else 0.0
+    high = max(0.0, float(np.nanmax(values))) if signed else limit
+    power = 2 if root else 1
+    ends = [np.sign(end) * (abs(end) / limit) ** (1 / power) for end in (low, high)]
+    at = np.linspace(*ends, 41)  # of the colours, evenly
+    places = (np.sign(at) * np.abs(at) ** power * limit - low) / ((high - low) or 1.0)
+    colors = sample_colorscale("RdBu_r", 0.5 + 0.5 * at) if signed else sample_colorscale("Blues", at)
+    return list(zip(np.clip(places, 0, 1).tolist(), colors, strict=True)), low, high, root
 
 
 def ink(color: str) -> str:
@@ -160,43 +164,35 @@ def ink(color: str) -> str:
     return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
 
 
-def _color(drawn: go.Figure, column: Column, levels: Sequence[tuple[float, str]]) -> None:
+def _color(drawn: go.Figure, figure: Figure, column: Column) -> None:
     """One scale for all maps of a figure, so that panels can be compared by eye, and texts that contrast with it.
 
-    `levels`: what the values that there are stand for; the bar is a legend of them.
+    The bar is a legend of the map's `levels`, if it has them.
     """
     maps = [trace for trace in drawn.data if trace.type == "heatmap"]
     if not maps:
         return
-    values = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps])
-    signed = column.format.startswith("+") and not levels
-    rest = np.concatenate([np.delete(np.asarray(one.z, float), one.meta or [], 1).ravel() for one in maps])
-    colors, low, high, beyond = scale(rest if np.isfinite(rest).any() else values, signed=signed, unit=column.unit)
-    beyond |= bool(np.nanmax(values) > high)
-    bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80)
+    values, levels = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps]), getattr(figure, "levels", ())
+    signed, root = column.format.startswith("+") and not levels, getattr(figure, "root", False)
+    steps, low, high, root = scale(values, signed=signed, unit=column.unit, root=root)
+    bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80, root=root)
     if levels:  # bands of equal height, one colour each
         at = [value for value, _ in levels]
         half = (at[-1] - at[0]) / (2 * (len(at) - 1))
         low, high = at[0] - half, at[-1] + half
         colors = [color for color in sample_colorscale("Blues", np.linspace(0.1, 0.85, len(at))) for _ in range(2)]
         edges = [edge for i in range(len(at)) for edge in (i / len(at), (i + 1) / len(at))]
+        steps = list(zip(edges, colors, strict=True))
         bar = {"thickness": 14, "tickvals": at, "ticktext": [name for _, name in levels]}
-    elif beyond:
-        ticks = np.linspace(low, high, 5)
-        names = [f"{tick:.3g}" for tick in ticks]
-        if np.nanmin(values) < low:
-            names[0] = f"≤ {names[0]}"
-        if np.nanmax(values) > high:
-            names[-1] = f"≥ {names[-1]}"
-        bar |= {"tickvals": ticks, "ticktext": names}
     for i, one in enumerate(maps):
-        steps = list(zip(edges, colors, strict=True)) if levels else colors
         one.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
     for one in [one for one in maps if one.text is not None]:
-        drawn.add_trace(_written(one, colors, low, high, _cell(drawn, one), bands=len(levels)))
+        drawn.add_trace(_written(one, steps, low, high, _cell(drawn, one), bands=len(levels)))
 
 
-def _written(one: go.Heatmap, colors: list[str], low: float, high: float, width: float, bands: int = 0) -> go.Scatter:
+def _written(
+    one: go.Heatmap, steps: list[tuple[float, str]], low: float, high: float, width: float, bands: int = 0
+) -> go.Scatter:
     """The texts of a map, each in a colour that contrasts with its cell, in a size that fits `width` pixels.
 
     With `bands` the colours are steps; texts of cells without a value are grey.
@@ -205,9 +201,9 @@ def _written(one: go.Heatmap, colors: list[str], low: float, high: float, width:
     at = [(i, j) for i, j in np.ndindex(z.shape) if np.isfinite(z[i, j]) or bands]
     share = np.clip((np.array([z[place] for place in at]) - low) / ((high - low) or 1.0), 0, 1)
     if bands:
-        shown = [None if np.isnan(x) else colors[2 * min(int(x * bands), bands - 1)] for x in share]
+        shown = [None if np.isnan(x) else steps[2 * min(int(x * bands), bands - 1)][1] for x in share]
     else:
-        shown = sample_colorscale(colors, share)
+        shown = sample_colorscale([list(step) for step in steps], share)
     texts = [str(one.text[i][j]) for i, j in at]
     longest = max(len(re.sub("<[^>]*>", "", text)) for text in texts)
     return go.Scatter(
@@ -309,10 +305,10 @@ def _smallest(figure: HeadMap | Intervals, frame: pd.DataFrame) -> pd.DataFrame:
     return frame if figure.by is None or not len(frame) else frame[frame[figure.by] == frame[figure.by].min()]
 
 
-def _bar(column: Column, height: float) -> dict[str, Any]:
+def _bar(column: Column, height: float, *, root: bool) -> dict[str, Any]:
     """The bar of a map's colours: title, and the unit up to its first comma, in lines as long as the bar."""
     short = replace(column, unit=column.unit.split(",")[0])
-    lines = wrap(axis(short), max(20, int(height) // 8))
+    lines = wrap(axis(short) + (", colours by the square root" if root else ""), max(20, int(height) // 8))
     return {"title": {"text": "<br>".join(lines), "side": "right"}, "thickness": 14}
 
 
@@ -349,7 +345,6 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
             y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
-            meta=[i for i, value in enumerate(grid.columns) if value == figure.apart],
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
