@@ -1,5 +1,7 @@
 """Figures that a reader understands without their page: titles, scales, texts that contrast, controls, legends."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +10,15 @@ import pandas as pd
 import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
+from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Points
 from streamscope.instruments.figures.drawing import draw, ink, scale
+from streamscope.instruments.pool_results import compare
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Column, Table, key
+from streamscope.models import load
+from streamscope.probes.pds import Pds
 
 
 def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> Result:
@@ -30,7 +36,7 @@ def test_every_figure_says_what_it_shows(name: str) -> None:
     """In words, short enough for one line above a figure of the usual width, and no two of one instrument alike."""
     figures = discover()[name].figures
     titles = [one.title for one in figures]
-    assert all(20 <= len(title) <= 80 and title[0].isupper() for title in titles), titles
+    assert all(20 <= len(title) <= 80 and (title[0].isupper() or title[0] == "{") for title in titles), titles
     assert figures
 
 
@@ -208,3 +214,35 @@ def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
     counted = draw(Histogram("v", each=("a", "b")), result)
     assert [one.type for one in counted.data] == ["histogram"] * 5
     assert [one.text for one in counted.layout.annotations][:2] == ["p, x", "p, y"]
+
+
+def test_the_control_stands_beside_the_run_in_its_figures(tmp_path: Path) -> None:
+    """Maps, histograms and intervals of pds, also where they are drawn from files."""
+    run, control = (Pds().measure(load(name), Prompts(suite="competing")) for name in ("stories/lfa", "stories/std-t"))
+    both = compare(run, control)
+    both.save(tmp_path / "pds.parquet")
+    for result in (both, Result.load(tmp_path / "pds.parquet")):
+        drawn = result.figure()
+        assert [one.text for one in drawn.layout.annotations] == ["stories/lfa", "stories/std-t"]
+        for z, one in zip((d.z for d in drawn.data if d.type == "heatmap"), (run, control), strict=True):
+            assert sorted(np.ravel(z)) == sorted(one.table().frame["pds"])
+        drawn = result.figure("difference-intervals")
+        for shown, one in zip(drawn.data, (run, control), strict=True):
+            frame = one.table().frame.set_index("head").loc[list(shown.y)]
+            np.testing.assert_allclose(shown.x, frame["difference"])
+            np.testing.assert_allclose(shown.error_x.array, frame["difference_high"] - frame["difference"])
+    assert run.figure().layout.title.text.endswith("PDS per head")
+
+
+def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
+    """Three panels of 30 layers × 3 positions: +0.000 in each cell would run into its neighbour."""
+    values = np.random.default_rng(0).normal(size=(30, 9))
+    kinds = np.array([["a"] * 3 + ["b"] * 3 + ["c"] * 3] * 30, object)
+    frame = maps(values, kind=kinds).table().frame
+    narrow = Result({"m": replace(maps(values, kind=kinds).table(), frame=frame.assign(index=frame["index"] % 3))})
+    for how in ({}, {"paper": True}):
+        drawn = draw(HeadMap("v", each=("kind",)), narrow, **how)
+        for heat, texts in [(d, t) for d, t in zip(drawn.data, drawn.data[3:], strict=False) if t.type == "scatter"]:
+            domain = drawn.layout["xaxis" + (heat.xaxis or "x")[1:]].domain
+            assert 6 * 0.6 * texts.textfont.size <= (domain[1] - domain[0]) * (drawn.layout.width - 60) / 3
+        assert {one.type for one in drawn.data} == ({"heatmap"} if how else {"heatmap", "scatter"})

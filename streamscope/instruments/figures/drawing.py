@@ -31,7 +31,8 @@ from streamscope.instruments.figures import (
     Scatter,
 )
 from streamscope.instruments.figures.circuit import draw_circuit
-from streamscope.instruments.table import Column, Table
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.table import Column, Table, key
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
@@ -49,6 +50,8 @@ WIDE = 64
 """Last step / first step but 0 from which on the axis is logarithmic."""
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
+SMALLEST = 7.0
+"""Size of texts in cells; numbers that would be smaller are left out."""
 OUTLYING = 3.0
 """How many times larger than all others a few cells must be for colours by the square root."""
 MIXED = ("units of the measure", "of the phenomenon")
@@ -67,6 +70,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
+    table = _with_control(figure, result, table)
     runs = ["run", "step"] if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ["run"]
     runs = [] if figure.over_runs else runs
     apart = [c for c in (*runs, *figure.each) if table.frame.get(c, pd.Series()).nunique() > 1]
@@ -85,12 +89,32 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     return drawn
 
 
+def _with_control(figure: Figure, result: Any, table: Table) -> Table:
+    """The table; of a run that is compared with a control, the rows of both, with the column run."""
+    if "control" not in result.about:
+        return table
+    name = next(name for name, one in result.tables.items() if one is table)
+    block, contrasts = (given.get(f"control-{name}") for given in (result.blocks, result.contrasts))
+    if block is None:
+        return table
+    frame, _ = estimate(block, contrasts).wide(list(dict.fromkeys(key for c in contrasts for key in c.labels)))
+    places = {getattr(figure, what, None) for what in ("x", "by", "rows", "columns", "label", "text")} | {*figure.each}
+    if not {figure.y, *(places & {*table.frame})} <= {*frame}:
+        return table
+    names = [str(about.get("model")) for about in (result.about, result.about["control"])]
+    names[1] += ", control" if names[0] == names[1] else ""
+    parts = [one.assign(run=model) for model, one in zip(names, (table.frame, frame), strict=True)]
+    both = pd.concat(parts, ignore_index=True)[["run", *table.frame]]
+    columns, title = (key("run", "run", "run or control"), *table.columns), " and its control, ".join(names)
+    return replace(table, frame=both, columns=columns, missing={}, title=title)
+
+
 def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int) -> dict[str, Any]:
     """Title and margin: the figure's title and the model in bold, the table's title below.
 
     Lines end where the tools of the figure begin, which show when the pointer is over it.
     """
-    model, rest, head = about.get("model"), table.title, figure.title or table.column(figure.y).title
+    model, rest, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
     if at := _at(figure, table.frame):
@@ -99,6 +123,12 @@ def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int)
     text = "<br>".join([f"<b>{escape(head)}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
     return {"title": title, "margin": {"t": 78 + 18 * len(lines)}}
+
+
+def headline(figure: Figure, table: Table) -> str:
+    """The figure's title; columns in braces are replaced by their titles, as in "{delta} from ablating each head"."""
+    text = (figure.title or f"{{{figure.y}}}").format(**{column.name: column.title for column in table.columns})
+    return text[:1].upper() + text[1:]
 
 
 def _add_draws(drawn: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[str]) -> None:
@@ -187,7 +217,9 @@ def _color(drawn: go.Figure, figure: Figure, column: Column) -> None:
     for i, one in enumerate(maps):
         one.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
     for one in [one for one in maps if one.text is not None]:
-        drawn.add_trace(_written(one, steps, low, high, _cell(drawn, one), bands=len(levels)))
+        texts = _written(one, steps, low, high, _cell(drawn, one), bands=len(levels))
+        if getattr(figure, "text", None) or texts.textfont.size > SMALLEST:
+            drawn.add_trace(texts)
 
 
 def _written(
@@ -210,7 +242,7 @@ def _written(
         x=[one.x[j] for _, j in at], y=[one.y[i] for i, _ in at], text=texts, mode="text", hoverinfo="skip",
         xaxis=one.xaxis, yaxis=one.yaxis, showlegend=False,
         textfont={"color": [ink(color) if color else "#777777" for color in shown],
-                  "size": float(np.clip(width / (0.58 * longest), 6, 12))},
+                  "size": float(np.clip(width / (0.62 * longest), SMALLEST, 12))},
     )  # fmt: skip
 
 
