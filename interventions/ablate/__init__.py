@@ -72,12 +72,12 @@ class Ablate(Instrument):
     """Seed of the random sets, and of the row exchange for --method resample."""
 
     figures: ClassVar = (
-        HeadMap("delta", by="scale", title="Loss increase from ablating each head"),
-        Scatter("delta", x="alone", title="Loss increase of each set against the sum of its heads alone"),
-        Matrix("interaction", title="What two heads cost together beyond the sum of each alone"),
+        HeadMap("delta", by="scale", title="{delta} from ablating each head"),
+        Scatter("delta", x="alone", title="{delta} of each set against the sum of its heads alone"),
+        Matrix("interaction", title="{delta} of two heads beyond the sum of each alone"),
         Intervals("delta", reference="control", by="scale",
-                  title="Loss increase from ablating each head, with 95 % intervals"),
-        Curve("delta", x="scale", by="head", title="Loss increase as heads are scaled down"),
+                  title="{delta} from ablating each head, with 95 % intervals"),
+        Curve("delta", x="scale", by="head", title="{delta} as heads are scaled down"),
         HeadMap("delta", "sps", by="scale", title="Change of SPS from ablating each head"),
         HeadMap("delta", "coherence", by="scale", title="Change of coherence from ablating each head"),
     )  # fmt: skip

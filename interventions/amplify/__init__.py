@@ -46,7 +46,7 @@ class Amplify(Instrument):
         Curve("unchanged", x="alpha", log=True, title="Share of queries whose most attended key stays the same"),
         Curve("entropy", "heads", x="alpha", by="head", log=True,
               title="Entropy of each head's attention against the sharpening factor"),
-        HeadMap("attention", "picture", each=("head",), rows="query", columns="key",
+        HeadMap("attention", "picture", each=("head",), rows="query", columns="key", root=True,
                 title="Attention in one text, unedited and sharpened"),
     )  # fmt: skip
     quick: ClassVar = {"alpha": (2.0, 8.0), "heads": ("L4-5.*",), "sample_tokens": 2}

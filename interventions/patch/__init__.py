@@ -55,7 +55,7 @@ class Patch(Instrument):
     """Approximate number of pairs, spread over the suite."""
     hooks: Names = ()
     """Activations to patch, by short name: z, q, attn_out, mlp_out, resid_pre, embed, ln_final.normalized, … Default:
-    the streams that enter each layer, attn_out, mlp_out, z."""
+    the streams that enter each layer, attn_out, mlp_out, and z of single heads."""
     layers: Names = ()
     """Layers to patch, as 3 or 2-4; default: all."""
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"

@@ -140,10 +140,15 @@ def _known(model: Any) -> dict[str, Spot]:
     return found
 
 
-def default_spots(model: Any) -> tuple[str, ...]:
-    """The streams that enter each layer, the outputs of attention and FFN, and every head's output."""
+def default_spots(model: Any, by: By = "auto") -> tuple[str, ...]:
+    """The streams that enter each layer, the outputs of attention and FFN, and every head's output.
+
+    Only heads have an output of their own: z of all heads at a position is attn_out.
+    """
+    if "head" in by:
+        return ("z",)
     streams = model.config.residual.streams or ("resid",)
-    return (*(f"{name}_pre" for name in streams), "attn_out", "mlp_out", "z")
+    return (*(f"{name}_pre" for name in streams), "attn_out", "mlp_out", *(["z"] if by == "auto" else []))
 
 
 def plan(

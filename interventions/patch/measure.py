@@ -107,7 +107,7 @@ def with_resolved_heads(how: Patch, data: Opened) -> Patch:
         }
         chosen = parse_senders(how.senders, model, {"recovery": scores})
         how = replace(how, senders=tuple(sender.label.replace(" ", ".") for sender in chosen))
-    return replace(how, hooks=how.hooks or default_spots(model))
+    return replace(how, hooks=how.hooks or default_spots(model, "role" if how.by == "token" else how.by))
 
 
 def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:

@@ -52,10 +52,10 @@ class SteerHeads(Instrument):
 
     figures: ClassVar = (
         Curve("level", x="scale", by="group", each=("task",),
-              title="Probability of the answer as heads are turned down and up"),
+              title="{level} as heads are turned down and up"),
         Curve("level", "log_odds", x="scale", by="group", each=("task",),
-              title="Log-odds of the answer as heads are turned down and up"),
-        Curve("level", "loss", x="scale", by="group", title="Loss as heads are turned down and up"),
+              title="{level} as heads are turned down and up"),
+        Curve("level", "loss", x="scale", by="group", title="{level} as heads are turned down and up"),
         Intervals("range", "curves", label="group", reference="random_range", each=("measure", "task"),
                   title="Range over scales, compared with random heads"),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 from scipy import stats
 
 from streamscope.cli.errors import InputError
@@ -146,16 +147,15 @@ def heat(tables: Tables, style: Style) -> Any:
     canvas = panels(style, titles, len(seeds), 0.24 + 0.32 * len(shown), vertical_spacing=0.16 / len(shown),
                     horizontal_spacing=0.04, shared_yaxes=True)  # fmt: skip
     runs = table.set_index(["preset", "seed"])
-    _, _, top, beyond = scale(table.loc[table["preset"].isin(shown), "pds"].to_numpy(), signed=False, unit="")
-    bar: dict[str, Any] = {"title": "PDS"}
-    if beyond:  # a few heads are far above all others
-        ticks = [top * k / 4 for k in range(5)]
-        bar |= {"tickvals": ticks, "ticktext": [*(f"{x:.2g}" for x in ticks[:-1]), f"≥ {top:.2g}"]}
+    steps, _, top, root = scale(table.loc[table["preset"].isin(shown), "pds"].to_numpy(), signed=False)
+    places = [place for place, _ in steps]  # by the square root where a few heads are far above all others
+    colors = sample_colorscale(style.scale, [place**0.5 if root else place for place in places])
+    bar = {"title": "PDS,<br>colours by<br>the square<br>root" if root else "PDS"}
     grids = (
         runs.loc[[run]].pivot(index="layer", columns="index", values="pds") if run in runs.index else None
         for run in product(shown, seeds)
     )
-    heat_maps(canvas, grids, len(seeds), bar, colorscale=style.scale, cmin=0, cmax=top)
+    heat_maps(canvas, grids, len(seeds), bar, colorscale=list(zip(places, colors, strict=True)), cmin=0, cmax=top)
     canvas.update_xaxes(dtick=1, showticklabels=False).update_yaxes(dtick=1, autorange="reversed")
     canvas.update_xaxes(title="head", showticklabels=True, row=len(shown)).update_yaxes(title="layer", col=1)
     return canvas

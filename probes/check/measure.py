@@ -1,5 +1,6 @@
 """The contract of every instrument as checks; each yields one line per fault."""
 
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -13,7 +14,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Instrument
-from streamscope.instruments.figures.drawing import draw
+from streamscope.instruments.figures.drawing import axis, draw, headline
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
@@ -181,7 +182,26 @@ def figures(made: type[Instrument], result: Result) -> Iterator[str]:
         yield "no declared figure has values by default"
 
 
+MEASURED = (
+    "accuracy", "auc", "coherence", "cosine", "entropy", "kl", "log-odds", "loss", "pds", "probability", "recovery",
+    "share", "sps",
+)  # fmt: skip
+"""Words for a quantity, which a figure's title may use only of a column that has them."""
+
+
+def titles(made: type[Instrument], result: Result) -> Iterator[str]:
+    """A figure's title names no other quantity than the column drawn: no loss over an axis of coherence."""
+    for one in result.figures:
+        table = result.tables.get(one.table) if one.table is not None else result.table()
+        if table is None or one.y not in table.frame:
+            continue
+        column, title = table.column(one.y), headline(one, table)
+        drawn = " ".join((column.name, column.title, column.unit, column.doc)).lower().replace("_", "-")
+        if strange := [word for word in MEASURED if re.search(rf"\b{word}\b", title.lower()) and word not in drawn]:
+            yield f"figure {one.name}: the title {title!r} names {strange[0]}, but {axis(column)} is drawn"
+
+
 CHECKS: dict[str, Check] = {
     "columns": columns, "options": options, "values": values, "repeated": repeatable, "saved": round_trip,
-    "control": control, "figures": figures, "planted": planted_test,
+    "control": control, "figures": figures, "titles": titles, "planted": planted_test,
 }  # fmt: skip

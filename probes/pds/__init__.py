@@ -34,6 +34,9 @@ class Pds(Probe):
     """Take the threshold, mean plus one standard deviation of PDS over heads, from this run."""
 
     figures: ClassVar = (
+        HeadMap("pds", "models", each=("model",), title="How much each head follows a word's place (PDS)"),
+        Histogram("pds", "models", at="threshold", each=("model",),
+                  title="Heads by how much they follow a word's place (PDS)"),
         HeadMap("pds", title="How much each head follows a word's place (PDS)"),
         Histogram("pds", at="threshold", title="Heads by how much they follow a word's place (PDS)"),
         Intervals("difference", title="Attention to the target, standing last minus standing first"),

@@ -13,6 +13,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run
@@ -135,6 +136,15 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     }
 
 
+def control_tables(run: Result, control: Result) -> dict[str, Table]:
+    """models: PDS of every head of run and control."""
+    names = [str(one.about.get("model")) for one in (run, control)]
+    names[1] += ", control" if names[0] == names[1] else ""
+    parts = [one.table().frame.assign(model=name) for name, one in zip(names, (run, control), strict=True)]
+    frame = pd.concat(parts, ignore_index=True)[[column.name for column in MODELS]]
+    return {"models": Table(frame, MODELS, {}, f"PDS per head of {names[0]} and of its control {names[1]}", "pds")}
+
+
 HEADS = (
     *HEAD,
     number("pds", "PDS", UNIT, "|mean over pairs of attention to the target, last − first|, or mean of |last − first|",
@@ -148,6 +158,10 @@ HEADS = (
     key("over", "above threshold", "whether PDS exceeds the threshold", "yes or no"),
     *counts("pairs",
             "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
+)  # fmt: skip
+MODELS = (
+    key("model", "model", "run or control"),
+    *(column for column in HEADS if column.name in ("head", "layer", "index", "pds", "threshold", "over")),
 )  # fmt: skip
 LAYERS = (
     key("layer", "layer", "counted from 0", "layer", "d"),

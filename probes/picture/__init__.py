@@ -7,10 +7,9 @@
 
 Weights are A_h[q, k] of `hook_pattern`, shares of attention: the row of a query sums to 1 over the keys k ≤ q. Without
 --heads, or with --query, each row of the picture is a head, and all attend from one token: --query, else the prompt's
-own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. In many heads BOS
-takes most of the attention, so it does not set the scale of colours. Larger weights on BOS have the darkest colour,
-which the bar marks with "≥". One prompt is one observation without an interval; `probes.heads` and `probes.coreference`
-give intervals.
+own query (the pronoun), else the last token. With --heads alone each head is a map, query × key. Colours go
+from 0 to 1 by the square root of the weight, because in many heads BOS takes most of the attention. One prompt is one
+observation without an interval; `probes.heads` and `probes.coreference` give intervals.
 """
 
 from collections.abc import Mapping
@@ -39,9 +38,9 @@ class Picture(Instrument):
     """The token that attends: a word of the text, or a position (0 is BOS)."""
 
     figures: ClassVar = (
-        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label", apart=0,
+        HeadMap("attention", table="attention", each=("prompt",), rows="head", columns="key", names="label", root=True,
                 title="Attention of every head from one token"),
-        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key", apart=0,
+        HeadMap("attention", table="maps", each=("prompt", "head"), rows="query", columns="key", root=True,
                 names="label", row_names="query_label", title="Attention of each token (row) to the tokens before it"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_picture.py::test_every_head_from_the_last_token"

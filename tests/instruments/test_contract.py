@@ -45,6 +45,18 @@ def test_the_contract_is_kept(check: str, name: str) -> None:
     assert problems(CHECKS[check], INSTRUMENTS[name], result_of(name)) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [(name, one) for name, made in INSTRUMENTS.items() for field in fields(made) if field.name == "measures"
+     for one in re.findall(r"'([^']+)'", str(field.type))],
+)  # fmt: skip
+def test_titles_of_figures_follow_the_measure(name: str, measure: str) -> None:
+    made = INSTRUMENTS[name]
+    how = made(**{**made.quick, "measures": (measure,)})
+    result = how.measure(load(how.runs[0]), *(one.small() for one in how.takes if type(one) not in how.unread({})))
+    assert problems(CHECKS["titles"], made, result) == []
+
+
 def outside(code: str) -> str:
     """What a process prints in which no types are checked for it."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -1,5 +1,7 @@
 """Figures that a reader understands without their page: titles, scales, texts that contrast, controls, legends."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +10,15 @@ import pandas as pd
 import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
+from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Points
 from streamscope.instruments.figures.drawing import draw, ink, scale
+from streamscope.instruments.pool_results import compare
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Column, Table, key
+from streamscope.models import load
+from streamscope.probes.pds import Pds
 
 
 def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> Result:
@@ -30,7 +36,7 @@ def test_every_figure_says_what_it_shows(name: str) -> None:
     """In words, short enough for one line above a figure of the usual width, and no two of one instrument alike."""
     figures = discover()[name].figures
     titles = [one.title for one in figures]
-    assert all(20 <= len(title) <= 80 and title[0].isupper() for title in titles), titles
+    assert all(20 <= len(title) <= 80 and (title[0].isupper() or title[0] == "{") for title in titles), titles
     assert figures
 
 
@@ -73,8 +79,9 @@ def test_texts_contrast_with_their_cells() -> None:
 
 def test_no_color_stands_for_values_that_there_are_none_of() -> None:
     """A diverging scale is cut where the values end; 0 keeps its white, and equal sizes are equally strong."""
-    colors, low, high, beyond = scale(np.array([-0.25, 0.0, 1.0]), signed=True)
-    assert (low, high, beyond) == (-0.25, 1.0, False)
+    steps, low, high, root = scale(np.array([-0.25, 0.0, 1.0]), signed=True)
+    colors = [color for _, color in steps]
+    assert (low, high, root) == (-0.25, 1.0, False)
     whole = sample_colorscale("RdBu_r", [0.375, 1.0])
     assert [colors[0], colors[-1]] == whole
     white = sample_colorscale(colors, [0.2])[0]  # 0 lies a fifth of the way from −.25 to 1
@@ -85,32 +92,37 @@ def test_no_color_stands_for_values_that_there_are_none_of() -> None:
     assert scale(np.array([0.1, 0.4]), signed=False, unit="probability")[1:3] == (0.0, 1.0)
 
 
-def test_one_strong_head_does_not_wash_out_the_others() -> None:
+def test_one_strong_head_is_the_darkest_and_does_not_wash_out_the_others() -> None:
+    """Where a few cells are far above all others, colours go by the root, and the bar says so; none are cut."""
     values = np.linspace(0.01, 0.1, 36)
+    plain = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0]
+    assert plain.zmax == 0.1 and "root" not in plain.colorbar.title.text
     values[7] = 5.0
-    _, low, high, beyond = scale(values, signed=True)
-    assert (low, beyond) == (0.0, True) and high == pytest.approx(0.125)
-    assert scale(np.append(values[:7], 0.29), signed=True)[2] == 0.29, "of few cells none is an outlier"
-    values[7] = 0.29
-    assert scale(values, signed=True)[2:] == (0.29, False)
-    values[7] = 5.0
-    bar = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0].colorbar
-    assert bar.ticktext[-1] == "≥ 0.125" and bar.ticktext[0] == "0"
+    drawn, texts = draw(HeadMap("v"), maps(values.reshape(6, 6))).data
+    assert (drawn.zmin, drawn.zmax) == (0.0, 5.0) and "square root" in drawn.colorbar.title.text
+    at = {v: sample_colorscale([list(step) for step in drawn.colorscale], [v / 5])[0] for v in (0.0, 0.1, 1.0, 5.0)}
+    assert contrast(at[1.0], at[5.0]) > 1.5 and contrast(at[0.1], at[0.0]) > 1.1
+    assert texts.textfont.color[7] == ink(at[5.0])
     values[7] = -5.0
-    bar = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0].colorbar
-    assert bar.ticktext[0].startswith("≤ -0.12") and not bar.ticktext[-1].startswith("≥")
+    drawn = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0]
+    assert (drawn.zmin, drawn.zmax) == (-5.0, 0.1)
 
 
-def test_attention_to_bos_does_not_wash_out_the_rest() -> None:
-    """The column that stands apart does not set the scale; its cells are at its end, which says so."""
-    values = np.random.default_rng(0).uniform(0.0, 0.05, (9, 5))
-    values[:, 0] = 1 - values[:, 1:].sum(1)
-    drawn = draw(HeadMap("v", apart=0), maps(values, "")).data[0]
-    assert drawn.zmax == values[:, 1:].max() and drawn.colorbar.ticktext[-1].startswith("≥ 0.0")
-    assert draw(HeadMap("v"), maps(values, "")).data[0].zmax == values.max()
-    assert draw(HeadMap("v", apart=0), maps(values[:, :1], "")).data[0].zmax == values[:, 0].max(), "BOS alone"
-    two = draw(HeadMap("v", each=("kind",), apart=0), maps(values, "", kind=np.full((9, 5), "a", object)))
-    assert two.data[0].zmax == values[:, 1:].max()
+def test_attention_is_drawn_from_0_to_1_by_its_root() -> None:
+    """A weight of .02 is light and one of .998 dark, whatever else the map holds; small weights still differ."""
+    values = np.random.default_rng(0).uniform(0.0, 0.02, (9, 5))
+    values[4, 2] = 0.998
+    for shown in (values, values[:3], values[:, :1]):
+        drawn = draw(HeadMap("v", root=True), maps(shown, "")).data[0]
+        steps = [list(step) for step in drawn.colorscale]
+        assert (drawn.zmin, drawn.zmax) == (0.0, 1.0) and "square root" in drawn.colorbar.title.text
+        light, small, dark = sample_colorscale(steps, [0.02, 0.005, 0.998])
+        assert contrast(light, dark) > 5 and contrast(light, small) > 1.05
+    attention = [
+        (name, one) for name, cls in discover().items() for one in cls.figures
+        if isinstance(one, HeadMap) and name in ("picture", "amplify") and one.y == "attention"
+    ]  # fmt: skip
+    assert len(attention) == 3 and all(one.root for _, one in attention)
 
 
 def test_panels_stand_side_by_side_on_one_scale() -> None:
@@ -202,3 +214,35 @@ def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
     counted = draw(Histogram("v", each=("a", "b")), result)
     assert [one.type for one in counted.data] == ["histogram"] * 5
     assert [one.text for one in counted.layout.annotations][:2] == ["p, x", "p, y"]
+
+
+def test_the_control_stands_beside_the_run_in_its_figures(tmp_path: Path) -> None:
+    """Maps, histograms and intervals of pds, also where they are drawn from files."""
+    run, control = (Pds().measure(load(name), Prompts(suite="competing")) for name in ("stories/lfa", "stories/std-t"))
+    both = compare(run, control)
+    both.save(tmp_path / "pds.parquet")
+    for result in (both, Result.load(tmp_path / "pds.parquet")):
+        drawn = result.figure()
+        assert [one.text for one in drawn.layout.annotations] == ["stories/lfa", "stories/std-t"]
+        for z, one in zip((d.z for d in drawn.data if d.type == "heatmap"), (run, control), strict=True):
+            assert sorted(np.ravel(z)) == sorted(one.table().frame["pds"])
+        drawn = result.figure("difference-intervals")
+        for shown, one in zip(drawn.data, (run, control), strict=True):
+            frame = one.table().frame.set_index("head").loc[list(shown.y)]
+            np.testing.assert_allclose(shown.x, frame["difference"])
+            np.testing.assert_allclose(shown.error_x.array, frame["difference_high"] - frame["difference"])
+    assert run.figure().layout.title.text.endswith("PDS per head")
+
+
+def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
+    """Three panels of 30 layers × 3 positions: +0.000 in each cell would run into its neighbour."""
+    values = np.random.default_rng(0).normal(size=(30, 9))
+    kinds = np.array([["a"] * 3 + ["b"] * 3 + ["c"] * 3] * 30, object)
+    frame = maps(values, kind=kinds).table().frame
+    narrow = Result({"m": replace(maps(values, kind=kinds).table(), frame=frame.assign(index=frame["index"] % 3))})
+    for how in ({}, {"paper": True}):
+        drawn = draw(HeadMap("v", each=("kind",)), narrow, **how)
+        for heat, texts in [(d, t) for d, t in zip(drawn.data, drawn.data[3:], strict=False) if t.type == "scatter"]:
+            domain = drawn.layout["xaxis" + (heat.xaxis or "x")[1:]].domain
+            assert 6 * 0.6 * texts.textfont.size <= (domain[1] - domain[0]) * (drawn.layout.width - 60) / 3
+        assert {one.type for one in drawn.data} == ({"heatmap"} if how else {"heatmap", "scatter"})

@@ -13,6 +13,7 @@ from streamscope.instruments.open_data import given_prompts
 from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.activations import attribute_pairs, default_spots, patch_pairs, plan, spots
 from streamscope.interventions.patch.measure import cell_labels
+from streamscope.models import load
 from streamscope.models.hooks import ObservePoint, capture, edit
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
@@ -181,6 +182,20 @@ def test_streams_that_only_show_a_sum_refuse() -> None:
         plan(model, PAIRS, spots(model, ["v_mix"]), "role")
     with pytest.raises(InputError, match="nothing to patch"):
         patch_pairs(model, PAIRS, [])
+
+
+def test_no_hook_is_patched_twice_by_default() -> None:
+    """z of all heads is attn_out: by position there is no panel of it; by head there is nothing else."""
+    model = make("std-t")
+    own = {"clean": "one two three four", "corrupt": "one five three four", "answer": " one", "foil": " two"}
+    for by, hooks in (("token", {"resid_pre", "attn_out", "mlp_out"}), ("head", {"z"}),
+                      ("auto", {"resid_pre", "attn_out", "mlp_out", "z"})):  # fmt: skip
+        assert set(default_spots(model, by if by != "token" else "role")) == hooks
+    frame = Patch(by="token", **own).measure(load("stories/std-t")).table().frame
+    effects = frame[frame["hook"] == "attn_out"]["effect"].to_numpy()
+    assert set(frame["hook"]) == {"resid_pre", "attn_out", "mlp_out"} and np.abs(effects).max() > 0
+    z = Patch(by="token", hooks=("z",), **own).measure(load("stories/std-t")).table().frame["effect"]
+    np.testing.assert_allclose(z, effects, atol=1e-4)
 
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])

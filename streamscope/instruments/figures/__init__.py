@@ -24,7 +24,10 @@ class Figure:
     y: str
     table: str | None = None
     title: str = field(default="", kw_only=True)
-    """What is shown, for the reader of a picture without its page; the model is added. Default: the column's title."""
+    """What is shown, for the reader of a picture without its page; the model is added. Default: the column's title.
+
+    A column in braces is replaced by its title, where the table is of whatever was measured: "{delta} from ablating
+    each head"."""
     each: tuple[str, ...] = field(default=(), kw_only=True)
     """A panel for every combination of these columns' values; the last of two or more varies from left to right."""
     over_runs: bool = field(default=False, kw_only=True)
@@ -54,8 +57,8 @@ class HeadMap(Figure):
     """The column that names its rows."""
     levels: tuple[tuple[float, str], ...] = ()
     """What the values stand for where they are levels, from the lowest: the bar of colours is a legend of them."""
-    apart: int | None = None
-    """The column of the map that does not set the scale of colours: 0 for BOS, which takes most attention."""
+    root: bool = False
+    """Colours by the square root, from 0 to 1: of attention, whose small weights matter next to BOS' large ones."""
 
     @property
     def name(self) -> str:
@@ -146,7 +149,8 @@ class Points(Figure):
 class Circuit(Figure):
     """The edges with the largest |y| as lines from `sender` to `reader`, layers upwards; a slider chooses how many.
 
-    Lines are as wide as |y|, dotted where y is negative, and coloured by the column `part`. The steps of the slider are
+    Lines are as wide as |y|, dotted where y is negative, and coloured by the column `part`; parts that no shown edge
+    reaches are light. The steps of the slider are
     the column `enters`, the share of edges at which an edge enters; `f` is the share of the effect that these keep. Of
     more than `most` edges those with the largest |y| are drawn.
     """

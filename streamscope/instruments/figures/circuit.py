@@ -1,6 +1,7 @@
 """Draws a circuit: parts of a model by layer, and edges between them as wide as their scores."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from streamscope.instruments.figures import Circuit
 from streamscope.instruments.table import Table
 
 WIDEST_EDGE = 7.0
+USED, UNUSED = "#555555", "#dddddd"
+"""Colours of parts with and without an edge that is shown."""
 NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp)(?P<head>\d*))?")
 
 
 def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, float]:
-    """(x, y) of a part by its name: layers upwards, attention below its FFN, heads from left to right.
+    """(x, y) of a part by its name: layers upwards, heads from left to right, FFNs beside them and above.
 
     A key-value head is below the middle of the heads that share it.
     """
@@ -26,8 +29,10 @@ def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, floa
     layer, head = int(found["layer"]), found["head"]
     if found["kind"] == "x":
         return -0.5 * heads - 0.5, 2.0 * layer + (0.6 if found["part"] == "mlp" else -0.4)
-    if found["kind"] == "m" or not head:
-        return 0.0, 2.0 * layer + (found["kind"] == "m")
+    if found["kind"] == "m":
+        return 0.5 * heads + 0.5, 2.0 * layer + 1
+    if not head:
+        return 0.0, 2.0 * layer
     if found["part"] == "kv":
         return (int(head) + 0.5) * heads / groups - heads / 2, 2.0 * layer - 0.4
     return int(head) - (heads - 1) / 2, 2.0 * layer
@@ -39,7 +44,7 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     frame = frame.loc[frame[figure.y].abs().sort_values(ascending=False, kind="stable").index[: figure.most]]
     if not len(frame) or frame[["sender", "reader"]].duplicated().any():
         return None
-    names = pd.concat([table.frame["sender"], table.frame["reader"].str.partition("<")[0]]).unique()
+    names = pd.concat([table.frame["sender"], table.frame["reader"].str.partition("<")[0]]).unique().tolist()
     found = [m for m in map(NODE.fullmatch, names) if m is not None]
     heads, groups = (
         1 + max((int(m["head"]) for m in found if m["part"] == part and m["head"]), default=0) for part in ("h", "kv")
@@ -64,21 +69,31 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
                   "dash": "solid" if row[figure.y] >= 0 else "dot"},
         )  # fmt: skip
         seen.add(color)
+    colours = _colours(frame, names)
     drawn.add_scatter(
         x=[at[n][0] for n in names], y=[at[n][1] for n in names], mode="markers+text", text=names, showlegend=False,
-        textposition="middle right", textfont={"size": 8}, hoverinfo="skip",
-        marker={"size": 9, "color": "#999999", "symbol": ["circle" if n[0] == "a" else "square" for n in names]},
+        textposition="middle right", textfont={"size": 8, "color": colours}, hoverinfo="skip",
+        marker={"size": 9, "color": colours, "symbol": ["circle" if n[0] == "a" else "square" for n in names]},
     )  # fmt: skip
+    for sign, dash in (("> 0", "solid"), ("< 0", "dot")):
+        line = {"color": USED, "width": 2, "dash": dash}
+        drawn.add_scatter(x=[None], y=[None], mode="lines", name=f"{column.title} {sign}", line=line)
     axis = {"visible": False}
     drawn.update_layout(
         xaxis=axis, yaxis=axis, height=200 + 64 * (last + 2), legend={"title": table.column("part").title},
     )  # fmt: skip
-    _add_slider(drawn, frame, table.frame)
+    _add_slider(drawn, frame, table.frame, names)
     return drawn
 
 
-def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame) -> None:
-    """A step for each share of edges: the edges that are in then, and f.
+def _colours(edges: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Of the parts, by whether an edge reaches them."""
+    used = {*edges["sender"], *edges["reader"].str.partition("<")[0]}
+    return [USED if name in used else UNUSED for name in names]
+
+
+def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame, names: Sequence[str]) -> None:
+    """A step for each share of edges: the edges that are in then, the parts that they reach, and f.
 
     The figure opens with the largest share of which all edges are drawn.
     """
@@ -93,8 +108,13 @@ def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame) -> N
             label += f", {there.sum()} of {of:,} drawn"
         else:
             active = len(steps)
-        steps.append({"method": "restyle", "args": [{"visible": [*there, True]}], "label": label})
-    for trace, there in zip(drawn.data, steps[active]["args"][0]["visible"], strict=True):
+        unchanged, colours = [None] * len(frame), [_colours(frame[there], names)]
+        look = {"visible": [*there, True, True, True]}
+        look |= {name: [*unchanged, *colours, None, None] for name in ("marker.color", "textfont.color")}
+        steps.append({"method": "restyle", "args": [look], "label": label})
+    shown = steps[active]["args"][0]
+    for trace, there in zip(drawn.data, shown["visible"], strict=True):
         trace.visible = there
+    drawn.data[-3].update(marker_color=shown["marker.color"][-3], textfont_color=shown["textfont.color"][-3])
     slider = {"active": active, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}
     drawn.update_layout(sliders=[slider])

@@ -31,7 +31,8 @@ from streamscope.instruments.figures import (
     Scatter,
 )
 from streamscope.instruments.figures.circuit import draw_circuit
-from streamscope.instruments.table import Column, Table
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.table import Column, Table, key
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
@@ -49,8 +50,10 @@ WIDE = 64
 """Last step / first step but 0 from which on the axis is logarithmic."""
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
+SMALLEST = 7.0
+"""Size of texts in cells; numbers that would be smaller are left out."""
 OUTLYING = 3.0
-"""How many times larger than all others a few cells must be for the colours to end below them."""
+"""How many times larger than all others a few cells must be for colours by the square root."""
 MIXED = ("units of the measure", "of the phenomenon")
 """How the unit of a column begins that holds several measures."""
 WIDEST = 1400
@@ -67,6 +70,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     table = result.table(figure.table)
     if figure.y not in table.frame or table.frame[figure.y].isna().all():
         return None
+    table = _with_control(figure, result, table)
     runs = ["run", "step"] if result.about.get(OVER) and getattr(figure, "x", "") != "step" else ["run"]
     runs = [] if figure.over_runs else runs
     apart = [c for c in (*runs, *figure.each) if table.frame.get(c, pd.Series()).nunique() > 1]
@@ -79,10 +83,30 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
         drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
-        _color(drawn, table.column(figure.y), getattr(figure, "levels", ()))
+        _color(drawn, figure, table.column(figure.y))
         if paper:
             drawn.update_layout(**PAPER)
     return drawn
+
+
+def _with_control(figure: Figure, result: Any, table: Table) -> Table:
+    """The table; of a run that is compared with a control, the rows of both, with the column run."""
+    if "control" not in result.about:
+        return table
+    name = next(name for name, one in result.tables.items() if one is table)
+    block, contrasts = (given.get(f"control-{name}") for given in (result.blocks, result.contrasts))
+    if block is None:
+        return table
+    frame, _ = estimate(block, contrasts).wide(list(dict.fromkeys(key for c in contrasts for key in c.labels)))
+    places = {getattr(figure, what, None) for what in ("x", "by", "rows", "columns", "label", "text")} | {*figure.each}
+    if not {figure.y, *(places & {*table.frame})} <= {*frame}:
+        return table
+    names = [str(about.get("model")) for about in (result.about, result.about["control"])]
+    names[1] += ", control" if names[0] == names[1] else ""
+    parts = [one.assign(run=model) for model, one in zip(names, (table.frame, frame), strict=True)]
+    both = pd.concat(parts, ignore_index=True)[["run", *table.frame]]
+    columns, title = (key("run", "run", "run or control"), *table.columns), " and its control, ".join(names)
+    return replace(table, frame=both, columns=columns, missing={}, title=title)
 
 
 def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int) -> dict[str, Any]:
@@ -90,7 +114,7 @@ def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int)
 
     Lines end where the tools of the figure begin, which show when the pointer is over it.
     """
-    model, rest, head = about.get("model"), table.title, figure.title or table.column(figure.y).title
+    model, rest, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
     if at := _at(figure, table.frame):
@@ -99,6 +123,12 @@ def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int)
     text = "<br>".join([f"<b>{escape(head)}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
     return {"title": title, "margin": {"t": 78 + 18 * len(lines)}}
+
+
+def headline(figure: Figure, table: Table) -> str:
+    """The figure's title; columns in braces are replaced by their titles, as in "{delta} from ablating each head"."""
+    text = (figure.title or f"{{{figure.y}}}").format(**{column.name: column.title for column in table.columns})
+    return text[:1].upper() + text[1:]
 
 
 def _add_draws(drawn: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[str]) -> None:
@@ -132,24 +162,28 @@ def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
 # ---- colours -----------------------------------------------------------------------------------
 
 
-def scale(values: np.ndarray, *, signed: bool, unit: str = "") -> tuple[list[str], float, float, bool]:
-    """(colours, value of the first, value of the last, whether values lie beyond them) for the cells of a map.
+def scale(
+    values: np.ndarray, *, signed: bool, unit: str = "", root: bool = False
+) -> tuple[list[tuple[float, str]], float, float, bool]:
+    """(steps of colours, value of the first, value of the last, whether by the square root) for the cells of a map.
 
-    Signed values are white at 0, and as red above it as they are blue below it; the colours span only the values that
-    occur. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as large as all others, the colours end at
-    1.25 times the largest of these others, so that they differ by eye.
+    A step is (place from 0 to 1, colour). Signed values are white at 0, and as red above it as they are blue below it;
+    the colours span only the values that occur. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as
+    large as all others, colours go by the square root of the size, so that the others differ by eye and none is cut.
+    With `root` they do anyhow, from 0 to 1; probabilities are from 0 to 1 as well.
     """
     sizes = np.sort(np.abs(values[np.isfinite(values)]))[::-1]
     few = max(1, len(sizes) // 50)
-    limit = 1.0 if unit == "probability" else float(sizes[0]) or 1.0
-    beyond = bool(len(sizes) > 10 and sizes[few] > 0 and limit > OUTLYING * sizes[few] and unit != "probability")
-    if beyond:
-        limit = 1.25 * float(sizes[few])
-    if not signed:
-        return sample_colorscale("Blues", np.linspace(0, 1, 11)), 0.0, limit, beyond
-    low, high = max(-limit, min(0.0, float(np.nanmin(values)))), min(limit, max(0.0, float(np.nanmax(values))))
-    colors = sample_colorscale("RdBu_r", np.linspace(0.5 + 0.5 * low / limit, 0.5 + 0.5 * high / limit, 21))
-    return colors, low, high, beyond
+    limit = 1.0 if root or unit == "probability" else float(sizes[0]) or 1.0
+    root |= bool(len(sizes) > 10 and sizes[few] > 0 and limit > OUTLYING * sizes[few] and unit != "probability")
+    low = min(0.0, float(np.nanmin(values))) if signed else 0.0
+    high = max(0.0, float(np.nanmax(values))) if signed else limit
+    power = 2 if root else 1
+    ends = [np.sign(end) * (abs(end) / limit) ** (1 / power) for end in (low, high)]
+    at = np.linspace(*ends, 41)  # of the colours, evenly
+    places = (np.sign(at) * np.abs(at) ** power * limit - low) / ((high - low) or 1.0)
+    colors = sample_colorscale("RdBu_r", 0.5 + 0.5 * at) if signed else sample_colorscale("Blues", at)
+    return list(zip(np.clip(places, 0, 1).tolist(), colors, strict=True)), low, high, root
 
 
 def ink(color: str) -> str:
@@ -160,43 +194,37 @@ def ink(color: str) -> str:
     return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
 
 
-def _color(drawn: go.Figure, column: Column, levels: Sequence[tuple[float, str]]) -> None:
+def _color(drawn: go.Figure, figure: Figure, column: Column) -> None:
     """One scale for all maps of a figure, so that panels can be compared by eye, and texts that contrast with it.
 
-    `levels`: what the values that there are stand for; the bar is a legend of them.
+    The bar is a legend of the map's `levels`, if it has them.
     """
     maps = [trace for trace in drawn.data if trace.type == "heatmap"]
     if not maps:
         return
-    values = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps])
-    signed = column.format.startswith("+") and not levels
-    rest = np.concatenate([np.delete(np.asarray(one.z, float), one.meta or [], 1).ravel() for one in maps])
-    colors, low, high, beyond = scale(rest if np.isfinite(rest).any() else values, signed=signed, unit=column.unit)
-    beyond |= bool(np.nanmax(values) > high)
-    bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80)
+    values, levels = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps]), getattr(figure, "levels", ())
+    signed, root = column.format.startswith("+") and not levels, getattr(figure, "root", False)
+    steps, low, high, root = scale(values, signed=signed, unit=column.unit, root=root)
+    bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80, root=root)
     if levels:  # bands of equal height, one colour each
         at = [value for value, _ in levels]
         half = (at[-1] - at[0]) / (2 * (len(at) - 1))
         low, high = at[0] - half, at[-1] + half
         colors = [color for color in sample_colorscale("Blues", np.linspace(0.1, 0.85, len(at))) for _ in range(2)]
         edges = [edge for i in range(len(at)) for edge in (i / len(at), (i + 1) / len(at))]
+        steps = list(zip(edges, colors, strict=True))
         bar = {"thickness": 14, "tickvals": at, "ticktext": [name for _, name in levels]}
-    elif beyond:
-        ticks = np.linspace(low, high, 5)
-        names = [f"{tick:.3g}" for tick in ticks]
-        if np.nanmin(values) < low:
-            names[0] = f"≤ {names[0]}"
-        if np.nanmax(values) > high:
-            names[-1] = f"≥ {names[-1]}"
-        bar |= {"tickvals": ticks, "ticktext": names}
     for i, one in enumerate(maps):
-        steps = list(zip(edges, colors, strict=True)) if levels else colors
         one.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
     for one in [one for one in maps if one.text is not None]:
-        drawn.add_trace(_written(one, colors, low, high, _cell(drawn, one), bands=len(levels)))
+        texts = _written(one, steps, low, high, _cell(drawn, one), bands=len(levels))
+        if getattr(figure, "text", None) or texts.textfont.size > SMALLEST:
+            drawn.add_trace(texts)
 
 
-def _written(one: go.Heatmap, colors: list[str], low: float, high: float, width: float, bands: int = 0) -> go.Scatter:
+def _written(
+    one: go.Heatmap, steps: list[tuple[float, str]], low: float, high: float, width: float, bands: int = 0
+) -> go.Scatter:
     """The texts of a map, each in a colour that contrasts with its cell, in a size that fits `width` pixels.
 
     With `bands` the colours are steps; texts of cells without a value are grey.
@@ -205,16 +233,16 @@ def _written(one: go.Heatmap, colors: list[str], low: float, high: float, width:
     at = [(i, j) for i, j in np.ndindex(z.shape) if np.isfinite(z[i, j]) or bands]
     share = np.clip((np.array([z[place] for place in at]) - low) / ((high - low) or 1.0), 0, 1)
     if bands:
-        shown = [None if np.isnan(x) else colors[2 * min(int(x * bands), bands - 1)] for x in share]
+        shown = [None if np.isnan(x) else steps[2 * min(int(x * bands), bands - 1)][1] for x in share]
     else:
-        shown = sample_colorscale(colors, share)
+        shown = sample_colorscale([list(step) for step in steps], share)
     texts = [str(one.text[i][j]) for i, j in at]
     longest = max(len(re.sub("<[^>]*>", "", text)) for text in texts)
     return go.Scatter(
         x=[one.x[j] for _, j in at], y=[one.y[i] for i, _ in at], text=texts, mode="text", hoverinfo="skip",
         xaxis=one.xaxis, yaxis=one.yaxis, showlegend=False,
         textfont={"color": [ink(color) if color else "#777777" for color in shown],
-                  "size": float(np.clip(width / (0.58 * longest), 6, 12))},
+                  "size": float(np.clip(width / (0.62 * longest), SMALLEST, 12))},
     )  # fmt: skip
 
 
@@ -309,10 +337,10 @@ def _smallest(figure: HeadMap | Intervals, frame: pd.DataFrame) -> pd.DataFrame:
     return frame if figure.by is None or not len(frame) else frame[frame[figure.by] == frame[figure.by].min()]
 
 
-def _bar(column: Column, height: float) -> dict[str, Any]:
+def _bar(column: Column, height: float, *, root: bool) -> dict[str, Any]:
     """The bar of a map's colours: title, and the unit up to its first comma, in lines as long as the bar."""
     short = replace(column, unit=column.unit.split(",")[0])
-    lines = wrap(axis(short), max(20, int(height) // 8))
+    lines = wrap(axis(short) + (", colours by the square root" if root else ""), max(20, int(height) // 8))
     return {"title": {"text": "<br>".join(lines), "side": "right"}, "thickness": 14}
 
 
@@ -349,7 +377,6 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
             y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
-            meta=[i for i, value in enumerate(grid.columns) if value == figure.apart],
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
