@@ -14,7 +14,7 @@ streamscope completion bash                  a script that completes all this, f
 import sys
 from collections.abc import Mapping, Sequence
 
-from streamscope.cli.commands import ROOMS, commands, entry, first_line, whole_name
+from streamscope.cli.commands import ROOMS, commands, entry, first_line, unknown_command, whole_name
 from streamscope.cli.version import version
 
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         words.insert(0, "user_instrument")
     words[0] = whole_name(words[0], known)
     if words[0] not in known:
-        raise unknown("command", words[0], [*known, "completion"])
+        raise unknown_command(words[0], known)
     sys.argv = [f"streamscope {called if is_own(called) else words[0]}", *words[1:]]
     entry(known[words[0]])(words[1:])
 

@@ -3,15 +3,49 @@
 import ast
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from streamscope.cli.errors import InputError, unknown
+
 ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
 MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
 """What makes a package a command (`aliases`)."""
+
+SYNONYMS = {
+    "induction": "heads", "previous-token": "heads", "lens": "logit_lens", "tuned-lens": "logit_lens",
+    "attention": "picture heads", "attn": "picture heads", "pattern": "picture heads", "entropy": "specialization",
+    "dla": "direct_logit_attribution", "attribution": "direct_logit_attribution circuits",
+    "sae": "latents cluster", "dictionary": "latents cluster", "neurons": "latents", "probe": "linear",
+    "probing": "linear", "classifier": "linear", "patching": "patch", "tracing": "patch", "causal": "patch",
+    "interchange": "patch", "knockout": "ablate", "zero": "ablate", "mean-ablation": "ablate",
+    "prune": "ablate circuits",
+    "eap": "circuits", "acdc": "circuits", "edges": "circuits", "path-patching": "circuits", "refusal": "abliterate",
+    "steering": "steer", "vector": "directions steer", "temperature": "amplify", "coref": "coreference",
+    "copying": "heads", "backup": "hydra", "loss": "logit_lens ablate", "perplexity": "logit_lens ablate",
+    "finetune": "sft", "lora": "sft", "pretrain": "train", "sweep": "grid", "info": "describe", "list": "runs",
+    "summary": "describe", "hooks": "describe", "convert": "huggingface", "hf": "huggingface", "gguf": "huggingface",
+    "show": "view", "serve": "view", "ui": "view", "page": "view", "chat": "view", "generate": "view",
+    "benchmark": "training real_model", "data": "stories prompts", "suites": "prompts", "umap": "profile cluster",
+}  # fmt: skip
+"""Words of the field, and the commands that do it."""
+
+
+def unknown_command(word: str, known: Mapping[str, str]) -> InputError:
+    """The `InputError` for a word that is no command: by its synonyms, by what commands say of themselves, by its
+    letters."""
+    plain = word.lower().replace("_", "-")
+    near = next((names for one, names in SYNONYMS.items() if plain in (one, f"{one}s")), "").split()
+    near = near or [name for name in known if plain in name.split("_")]
+    if not near and len(plain) > 3:
+        near = [name for name, module in known.items() if plain in re.findall(r"[\w-]+", first_line(module).lower())]
+    if not near:
+        return unknown("command", word, [*known, "completion"])
+    of = "; ".join(f"{name} ({first_line(known[name]).rstrip('.')})" for name in near[:3])
+    return InputError(f"unknown command {word!r}: {'try' if near[1:] else 'it is'} {of}")
 
 
 def commands() -> dict[str, str]:

@@ -281,7 +281,8 @@ class _Reader(io.FileIO):
 
 
 def _until_the_reader_goes(stream: Any) -> Any:
-    """`stream` (standard output or error) so that writing never raises because nobody reads any more.
+    """`stream` (standard output or error) so that writing never raises because nobody reads any more, or because its
+    encoding lacks a character (`terminal.spelled`).
 
     A command that prints and then writes files must write them all the same.
     """
@@ -292,7 +293,7 @@ def _until_the_reader_goes(stream: Any) -> Any:
     stream.flush()
     lines = stream.line_buffering or stream is sys.stderr
     buffer = io.BufferedWriter(_Reader(descriptor, "w", closefd=False))
-    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=lines)
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors="spelled", line_buffering=lines)
 
 
 def command(main: Callable[[], None]) -> None:

@@ -3,8 +3,10 @@
 Terminals execute escape sequences, Markdown pages HTML, and rich reads "[/b]" as a style.
 """
 
+import codecs
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
@@ -20,6 +22,38 @@ TAG = re.compile(r"(?<!\\)((?:\\\\)*)<(?=[A-Za-z/!?])")
 def visible(text: object, keep: str = "") -> str:
     r"""Escape control and invisible characters as \x1b, \n, \u202e, except those in `keep`."""
     return UNSEEN.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), str(text))
+
+
+ASCII = {
+    "−": "-", "–": "-", "—": "-", "…": "...", "·": "*", "×": "x", "⊗": "(x)", "⊙": "(.)", "→": "->",
+    "←": "<-", "↔": "<->", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "±": "+-", "∞": "inf",
+    "√": "sqrt", "½": "1/2", "‖": "||", "§": "sec. ",
+    "ℓ": "l", "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "∂": "d", "∅": "{}", "∈": " in ", "∫": "integral ",
+    "⟦": "[[", "⟧": "]]", "∩": " and ", "∪": " or ", "⏎": "\\n", "⇥": "\\t", "␣": "_", "▁": "_", "█": "#", "─": "-",
+    "│": "|", "\N{NO-BREAK SPACE}": " ",
+}  # fmt: skip
+"""How ASCII spells the symbols of our texts; Greek letters are their names, superscripts ^2, subscripts _2."""
+
+
+def spelled(error: UnicodeError) -> tuple[str, int]:
+    r"""The codecs' error handler of that name: what an encoding lacks is written in ASCII, or as \u65e5."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_in_ascii, error.object[error.start : error.end])), error.end
+
+
+def _in_ascii(character: str) -> str:
+    if character in ASCII:
+        return ASCII[character]
+    kind, _, base = unicodedata.decomposition(character).partition(" ")
+    if kind in ("<super>", "<sub>"):
+        return ("^" if kind == "<super>" else "_") + "".join(_in_ascii(chr(int(code, 16))) for code in base.split())
+    if found := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", unicodedata.name(character, "")):
+        return found[2].lower() if found[1] == "SMALL" else found[2].capitalize()
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+codecs.register_error("spelled", spelled)
 
 
 def counted(n: SupportsIndex, noun: str, spec: str = "") -> str:

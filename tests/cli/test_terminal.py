@@ -41,6 +41,19 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
     assert visible("bad\udcff.txt") == r"bad\udcff.txt", "a name that is no UTF-8 can be printed"
 
 
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("ascii", r"x -0.5 -> alpha <= 10^-^6, Delta ... W_0 \xe9\u65e5\U0001f642"),
+        ("cp1252", "x −0.5".replace("−", "-") + r" -> alpha <= 10^-^6, Delta … W_0 é\u65e5\U0001f642"),
+        ("utf-8", "x −0.5 → α ≤ 10⁻⁶, Δ … W₀ é日🙂"),
+    ],
+)
+def test_characters_that_an_encoding_lacks(encoding: str, shown: str) -> None:
+    assert "x −0.5 → α ≤ 10⁻⁶, Δ … W₀ é日🙂".encode(encoding, "spelled").decode(encoding) == shown
+    assert "\ud800".encode(encoding, "spelled") == rb"\ud800", "lone surrogates"
+
+
 def test_markdown_without_html() -> None:
     assert cell("a<script>|\nb") == r"a\<script>\| b"
     assert cell(r"\<script>") == r"\<script>", "escaped already"

@@ -1,6 +1,7 @@
 """One import name: `streamscope`, installed or in a clone, and the short names of a clone are the same modules."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamscope.__main__ import main
-from streamscope.cli.commands import commands
+from streamscope.cli.commands import SYNONYMS, commands
 from streamscope.cli.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +73,26 @@ def test_an_instrument_keeps_its_short_name_where_a_paper_or_a_benchmark_has_it_
     names = commands()
     assert names["circuits"] == "streamscope.interventions.circuits" and "interventions.circuits" not in names
     assert {"papers.circuits", "benchmarks.circuits"} <= set(names) and names["lfa"] == "streamscope.papers.lfa"
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("induction", "heads"), ("lens", "logit_lens"), ("attention", "picture"), ("dla", "direct_logit_attribution"),
+        ("sae", "latents"), ("probe", "linear"), ("Patching", "patch"),
+        ("path_patching", "circuits"), ("hooks", "describe"), ("kronecker", "routing"), ("abliteratte", "abliterate"), ("zzz", ""),
+    ],
+)  # fmt: skip
+def test_a_word_of_the_field_leads_to_its_command(word: str, command: str) -> None:
+    with pytest.raises(InputError) as caught:
+        main([word])
+    found = re.search(r": (?:it is|try|did you mean) ([\w.]+)", str(caught.value))
+    assert (found[1] if found else "") == command and "\n" not in str(caught.value)
+
+
+def test_every_synonym_names_commands() -> None:
+    assert {name for names in SYNONYMS.values() for name in names.split()} <= set(commands())
+    assert not set(SYNONYMS) & set(commands())
 
 
 def test_the_name_of_a_room_is_no_command_of_another_room(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,26 @@ def test_a_reader_that_stays_gets_all_in_order(tmp_path: Path) -> None:
     assert done.stdout == "".join(f"line {i}\n" for i in range(50_000)) + "written\n"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp437", "cp1252"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "streamscope --help",
+        "streamscope.interventions.ablate --help",
+        "streamscope.papers --help",
+        "streamscope.models.describe lfa",
+        "streamscope.probes.logit_lens --max-tokens 3",
+    ],
+)
+def test_output_in_an_encoding_without_our_characters(words: str, encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", *words.split()], cwd=ROOT, env=environment, capture_output=True, encoding=encoding
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr[-500:]
+    assert len(done.stdout) > 200 and "?" * 2 not in done.stdout
+
+
 def test_a_closed_standard_output_prints_nothing(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", LOUD, str(tmp_path / "f")]
     done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *argv], cwd=ROOT, stderr=subprocess.PIPE, text=True)
