@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -489,6 +490,38 @@ def test_pruning_keeps_what_was_planted() -> None:
     assert scores[one.true].min() > 0.05 and (scores > 0.05).sum() < 4 * one.true.sum()
 
 
+@torch.no_grad()
+def test_pruning_is_that_of_a_plain_loop(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges are pruned by their mean over pairs in several batches; some edges help one pair as they harm another."""
+    model = make("std-t").double()
+    graph, pairs = graph_of(model), pairs_of(model)
+    both = [tuple(torch.tensor([ids]) for ids in (pair.clean, pair.corrupt)) for pair in pairs]
+    patched = torch.zeros(graph.connected.shape, dtype=torch.bool)
+
+    def m() -> np.ndarray:
+        runs = [
+            run(model, graph, clean, patched=patched, other=run(model, graph, corrupt).out) for clean, corrupt in both
+        ]
+        return np.array([
+            float(pair.log_odds(one.logits(torch.tensor([[pair.last]]))[0, 0]))
+            for pair, one in zip(pairs, runs, strict=True)
+        ])  # fmt: skip
+
+    want, threshold = np.zeros((len(graph.edges), len(pairs))), 0.05
+    for v in reversed(range(len(graph.readers))):
+        edges, base = np.flatnonzero(graph.edges[:, 1] == v), m()
+        for e in edges:
+            patched[graph.edges[e, 0], v] = True
+            want[e] = base - m()
+            patched[graph.edges[e, 0], v] = False
+        patched[graph.edges[edges[np.abs(want[edges].mean(1)) < threshold], 0], v] = True
+    opposed = (np.abs(want.mean(1)) < threshold) & (np.abs(want).mean(1) >= threshold)
+    assert opposed.any() and (np.abs(want.mean(1)) >= threshold).any()
+    monkeypatch.setattr("streamscope.interventions.circuits.scores.MEMORY", 16 * bytes_per_token(model, graph, "acdc"))
+    found = score_edges(model, graph, pairs, "acdc", threshold=threshold)
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 def test_auroc_by_hand() -> None:
     true = np.array([True, False, True, False])
     assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
@@ -543,25 +576,34 @@ def test_the_interval_of_the_smallest_circuit_lies_within_the_model() -> None:
     assert np.isnan(row["random"]) and why["random_low"] == "few"
 
 
-def test_metrics_by_hand() -> None:
-    pair = PatchPair(id="a", cluster="a", clean=(1, 2), corrupt=(1, 3), answers=(0, 1), foils=(2,))
-    logits = torch.tensor([[[0.0, 1.0, 2.0, 3.0]]])
-    p = logits[0, 0].softmax(0).numpy()
-    clean = torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])
-    q = clean[0, 0].softmax(0).numpy()
-    wanted = {
-        "logit-difference": np.log(p[0] + p[1]) - np.log(p[2]), "log-odds": np.log((p[0] + p[1]) / (p[2] + p[3])),
-        "kl": -(q * np.log(q / p)).sum(), "loss": np.log(p[3]),
-    }  # fmt: skip
-    for name, want in wanted.items():
-        (batch,) = metrics.batches_of([pair], name, 64, [[3]])
-        assert float(metrics.value(name, logits, batch, clean)) == pytest.approx(want, abs=1e-6)
-    (batch,) = metrics.batches_of([pair], "loss", 64, [[3, 1, 0]])
-    assert batch.clean.tolist() == [[1, 2, 3, 1]] and batch.at.tolist() == [[1, 2, 3]]
-    three = torch.stack([logits[0, 0], clean[0, 0], logits[0, 0]])[None]
-    assert float(metrics.value("loss", three, batch)) == pytest.approx(np.log([p[3], q[1], p[0]]).mean(), abs=1e-6)
+def test_metrics_are_those_of_one_pair_after_the_other() -> None:
+    """Prompts, answers and foils of unequal lengths in one batch, random logits of two runs that differ from clean."""
+    rng, V = np.random.default_rng(0), 11
+    pairs = [
+        PatchPair(id=str(i), cluster=str(i), clean=(*range(1, n),), corrupt=(*range(2, n + 1),), answers=a, foils=f)
+        for i, (n, a, f) in enumerate([(3, (0, 4), (7,)), (6, (5,), (1, 2, 9)), (4, (10, 3, 8), (6, 0))])
+    ]
+    spans, places = [[3, 1, 0], [5], [10, 2]], {"loss": 3}
+    for name in ("logit-difference", "log-odds", "kl", "loss"):
+        (batch,) = metrics.batches_of(pairs, name, 64, spans)
+        logits = torch.tensor(rng.normal(scale=2, size=(2, 3, places.get(name, 1), V)))
+        clean = torch.tensor(rng.normal(scale=2, size=logits.shape[1:]))
+        found = metrics.value(name, logits, batch, clean)
+        for e, (row, i) in product(range(2), enumerate(batch.rows)):
+            p, q = (x[row].softmax(-1).numpy() for x in (logits[e], clean))
+            answers, foils = (p[0, list(ids)].sum() for ids in (pairs[i].answers, pairs[i].foils))
+            want = {
+                "logit-difference": np.log(answers / foils), "log-odds": np.log(answers / (1 - answers)),
+                "kl": -(q[0] * np.log(q[0] / p[0])).sum(),
+                "loss": np.mean([np.log(p[k, t]) for k, t in enumerate(spans[i]) if name == "loss"] or [0]),
+            }  # fmt: skip
+            assert found[e, row].item() == pytest.approx(want[name], abs=1e-6), (name, i)
+    for row, i in enumerate(batch.rows):  # of the metric loss
+        text, last, n = [*pairs[i].clean, *spans[i][:-1]], pairs[i].last, len(spans[i])
+        assert batch.clean[row, : len(text)].tolist() == text
+        assert batch.at[row, :n].tolist() == [*range(last, last + n)]
     with pytest.raises(InputError, match="the metric loss needs answers as text"):
-        next(metrics.batches_of([pair], "loss", 64))
+        next(metrics.batches_of(pairs, "loss", 64))
 
 
 def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Path) -> None:
