@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from streamscope.benchmarks.circuits.measure import peer_scores, plain_gpt2
@@ -19,7 +20,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import Circuit as FigureOfEdges
 from streamscope.instruments.figures.circuit import draw_circuit
 from streamscope.instruments.figures.drawing import PALETTE
-from streamscope.instruments.observations import SAME
+from streamscope.instruments.observations import SAME, Measure, Observations
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
@@ -336,7 +337,7 @@ def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypat
         clock[0], bar = 0.0, Bar()
         result = replace(how, pairs=pairs).measure(model, progress=bar)
         (line,) = (line for line in bar.lines if "for the circuit" in line)
-        cost = clock[0] - tried * (2 + 3)
+        cost = clock[0] - tried * (2 + 3) - 2 * len(result.blocks["scores"].units)
         assert float(line.removeprefix("about ").split(" s ")[0]) == pytest.approx(cost, rel=0.1)
         assert cost > 6 * len(result.blocks["scores"].units)
     clock[0] = 0.0
@@ -620,15 +621,55 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
 
 
 def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:
-    path, model = tmp_path / "mine.jsonl", load("stories/lfa")
-    for names, why in ((["Tom", "Ben"], "one independent case"), (["Tom", "Ben", "Sam", "Max"], FLAT)):
-        write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
-                    [[f" {n}"] for n in names], [[" Mia"]] * len(names))  # fmt: skip
-        found = Circuits(task=str(path), method="random", metric="kl", draws=1).measure(model)
-        summary, curve, edges = (found.table(name) for name in ("summary", "faithfulness", "edges"))
-        assert np.isnan(summary.frame["value"].iloc[2:]).all() and summary.missing[2, "value"] == why
-        assert curve.frame["f"].isna().all() and curve.missing[0, "f"] == why
-        assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == why
+    path, model, bar = tmp_path / "mine.jsonl", load("stories/lfa"), Bar()
+    names = ["Tom", "Ben", "Sam", "Max"]
+    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                [[f" {n}"] for n in names], [[" Mia"]] * len(names))  # fmt: skip
+    found = Circuits(task=str(path), method="random", metric="kl", draws=1).measure(model, progress=bar)
+    summary, curve, edges = (found.table(name) for name in ("summary", "faithfulness", "edges"))
+    assert np.isnan(summary.frame["value"].iloc[2:]).all() and summary.missing[2, "value"] == FLAT
+    assert curve.frame["f"].isna().all() and curve.missing[0, "f"] == FLAT
+    assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == FLAT
+    effect = summary.frame.iloc[1]
+    interval = f"{effect['value']:+.2f} ({effect['value_low']:.2f} … {effect['value_high']:.2f}) nats"
+    line = (
+        f"clean − corrupted {interval} on 2 independent pairs to judge the circuit: f, CPR and CMD will have no value"
+    )
+    assert bar.lines[0].startswith(f"{line}; give more pairs, about "), "before the work"
+
+
+def test_one_pair_that_judges_gives_values_without_intervals(tmp_path: Path) -> None:
+    path, model, bar = tmp_path / "mine.jsonl", load("stories/lfa"), Bar()
+    names = ["Tom", "Ben"]
+    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                [[f" {n}"] for n in names], [[" Mia"]] * 2)  # fmt: skip
+    found = Circuits(task=str(path), method="random", draws=1).measure(model, progress=bar)
+    summary, curve = found.table("summary"), found.table("faithfulness")
+    m = found.blocks["circuits"].values
+    assert curve.frame["f"][3] == pytest.approx((m[5] - m[1]) / (m[0] - m[1])) and abs(m[0] - m[1]) > 1e-3
+    assert summary.frame["value"].iloc[:4].notna().all() and summary.frame["value_low"].isna().all()
+    assert summary.missing[2, "value_low"] == "fewer than 8 clusters to resample"
+    assert curve.frame["stability"].isna().all() and curve.missing[0, "stability"] == "one independent case"
+    (line,) = (line for line in bar.lines if line.startswith("clean − corrupted"))
+    assert line.endswith("will have no interval; give more pairs, about 16 independent ones")
+
+
+def test_how_many_pairs_f_needs_is_that_of_t() -> None:
+    """Values with a mean of .5 and an sd near 1 need 18 pairs to judge; twice as many in all."""
+    x = np.random.default_rng(0).normal(size=40)
+    values = np.stack([0.5 + (x - x.mean()) / x.std(ddof=1), np.zeros(40)])
+    units = pd.DataFrame({"unit": map(str, range(40)), "cluster": map(str, range(40))})
+    cells = pd.DataFrame({"run": ["clean", "corrupted"]})
+    both = Observations(
+        measure=Measure(name="m", unit="nats", resolution=1e-5), cells=cells, units=units, total=values, size=1.0
+    )
+    n = next(n for n in range(2, 99) if stats.t.ppf(0.975, n - 1) / n**0.5 < 0.5)
+    assert measure.outlook(both, np.arange(40) < 3).endswith(f"about {2 * n} independent ones") and n == 18
+    strong = replace(both, total=values + np.array([[9.0], [0.0]]))
+    assert measure.outlook(strong, np.arange(40) < 20).endswith("to judge the circuit")
+    assert measure.outlook(replace(both, total=0 * values), np.arange(40) < 20).endswith(
+        "give other pairs, or many more"
+    )
 
 
 def test_one_pair_is_refused_before_a_model_is_opened() -> None:
