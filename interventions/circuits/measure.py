@@ -73,7 +73,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
     scores[:, scored] = score_edges(
         model, graph, [pairs[i] for i in scored], how.method, how.metric, steps=how.steps, threshold=how.threshold,
-        seed=how.seed, spans=[spans[i] for i in scored] if spans else (), progress=progress,
+        seed=how.seed, points=how.ig_points, spans=[spans[i] for i in scored] if spans else (), progress=progress,
     )  # fmt: skip
     chosen = scores[:, choosing].mean(1)
     cells = edge_cells(model, graph)
@@ -128,7 +128,7 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
     graph, some = graph_of(model), found.pairs[:tried]
     steps, times = min(how.steps, 2), [time.perf_counter()]
     score_edges(model, graph, some, how.method, how.metric, steps=steps, threshold=how.threshold, seed=how.seed,
-                spans=spans[:tried])  # fmt: skip
+                points=how.ig_points, spans=spans[:tried])  # fmt: skip
     times.append(time.perf_counter())
     made = batches_for(model, graph, some, how.metric, spans[:tried])
     worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])

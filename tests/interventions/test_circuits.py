@@ -384,13 +384,17 @@ def test_stability_is_that_of_two_draws_of_pairs_for_each_size() -> None:
 # ---- all scores against plain code for GPT-2 --------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "alphas"), [("exact", []), ("eap", [1.0]), ("eap-ig", [0.25, 0.5, 0.75, 1.0])])
-def test_scores_on_gpt2_are_those_of_plain_code(method: Any, alphas: list[float], make: Any) -> None:
+@pytest.mark.parametrize(
+    ("method", "points", "alphas"),
+    [("exact", "right", []), ("eap", "left", [1.0]), ("eap-ig", "right", [0.25, 0.5, 0.75, 1.0]),
+     ("eap-ig", "left", [0.0, 0.25, 0.5, 0.75]), ("eap-ig", "midpoint", [0.125, 0.375, 0.625, 0.875])],
+)  # fmt: skip
+def test_scores_on_gpt2_are_those_of_plain_code(method: Any, points: Any, alphas: list[float], make: Any) -> None:
     """The plain code of `benchmarks.circuits`, which multiplies GPT-2's weights itself."""
     model = make("hf:gpt2")
     graph, pairs = graph_of(model), pairs_of(model)
     plain = plain_gpt2(model)
-    found = torch.tensor(score_edges(model, graph, pairs, method, steps=max(1, len(alphas))))
+    found = torch.tensor(score_edges(model, graph, pairs, method, steps=max(1, len(alphas)), points=points))
     close(found, torch.tensor(peer_scores(plain, graph, pairs, alphas)))
 
 
@@ -683,7 +687,8 @@ def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
     for method in ("eap", "eap-ig"):
         with pytest.raises(InputError, match="the gradient of kl is 0 at the clean run"):
             score_edges(model, graph, pairs, method, "kl", steps=1)
-    assert np.abs(score_edges(model, graph, pairs, "eap-ig", "kl", steps=2)).max() > 1e-4
+    for steps, points in ((2, "right"), (1, "left")):
+        assert np.abs(score_edges(model, graph, pairs, "eap-ig", "kl", steps=steps, points=points)).max() > 1e-4
 
 
 def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the_circuit_of_each_share() -> None:
