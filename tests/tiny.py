@@ -68,10 +68,10 @@ def randomise(model: Any, std: float = 0.3, seed: int = 0) -> Any:
     return model
 
 
-def corpus_text(documents: int, seed: int) -> str:
-    """Documents of random words, 20 to 60 each."""
+def corpus_text(documents: int, seed: int, least: int = 20) -> str:
+    """Documents of random words, `least` to 60 each: with 20, all are longer than a tiny context."""
     rng = random.Random(seed)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(20, 60))) + "." for _ in range(documents)]
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(least, 60))) + "." for _ in range(documents)]
     return "\n<|endoftext|>\n".join(texts)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import (
+    ONE_UNIT,
     SAME,
     Contrast,
     Estimates,
@@ -23,11 +25,12 @@ from streamscope.instruments.observations import (
     Reasons,
     bootstrap,
     each,
+    estimate,
 )
 from streamscope.instruments.open_data import open_data, sides_of
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
@@ -44,7 +47,7 @@ RESOLUTION = 1e-5
 FEWEST = 4
 """Independent pairs that a contrast must give to be chosen: two for each half."""
 RANKINGS: tuple[Ranking, ...] = ("score", "size")
-FLAT = "the clean and the corrupted run do not differ significantly"
+FLAT = "clean − corrupted is not significantly different from 0: give more pairs"
 
 
 def check(how: Circuits, model: Any) -> None:
@@ -57,14 +60,20 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
     pairs, units = found.pairs, units_of(found.pairs)
     side = sides_of(units, "cluster", "pairs of prompts")
+    choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
+    if hasattr(progress, "say"):
+        made = batches_for(model, graph, pairs, how.metric, spans)
+        say(
+            progress,
+            outlook(_observed(how, worth.circuit_values(model, graph, made, how.metric, []), units), side == 1),
+        )
     if hasattr(progress, "say") and (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
         say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
-    choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     scored = choosing if how.method == "acdc" else np.arange(len(pairs))
     scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
     scores[:, scored] = score_edges(
         model, graph, [pairs[i] for i in scored], how.method, how.metric, steps=how.steps, threshold=how.threshold,
-        seed=how.seed, spans=[spans[i] for i in scored] if spans else (), progress=progress,
+        seed=how.seed, points=how.ig_points, spans=[spans[i] for i in scored] if spans else (), progress=progress,
     )  # fmt: skip
     chosen = scores[:, choosing].mean(1)
     cells = edge_cells(model, graph)
@@ -83,6 +92,32 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     return InstrumentData(blocks, made, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing]))
 
 
+EFFECT = Contrast(quantity="effect", weights={0: 1.0, 1: -1.0}, labels={"ranking": "whole model", "share": 1.0})
+
+
+def is_flat(effect: Any) -> bool:
+    """Whether f has no value, because its denominator may be 0: the interval of clean − corrupted touches 0, or without
+    one the value is no more than rounding."""
+    if np.isnan(effect["low"]):
+        return bool(abs(effect["value"]) <= RESOLUTION)
+    return bool(effect["low"] <= 0 <= effect["high"])
+
+
+def outlook(both: Observations, judging: np.ndarray) -> str:
+    """What f can be on the judging pairs, from the clean and the corrupted run of all pairs, and how many it needs."""
+    effect, every = (estimate(one, [EFFECT]).frame.iloc[0] for one in (both.at(judging), both))
+    value, pairs = f"{effect['value']:+.2f}", counted(int(effect["clusters"]), "independent pair")
+    value += "" if np.isnan(effect["low"]) else f" ({effect['low']:.2f} … {effect['high']:.2f})"
+    line = f"clean − corrupted {value} nats on {pairs} to judge the circuit"
+    if not is_flat(effect) and effect["clusters"] >= BOOTSTRAP_CLUSTERS:
+        return line
+    errors = stats.t.ppf(0.975, np.arange(1, 1000)) * every["sd"] / np.sqrt(np.arange(2, 1001))
+    enough = np.flatnonzero(errors < abs(every["value"]))
+    needs = 2 * max(BOOTSTRAP_CLUSTERS, int(enough[0]) + 2) if len(enough) else 0
+    more = f"give more pairs, about {needs} independent ones" if needs else "give other pairs, or many more"
+    return f"{line}: f, CPR and CMD will have no {'value' if is_flat(effect) else 'interval'}; {more}"
+
+
 TRIED = 4
 """Pairs by whose time the cost of all is estimated, at most a quarter of them."""
 
@@ -93,7 +128,7 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
     graph, some = graph_of(model), found.pairs[:tried]
     steps, times = min(how.steps, 2), [time.perf_counter()]
     score_edges(model, graph, some, how.method, how.metric, steps=steps, threshold=how.threshold, seed=how.seed,
-                spans=spans[:tried])  # fmt: skip
+                points=how.ig_points, spans=spans[:tried])  # fmt: skip
     times.append(time.perf_counter())
     made = batches_for(model, graph, some, how.metric, spans[:tried])
     worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
@@ -161,16 +196,23 @@ def _circuits(
     n, rng = len(graph.edges), np.random.default_rng(how.seed)
     orders: list[tuple[str, int, np.ndarray, Ranking]] = [(ranking, 0, chosen, ranking) for ranking in RANKINGS]
     orders += [("random", draw, rng.random(n), "score") for draw in range(how.draws)]
-    cells = [{"run": "clean"}, {"run": "corrupted"}] + [
+    cells = [
         {"run": "circuit", "ranking": ranking, "draw": draw, "share": k} for ranking, draw, *_ in orders for k in SHARES
     ]
     kept = [worth.top(scores, worth.size_of(k, n), by) for *_, scores, by in orders for k in SHARES]
     made = batches_for(model, graph, pairs, how.metric, spans)
     values = worth.circuit_values(model, graph, made, how.metric, kept, progress)
+    return _observed(how, values, units, cells)
+
+
+def _observed(
+    how: Circuits, values: np.ndarray, units: pd.DataFrame, circuits: Sequence[Mapping[str, Any]] = ()
+) -> Observations:
+    """The values of the clean run, the corrupted run and circuits [2 + circuits, pairs] as observations."""
     blank = {"ranking": "", "draw": 0, "share": 1.0}
+    cells = pd.DataFrame([{**blank, **cell} for cell in ({"run": "clean"}, {"run": "corrupted"}, *circuits)])
     measure = Measure(name=how.metric, unit="nats", resolution=RESOLUTION)
-    frame = pd.DataFrame([{**blank, **cell} for cell in cells])
-    return Observations(measure=measure, cells=frame, units=units, total=values, size=1.0)
+    return Observations(measure=measure, cells=cells, units=units, total=values, size=1.0)
 
 
 def batches_for(
@@ -192,25 +234,18 @@ def _contrasts(how: Circuits, values: Observations) -> list[Contrast]:
             fixed = "a circuit of all edges is the model" if k == 1 else ""
             weights = {own: 1.0} | dict.fromkeys(drawn.tolist(), -1.0 / len(drawn))
             made.append(Contrast(quantity="above", weights=weights, labels=labels, fixed=fixed))
-    whole = {"ranking": "whole model", "share": 1.0}
-    made.append(Contrast(quantity="m", weights={0: 1.0}, labels=whole, null=None))
-    made.append(Contrast(quantity="effect", weights={0: 1.0, 1: -1.0}, labels=whole))
-    return made
+    return [*made, Contrast(quantity="m", weights={0: 1.0}, labels=EFFECT.labels, null=None), EFFECT]
 
 
 def tables(how: Circuits, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """edges: one row each; faithfulness: one row per ranking and share of edges; summary: CPR, CMD, edges for .9."""
     values, title = seen.blocks["circuits"], seen.about["title"]
-    whole = estimates["circuits"].where(ranking="whole model", quantity="effect")
-    effect = whole.frame.iloc[0]
-    flat = "" if effect["low"] > 0 or effect["high"] < 0 else whole.reasons.get((0, "low"), FLAT)
-    m = estimates["circuits"].where(ranking="whole model", quantity="m").frame.iloc[0]
-    able = (
-        f"clean {m['value']:+.2f} ({m['low']:.2f} … {m['high']:.2f}) nats on the pairs that judge"
-        if m["low"] == m["low"]
-        else ""
+    m, effect = (
+        estimates["circuits"].where(ranking="whole model", quantity=name).frame.iloc[0] for name in ("m", "effect")
     )
-    title = f"{title}; {able}" if able else title
+    flat = FLAT if is_flat(effect) else ""
+    interval = "" if np.isnan(m["low"]) else f" ({m['low']:.2f} … {m['high']:.2f})"
+    title = f"{title}; clean {m['value']:+.2f}{interval} nats on the pairs that judge"
     curve = _faithfulness(seen, values, estimates["circuits"], flat, title)
     return {
         "edges": _edges(how, seen, estimates["scores"], curve.frame, flat, title),
@@ -252,6 +287,9 @@ def _faithfulness(
         same, low, high = stable[ranking, size]
         row = {"edges": size, "stability": same, "stability_low": low, "stability_high": high,
                "chance": worth.chance(size, n)}  # fmt: skip
+        if within.count < 2:  # every draw of one is the same
+            row |= {f"stability{end}": np.nan for end in ENDS}
+            missing |= {(i, f"stability{end}"): ONE_UNIT for end in ENDS}
         own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
         drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
         for name, at in (("f", own), ("random", drawn)):

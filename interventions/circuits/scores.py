@@ -2,8 +2,8 @@
 
     exact               one run per edge; only what comes after its reader is computed again
     eap                 Σ c (out_u^clean − out_u^corrupt) ∂m/∂in_v, gradient at the clean run (Syed et al. 2023)
-    eap-ig              the gradient averaged over m steps of the input from the corrupted to the clean embedding, the
-                        last one clean (Hanna et al. 2024)
+    eap-ig              the gradient averaged over m steps of the input from the corrupted to the clean embedding
+                        (Hanna et al. 2024), at the `points` right 1/m … 1, left 0 … (m − 1)/m or midpoint
     eap-ig-activations  the gradient averaged over m steps of the sender's own layer, all before it clean
     acdc                edge by edge from the output back, each patched together with all that are pruned so far; those
                         that change the mean m by less than the threshold are pruned (after Conmy et al. 2023; here each
@@ -30,7 +30,7 @@ from streamscope.instruments.contract import say
 from streamscope.interventions.circuits import metrics
 from streamscope.interventions.circuits.graph import Graph, n_streams
 from streamscope.interventions.circuits.metrics import Batch, batches_of
-from streamscope.interventions.circuits.names import Method, Metric
+from streamscope.interventions.circuits.names import Method, Metric, Points
 from streamscope.interventions.circuits.run import Run, run, start
 from streamscope.interventions.patch.pairs import PatchPair
 
@@ -76,14 +76,15 @@ def bytes_per_token(model: Any, graph: Graph, method: Method) -> int:
 def score_edges(
     model: Any, graph: Graph, pairs: Sequence[PatchPair], method: Method = "eap-ig",
     metric: Metric = "logit-difference", *, steps: int = 10, threshold: float = 0.01, seed: int = 0,
-    spans: Sequence[Sequence[int]] = (),
+    points: Points = "right", spans: Sequence[Sequence[int]] = (),
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
     """The score of every edge and pair, in the metric's unit.
 
     Raises `InputError` for the metric kl where a method takes its gradient at the clean run alone.
     """
-    if metric == "kl" and (method == "eap" or (method.startswith("eap-ig") and steps == 1)):
+    alphas = [1.0] if method == "eap" else alphas_of(steps, points)
+    if metric == "kl" and method.startswith("eap") and alphas == [1.0]:
         raise InputError("the gradient of kl is 0 at the clean run: use eap-ig with several steps, or exact")
     found = np.zeros((len(graph.edges), len(pairs)), np.float32)
     if method == "random":
@@ -103,9 +104,14 @@ def score_edges(
         if method == "exact":
             scores = exact(model, graph, both, metric)
         else:
-            scores = attribution(model, graph, both, metric, method, steps)
+            scores = attribution(model, graph, both, metric, method, alphas)
         found[:, batch.rows] = scores.cpu().numpy()
     return found
+
+
+def alphas_of(steps: int, points: Points) -> list[float]:
+    """Where on the way from the corrupted (0) to the clean run (1) gradients are taken."""
+    return [(k + {"left": 0.0, "midpoint": 0.5, "right": 1.0}[points]) / steps for k in range(steps)]
 
 
 # ---- exact -------------------------------------------------------------------------------------
@@ -169,16 +175,15 @@ def _frozen(model: Any) -> Iterator[None]:
 
 
 def attribution(
-    model: Any, graph: Graph, both: Pass, metric: Metric, method: Method, steps: int
+    model: Any, graph: Graph, both: Pass, metric: Metric, method: Method, alphas: Sequence[float]
 ) -> Float[Tensor, "edges B"]:
-    """Σ over positions of the excess times a gradient of m, averaged over the steps of the method."""
+    """Σ over positions of the excess times a gradient of m, averaged over the points `alphas`."""
     found = both.m.new_zeros(len(both.m), *graph.connected.shape)
     clean, corrupt = both.clean.out, both.corrupt.out
     stages = range(-1, 2 * model.config.n_layers)
     with _frozen(model):
         for stage in stages if method == "eap-ig-activations" else [-1]:
             own = graph.written_at(stage)
-            alphas = [k / steps for k in range(1, steps + 1)] if method != "eap" else [1.0]
             total: dict[int, list[Tensor]] = {}
             for alpha in alphas:
                 between = corrupt[:, own] + alpha * (clean[:, own] - corrupt[:, own])

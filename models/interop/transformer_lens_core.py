@@ -13,7 +13,7 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["FactoredMatrix", "HookPoint", "HookedRootModule", "Slice", "composition_scores", "lm_cross_entropy_loss"]
+__all__ = ["FactoredMatrix", "HookPoint", "HookedRootModule", "Slice", "lm_cross_entropy_loss"]
 _BARE: dict[str, ModuleType] = {}
 """Packages whose `__init__` has not run."""
 
@@ -63,4 +63,3 @@ with _bare("transformer_lens", "transformer_lens.utilities", "transformer_lens.c
     from transformer_lens.hook_points import HookPoint
     from transformer_lens.HookedRootModule import HookedRootModule
     from transformer_lens.utilities.lm_utils import lm_cross_entropy_loss
-    from transformer_lens.utilities.matrix import composition_scores

@@ -107,10 +107,6 @@ def planted_test(made: type[Instrument], result: Any) -> Iterator[str]:
         yield f"{name} has no test {test!r}"
 
 
-P_HOLM = "p, Holm"
-"""Stands behind each quantity that is tested."""
-
-
 def columns(made: type[Instrument], result: Result) -> Iterator[str]:
     """Every table has a title; every column has a title of its own, where it is shown, a unit and a description."""
     for name, table in result.tables.items():
@@ -120,7 +116,7 @@ def columns(made: type[Instrument], result: Result) -> Iterator[str]:
             lacking = [field for field in ("title", "unit", "doc") if not getattr(column, field)]
             if lacking:
                 yield f"column {column.name} of table {name} has no {' and no '.join(lacking)}"
-        titles = Counter(one.title for one in table.columns if one.shown and one.title != P_HOLM)
+        titles = Counter(one.title for one in table.shown())
         yield from (f"{n} columns of table {name} are shown as {title!r}" for title, n in titles.items() if n > 1)
 
 

@@ -117,7 +117,7 @@ def finer(spec: str, width: float) -> str:
 def unsigned_zero(value: Any, spec: str) -> str:
     """A number as `spec` writes it, without a sign where that rounds it to zero."""
     text = format(value, spec)
-    return text.lstrip("+-") if spec.endswith("f") and not text.strip("+-0.") else text
+    return text if text.strip("+-0.") else text.lstrip("+-")
 
 
 def key(name: str, title: str, doc: str, unit: str = "name", format: str = "", shown: bool = True) -> Column:
@@ -140,6 +140,10 @@ HEAD = (
 """The columns of `observations.head_cells`."""
 
 
+P_HOLM = "_p_holm"
+"""Ends the name of a corrected p; its title names the quantity where several such columns are shown."""
+
+
 def quantity(
     name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", tested: bool = True, sd: str = "units",
     source: str = "", shown: bool = True,
@@ -150,7 +154,7 @@ def quantity(
     return (
         *described(name, title, unit, doc, format=format, sd=sd, source=source, shown=shown),
         number(f"{name}_p", f"p of {title}", "probability", f"p that {name} is 0", "p", shown=False),
-        number(f"{name}_p_holm", "p, Holm", "probability", f"p of {name}, corrected over its family", "p", shown),
+        number(f"{name}{P_HOLM}", "p, Holm", "probability", f"p of {name}, corrected over its family", "p", shown),
     )
 
 
@@ -290,9 +294,17 @@ class Table:
         of = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
         return f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}{of}"
 
+    def shown(self) -> list[Column]:
+        """The columns that are shown. Titles of corrected p name their quantities where there are several."""
+        shown = [column for column in self.columns if column.shown]
+        titles = {f"{column.name}{P_HOLM}": column.title for column in self.columns}
+        if sum(column.name in titles for column in shown) < 2:
+            return shown
+        return [replace(c, title=f"{c.title}, of {titles[c.name]}") if c.name in titles else c for c in shown]
+
     def cells(self) -> tuple[list[Column], list[list[str]]]:
         """The columns that are shown, and the text of every cell."""
-        shown, frame = [column for column in self.columns if column.shown], self.rows()
+        shown, frame = self.shown(), self.rows()
         texts = []
         for column in shown:
             values = frame[column.name].tolist()
@@ -305,11 +317,11 @@ class Table:
 
     def legend(self) -> list[str]:
         """One line per reason: undefined (2 rows) delta: the same in every document."""
-        names = {column.name for column in self.columns if column.shown}
-        count = Counter((name, why) for (_, name), why in self.missing.items() if name in names)
+        titles_of = {column.name: column.title for column in self.shown()}
+        count = Counter((name, why) for (_, name), why in self.missing.items() if name in titles_of)
         lines: dict[tuple[str, int], list[str]] = {}
         for (name, why), n in count.items():
-            lines.setdefault((why, n), []).append(self.column(name).title)
+            lines.setdefault((why, n), []).append(titles_of[name])
         return [
             f"undefined ({n} row{'s' if n > 1 else ''}) {', '.join(titles)}: {why}"
             for (why, n), titles in lines.items()
@@ -343,7 +355,7 @@ class Table:
 
     def column_legend(self) -> str:
         """What every shown column means, a line each: its title, its documentation and its unit."""
-        return "\n".join(f"  {one.title}: {one.doc} ({one.unit})" for one in self.cells()[0])
+        return "\n".join(f"  {one.title}: {one.doc} ({one.unit})" for one in self.shown())
 
     def _brief(self) -> "Table":
         """The table, or the first rows of a long one, which its title then says."""

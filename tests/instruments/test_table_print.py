@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from streamscope.instruments.registry import discover
-from streamscope.instruments.table import Column, LongTable, Table, described, key, widths
+from streamscope.instruments.table import Column, LongTable, Table, described, key, quantity, widths
 from streamscope.models import build, load
 
 NAME = "a_name_of_22_letters.."
@@ -185,3 +185,22 @@ def test_of_many_heads_the_strongest_are_shown(name: str, by: str) -> None:
     table = found.tables["heads" if name != "specialization" else "entropy"]
     assert len(table.frame) >= 56 and len(table.rows()) == 40
     assert table.rows()[by].abs().min() >= table.frame[by].abs().sort_values().iloc[-40]
+
+
+def test_several_corrected_p_name_their_quantities_and_zero_has_no_sign() -> None:
+    """As `steer` and `linear` show them; one alone needs no name."""
+    columns = (
+        key("c", "c", "a factor", format="+g"),
+        *quantity("a", "KL", "nats", "x"),
+        *quantity("b", "Δ loss", "nats", "x"),
+    )
+    row = {column.name: 0.25 for column in columns} | {"c": 0.0}
+    table = Table(pd.DataFrame([row | {"b_p_holm": np.nan}]), columns, {(0, "b_p_holm"): "few"})
+    shown, cells = table.cells()
+    assert [c.title for c in shown] == ["c", "KL", "p, Holm, of KL", "Δ loss", "p, Holm, of Δ loss"]
+    assert cells[0][0] == "0" and columns[0].text(-0.5) == "-0.5" and columns[0].text(2.0) == "+2"
+    assert table.legend() == ["undefined (1 row) p, Holm, of Δ loss: few"]
+    alone = replace(
+        table, frame=table.frame.drop(columns=[c.name for c in columns[7:]]), columns=columns[:7], missing={}
+    )
+    assert [c.title for c in alone.shown()] == ["c", "KL", "p, Holm"]

@@ -415,7 +415,9 @@ def test_attribution_is_the_gradient_by_gates_on_every_head(measured, planted) -
             log_p = model(ids[:, :-1])[0].log_softmax(-1)
         total, n = total - log_p.gather(1, ids[0, 1:, None]).sum(), n + ids.shape[1] - 1
     (expected,) = torch.autograd.grad(total / n, gates)
-    found = attribute_heads(model, document_batches(shards, model.config.n_ctx, 4, 6))
+    padded = list(document_batches(shards, model.config.n_ctx, 4, 6))
+    assert any((targets == -100).any() for _, _, targets in padded)
+    found = attribute_heads(model, iter(padded))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
 
 

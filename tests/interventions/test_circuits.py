@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from streamscope.benchmarks.circuits.measure import peer_scores, plain_gpt2
@@ -18,7 +20,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import Circuit as FigureOfEdges
 from streamscope.instruments.figures.circuit import UNUSED, USED, draw_circuit
 from streamscope.instruments.figures.drawing import PALETTE
-from streamscope.instruments.observations import SAME
+from streamscope.instruments.observations import SAME, Measure, Observations
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
@@ -335,7 +337,7 @@ def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypat
         clock[0], bar = 0.0, Bar()
         result = replace(how, pairs=pairs).measure(model, progress=bar)
         (line,) = (line for line in bar.lines if "for the circuit" in line)
-        cost = clock[0] - tried * (2 + 3)
+        cost = clock[0] - tried * (2 + 3) - 2 * len(result.blocks["scores"].units)
         assert float(line.removeprefix("about ").split(" s ")[0]) == pytest.approx(cost, rel=0.1)
         assert cost > 6 * len(result.blocks["scores"].units)
     clock[0] = 0.0
@@ -382,13 +384,17 @@ def test_stability_is_that_of_two_draws_of_pairs_for_each_size() -> None:
 # ---- all scores against plain code for GPT-2 --------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "alphas"), [("exact", []), ("eap", [1.0]), ("eap-ig", [0.25, 0.5, 0.75, 1.0])])
-def test_scores_on_gpt2_are_those_of_plain_code(method: Any, alphas: list[float], make: Any) -> None:
+@pytest.mark.parametrize(
+    ("method", "points", "alphas"),
+    [("exact", "right", []), ("eap", "left", [1.0]), ("eap-ig", "right", [0.25, 0.5, 0.75, 1.0]),
+     ("eap-ig", "left", [0.0, 0.25, 0.5, 0.75]), ("eap-ig", "midpoint", [0.125, 0.375, 0.625, 0.875])],
+)  # fmt: skip
+def test_scores_on_gpt2_are_those_of_plain_code(method: Any, points: Any, alphas: list[float], make: Any) -> None:
     """The plain code of `benchmarks.circuits`, which multiplies GPT-2's weights itself."""
     model = make("hf:gpt2")
     graph, pairs = graph_of(model), pairs_of(model)
     plain = plain_gpt2(model)
-    found = torch.tensor(score_edges(model, graph, pairs, method, steps=max(1, len(alphas))))
+    found = torch.tensor(score_edges(model, graph, pairs, method, steps=max(1, len(alphas)), points=points))
     close(found, torch.tensor(peer_scores(plain, graph, pairs, alphas)))
 
 
@@ -489,6 +495,38 @@ def test_pruning_keeps_what_was_planted() -> None:
     assert scores[one.true].min() > 0.05 and (scores > 0.05).sum() < 4 * one.true.sum()
 
 
+@torch.no_grad()
+def test_pruning_is_that_of_a_plain_loop(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges are pruned by their mean over pairs in several batches; some edges help one pair as they harm another."""
+    model = make("std-t").double()
+    graph, pairs = graph_of(model), pairs_of(model)
+    both = [tuple(torch.tensor([ids]) for ids in (pair.clean, pair.corrupt)) for pair in pairs]
+    patched = torch.zeros(graph.connected.shape, dtype=torch.bool)
+
+    def m() -> np.ndarray:
+        runs = [
+            run(model, graph, clean, patched=patched, other=run(model, graph, corrupt).out) for clean, corrupt in both
+        ]
+        return np.array([
+            float(pair.log_odds(one.logits(torch.tensor([[pair.last]]))[0, 0]))
+            for pair, one in zip(pairs, runs, strict=True)
+        ])  # fmt: skip
+
+    want, threshold = np.zeros((len(graph.edges), len(pairs))), 0.05
+    for v in reversed(range(len(graph.readers))):
+        edges, base = np.flatnonzero(graph.edges[:, 1] == v), m()
+        for e in edges:
+            patched[graph.edges[e, 0], v] = True
+            want[e] = base - m()
+            patched[graph.edges[e, 0], v] = False
+        patched[graph.edges[edges[np.abs(want[edges].mean(1)) < threshold], 0], v] = True
+    opposed = (np.abs(want.mean(1)) < threshold) & (np.abs(want).mean(1) >= threshold)
+    assert opposed.any() and (np.abs(want.mean(1)) >= threshold).any()
+    monkeypatch.setattr("streamscope.interventions.circuits.scores.MEMORY", 16 * bytes_per_token(model, graph, "acdc"))
+    found = score_edges(model, graph, pairs, "acdc", threshold=threshold)
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 def test_auroc_by_hand() -> None:
     true = np.array([True, False, True, False])
     assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
@@ -543,25 +581,34 @@ def test_the_interval_of_the_smallest_circuit_lies_within_the_model() -> None:
     assert np.isnan(row["random"]) and why["random_low"] == "few"
 
 
-def test_metrics_by_hand() -> None:
-    pair = PatchPair(id="a", cluster="a", clean=(1, 2), corrupt=(1, 3), answers=(0, 1), foils=(2,))
-    logits = torch.tensor([[[0.0, 1.0, 2.0, 3.0]]])
-    p = logits[0, 0].softmax(0).numpy()
-    clean = torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])
-    q = clean[0, 0].softmax(0).numpy()
-    wanted = {
-        "logit-difference": np.log(p[0] + p[1]) - np.log(p[2]), "log-odds": np.log((p[0] + p[1]) / (p[2] + p[3])),
-        "kl": -(q * np.log(q / p)).sum(), "loss": np.log(p[3]),
-    }  # fmt: skip
-    for name, want in wanted.items():
-        (batch,) = metrics.batches_of([pair], name, 64, [[3]])
-        assert float(metrics.value(name, logits, batch, clean)) == pytest.approx(want, abs=1e-6)
-    (batch,) = metrics.batches_of([pair], "loss", 64, [[3, 1, 0]])
-    assert batch.clean.tolist() == [[1, 2, 3, 1]] and batch.at.tolist() == [[1, 2, 3]]
-    three = torch.stack([logits[0, 0], clean[0, 0], logits[0, 0]])[None]
-    assert float(metrics.value("loss", three, batch)) == pytest.approx(np.log([p[3], q[1], p[0]]).mean(), abs=1e-6)
+def test_metrics_are_those_of_one_pair_after_the_other() -> None:
+    """Prompts, answers and foils of unequal lengths in one batch, random logits of two runs that differ from clean."""
+    rng, V = np.random.default_rng(0), 11
+    pairs = [
+        PatchPair(id=str(i), cluster=str(i), clean=(*range(1, n),), corrupt=(*range(2, n + 1),), answers=a, foils=f)
+        for i, (n, a, f) in enumerate([(3, (0, 4), (7,)), (6, (5,), (1, 2, 9)), (4, (10, 3, 8), (6, 0))])
+    ]
+    spans, places = [[3, 1, 0], [5], [10, 2]], {"loss": 3}
+    for name in ("logit-difference", "log-odds", "kl", "loss"):
+        (batch,) = metrics.batches_of(pairs, name, 64, spans)
+        logits = torch.tensor(rng.normal(scale=2, size=(2, 3, places.get(name, 1), V)))
+        clean = torch.tensor(rng.normal(scale=2, size=logits.shape[1:]))
+        found = metrics.value(name, logits, batch, clean)
+        for e, (row, i) in product(range(2), enumerate(batch.rows)):
+            p, q = (x[row].softmax(-1).numpy() for x in (logits[e], clean))
+            answers, foils = (p[0, list(ids)].sum() for ids in (pairs[i].answers, pairs[i].foils))
+            want = {
+                "logit-difference": np.log(answers / foils), "log-odds": np.log(answers / (1 - answers)),
+                "kl": -(q[0] * np.log(q[0] / p[0])).sum(),
+                "loss": np.mean([np.log(p[k, t]) for k, t in enumerate(spans[i]) if name == "loss"] or [0]),
+            }  # fmt: skip
+            assert found[e, row].item() == pytest.approx(want[name], abs=1e-6), (name, i)
+    for row, i in enumerate(batch.rows):  # of the metric loss
+        text, last, n = [*pairs[i].clean, *spans[i][:-1]], pairs[i].last, len(spans[i])
+        assert batch.clean[row, : len(text)].tolist() == text
+        assert batch.at[row, :n].tolist() == [*range(last, last + n)]
     with pytest.raises(InputError, match="the metric loss needs answers as text"):
-        next(metrics.batches_of([pair], "loss", 64))
+        next(metrics.batches_of(pairs, "loss", 64))
 
 
 def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Path) -> None:
@@ -586,15 +633,55 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
 
 
 def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:
-    path, model = tmp_path / "mine.jsonl", load("stories/lfa")
-    for names, why in ((["Tom", "Ben"], "one independent case"), (["Tom", "Ben", "Sam", "Max"], FLAT)):
-        write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
-                    [[f" {n}"] for n in names], [[" Mia"]] * len(names))  # fmt: skip
-        found = Circuits(task=str(path), method="random", metric="kl", draws=1).measure(model)
-        summary, curve, edges = (found.table(name) for name in ("summary", "faithfulness", "edges"))
-        assert np.isnan(summary.frame["value"].iloc[2:]).all() and summary.missing[2, "value"] == why
-        assert curve.frame["f"].isna().all() and curve.missing[0, "f"] == why
-        assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == why
+    path, model, bar = tmp_path / "mine.jsonl", load("stories/lfa"), Bar()
+    names = ["Tom", "Ben", "Sam", "Max"]
+    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                [[f" {n}"] for n in names], [[" Mia"]] * len(names))  # fmt: skip
+    found = Circuits(task=str(path), method="random", metric="kl", draws=1).measure(model, progress=bar)
+    summary, curve, edges = (found.table(name) for name in ("summary", "faithfulness", "edges"))
+    assert np.isnan(summary.frame["value"].iloc[2:]).all() and summary.missing[2, "value"] == FLAT
+    assert curve.frame["f"].isna().all() and curve.missing[0, "f"] == FLAT
+    assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == FLAT
+    effect = summary.frame.iloc[1]
+    interval = f"{effect['value']:+.2f} ({effect['value_low']:.2f} … {effect['value_high']:.2f}) nats"
+    line = (
+        f"clean − corrupted {interval} on 2 independent pairs to judge the circuit: f, CPR and CMD will have no value"
+    )
+    assert bar.lines[0].startswith(f"{line}; give more pairs, about "), "before the work"
+
+
+def test_one_pair_that_judges_gives_values_without_intervals(tmp_path: Path) -> None:
+    path, model, bar = tmp_path / "mine.jsonl", load("stories/lfa"), Bar()
+    names = ["Tom", "Ben"]
+    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
+                [[f" {n}"] for n in names], [[" Mia"]] * 2)  # fmt: skip
+    found = Circuits(task=str(path), method="random", draws=1).measure(model, progress=bar)
+    summary, curve = found.table("summary"), found.table("faithfulness")
+    m = found.blocks["circuits"].values
+    assert curve.frame["f"][3] == pytest.approx((m[5] - m[1]) / (m[0] - m[1])) and abs(m[0] - m[1]) > 1e-3
+    assert summary.frame["value"].iloc[:4].notna().all() and summary.frame["value_low"].isna().all()
+    assert summary.missing[2, "value_low"] == "fewer than 8 clusters to resample"
+    assert curve.frame["stability"].isna().all() and curve.missing[0, "stability"] == "one independent case"
+    (line,) = (line for line in bar.lines if line.startswith("clean − corrupted"))
+    assert line.endswith("will have no interval; give more pairs, about 16 independent ones")
+
+
+def test_how_many_pairs_f_needs_is_that_of_t() -> None:
+    """Values with a mean of .5 and an sd near 1 need 18 pairs to judge; twice as many in all."""
+    x = np.random.default_rng(0).normal(size=40)
+    values = np.stack([0.5 + (x - x.mean()) / x.std(ddof=1), np.zeros(40)])
+    units = pd.DataFrame({"unit": map(str, range(40)), "cluster": map(str, range(40))})
+    cells = pd.DataFrame({"run": ["clean", "corrupted"]})
+    both = Observations(
+        measure=Measure(name="m", unit="nats", resolution=1e-5), cells=cells, units=units, total=values, size=1.0
+    )
+    n = next(n for n in range(2, 99) if stats.t.ppf(0.975, n - 1) / n**0.5 < 0.5)
+    assert measure.outlook(both, np.arange(40) < 3).endswith(f"about {2 * n} independent ones") and n == 18
+    strong = replace(both, total=values + np.array([[9.0], [0.0]]))
+    assert measure.outlook(strong, np.arange(40) < 20).endswith("to judge the circuit")
+    assert measure.outlook(replace(both, total=0 * values), np.arange(40) < 20).endswith(
+        "give other pairs, or many more"
+    )
 
 
 def test_one_pair_is_refused_before_a_model_is_opened() -> None:
@@ -608,7 +695,8 @@ def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
     for method in ("eap", "eap-ig"):
         with pytest.raises(InputError, match="the gradient of kl is 0 at the clean run"):
             score_edges(model, graph, pairs, method, "kl", steps=1)
-    assert np.abs(score_edges(model, graph, pairs, "eap-ig", "kl", steps=2)).max() > 1e-4
+    for steps, points in ((2, "right"), (1, "left")):
+        assert np.abs(score_edges(model, graph, pairs, "eap-ig", "kl", steps=steps, points=points)).max() > 1e-4
 
 
 def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the_circuit_of_each_share() -> None:

@@ -1,5 +1,6 @@
 """The controls of a sweep: other heads under the same edit, counted by hand."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,15 @@ def test_random_sets_are_as_large_and_others() -> None:
     same = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=3)
     other = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=4)
     assert same.controls == sweep.controls != other.controls
+
+
+def test_controls_of_several_sets_are_all_other_sets_of_all_heads(measured) -> None:
+    model, shards = measured
+    how = Ablate(heads=("L0.H0-2",), size=2, draws=99)
+    sweep = how.observe(model, how.open(model, opened(model, shards, 2)), iter).extra["loss"]
+    assert [pair for pair, _ in sweep.cells] == [*combinations(HEADS[:3], 2)]
+    for (pair, _), controls in zip(sweep.cells, sweep.controls, strict=True):
+        assert {drawn for drawn, _ in controls} == {*combinations(HEADS, 2)} - {pair}
 
 
 def test_control_is_the_mean_of_the_others(measured) -> None:

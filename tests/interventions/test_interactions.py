@@ -14,16 +14,16 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.figures import Matrix
 from streamscope.instruments.figures.drawing import draw
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import Observations, estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.instruments.table import Table, key, quantity
 from streamscope.interventions.ablate import Ablate, main
-from streamscope.interventions.ablate.measure import add_losses
-from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets
-from streamscope.interventions.observe import Losses
+from streamscope.interventions.ablate.measure import add_losses, cells_of, contrasts_of
+from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets, plan
+from streamscope.interventions.observe import MEASURES, Losses
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
@@ -100,6 +100,20 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
             assert expected.sd > 1e-4, "no more than rounding"
             assert got == pytest.approx([expected.mean, expected.ci_low, expected.ci_high], abs=2e-6)
             assert row["interaction_p"] <= row["interaction_p_holm"] <= 1
+
+
+def test_heads_that_cannot_act_have_no_part_in_an_interaction() -> None:
+    """Of three heads the last cannot change the measure: Δ(S) − Δ(a) − Δ(b), by hand on random values."""
+    heads = (Head(0, 1), Head(1, 0), Head(1, 3))
+    sweep = plan([heads], [0.0], HEADS, lambda some, g: {}, draws=0, also=[(head,) for head in heads])
+    contrasts = contrasts_of(sweep, "sps", lambda some: "" if min(some) < heads[2] else "cannot act")
+    values = np.random.default_rng(0).normal(size=(5, 7))  # unedited, the set, and its heads
+    units = pd.DataFrame({"unit": list("abcdefg"), "cluster": list("abcdefg")})
+    block = Observations(measure=MEASURES["sps"], cells=cells_of(sweep), units=units, total=values, size=1.0)
+    row = estimate(block, contrasts).wide(["head"])[0].iloc[0]
+    base, whole, a, b, _ = values.mean(1)
+    assert row["alone"] == pytest.approx(a + b - 2 * base)
+    assert row["interaction"] == pytest.approx(whole - base - (a + b - 2 * base))
 
 
 def test_scale_one_has_no_interaction(measured: tuple) -> None:

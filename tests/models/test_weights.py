@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from streamscope.cli.errors import InputError, Undefined
 from streamscope.models.make import build
@@ -142,6 +144,27 @@ def test_composition_scores_by_hand(name: str, mode: str) -> None:
             B = {"Q": QK, "K": QK.T, "V": v2 @ second.W_V[h2] @ second.W_O[h2]}[mode]
             expected = (A @ B).norm() / A.norm() / B.norm()
             torch.testing.assert_close(found[0, h1, 1, h2], expected, rtol=1e-9, atol=0)
+
+
+class Storages(TorchDispatchMode):
+    """The largest storage of a tensor that an operation returns, in bytes."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor):
+                self.largest = max(self.largest, x.untyped_storage().nbytes())
+        return out
+
+
+def test_composition_scores_of_many_heads_expand_no_product() -> None:
+    """One product of all heads with all needs the weights once per head: 10.7 GB for SmolLM2's 270 heads."""
+    model = build("std-t", "tiny", n_layers=9, n_heads=4)
+    with Storages() as storages, torch.no_grad():
+        model.all_composition_scores("K")
+    assert storages.largest <= 2 * model.W_Q.nbytes
 
 
 @pytest.mark.parametrize(
