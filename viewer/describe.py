@@ -11,6 +11,7 @@ from streamscope.instruments.contract import title_of
 from streamscope.instruments.prompts import load_suite
 from streamscope.models.checkpoint import run_label
 from streamscope.models.hooks.controls import BRIDGED, Control, controls
+from streamscope.text.tokenizer import BYTE_OF
 from streamscope.viewer.engine import Watched, lens_streams
 
 CONTROLS = {
@@ -77,12 +78,17 @@ def tokenizer_of(model: Any) -> dict[str, Any] | None:
 
 
 def is_plain_bpe(text: str) -> bool:
-    """Whether a tokenizer.json is a byte-level BPE that splits words as GPT-2 does, which the page computes itself."""
+    """Whether a tokenizer.json is a byte-level BPE that splits words as GPT-2 does, which the page computes itself.
+
+    Its added tokens may have any flags.
+    """
     data = json.loads(text)
     bpe, splits = data["model"], data["pre_tokenizer"] or {}
     plain = splits.get("type") == "ByteLevel" and splits.get("use_regex", True) and data["normalizer"] is None
     options = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-    return bpe["type"] == "BPE" and plain and not any(bpe.get(option) for option in options)
+    if bpe["type"] != "BPE" or not plain or any(bpe.get(option) for option in options):
+        return False
+    return bpe.get("unk_token") is None or BYTE_OF.keys() <= bpe["vocab"].keys()
 
 
 def stories_suite(model: Any) -> list[dict[str, Any]]:

@@ -27,7 +27,10 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
     data, blobs = page_data(shown, "page", text, **options), {"wasm": wasm}
     for one, description in zip(shown, data["models"], strict=True):
         if description["tokenizer"]["json"] is None:
-            raise InputError(f"{one.name} has no byte-level BPE, which a page needs: drop --out, for the server")
+            raise InputError(
+                f"{one.name}: a page only computes byte-level BPE that splits words as GPT-2 does, and its tokenizer "
+                "differs: drop --out, for the server"
+            )
         blobs[description["blob"]] = graph_of(one.model)
         for snapshot in description["snapshots"]:
             if snapshot["blob"] not in blobs:

@@ -92,7 +92,7 @@ def test_a_page_needs_a_tokenizer_that_it_can_compute(made: bytes, monkeypatch: 
     runtime.install(made)
     monkeypatch.setattr(describe, "is_plain_bpe", lambda text: False)
     model = load("stories/lfa")
-    with pytest.raises(InputError, match="x has no byte-level BPE, which a page needs"):
+    with pytest.raises(InputError, match="x: a page only computes byte-level BPE that splits words as GPT-2 does"):
         page.html([Shown("x", "x", model)])
 
 

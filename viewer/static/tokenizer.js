@@ -11,6 +11,35 @@ function byteCharacters() {
   return Array.from({ length: 256 }, (_, b) => String.fromCodePoint(printable(b) ? b : other++));
 }
 
+// Letters of a word, as Rust's \w.
+const WORD_BEFORE = /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]$/u;
+const WORD_AFTER = /^[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]/u;
+const SPACE_BEFORE = /\p{White_Space}*$/u;
+const SPACE_AFTER = /^\p{White_Space}*/u;
+
+/** Finds added tokens in a text, of several at one place the longest: [{id} or {text}]. */
+function makeSplit(added) {
+  if (!added.length) return (text) => [{ text }];
+  const byName = new Map(added.map((token) => [token.content, token]));
+  const names = [...byName.keys()].sort((a, b) => b.length - a.length);
+  const pattern = new RegExp(names.map((name) => name.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|"), "gu");
+  return (text) => {
+    const parts = [];
+    let end = 0;
+    for (const { 0: name, index } of text.matchAll(pattern)) {
+      const { id, special, single_word: alone, lstrip, rstrip } = byName.get(name);
+      const [before, after] = [text.slice(0, index), text.slice(index + name.length)];
+      if (special || (alone && (WORD_BEFORE.test(before) || WORD_AFTER.test(after)))) continue; // stays text
+      const start = lstrip ? Math.max(end, before.search(SPACE_BEFORE)) : index;
+      if (end < start) parts.push({ text: text.slice(end, start) });
+      parts.push({ id });
+      end = index + name.length + (rstrip ? SPACE_AFTER.exec(after)[0].length : 0);
+    }
+    if (end < text.length) parts.push({ text: text.slice(end) });
+    return parts;
+  };
+}
+
 /**
  * @param {Object} file  a tokenizer.json of byte-level BPE without a normalizer
  * @returns {{encode: function(string): number[]}}  text to ids; what looks like a special token is text
@@ -20,6 +49,8 @@ export function makeTokenizer(file) {
   const vocab = new Map(Object.entries(file.model.vocab));
   const ranks = new Map(file.model.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
   const known = new Map();
+  const added = file.added_tokens.filter(({ content }) => content);
+  const splits = [false, true].map((normalized) => makeSplit(added.filter((token) => token.normalized === normalized)));
 
   /** The ids of one piece: the pair that was learned first is merged first. */
   function merge(piece) {
@@ -42,9 +73,15 @@ export function makeTokenizer(file) {
     return ids;
   }
 
-  function encode(text) {
+  function encodePart({ id, text }) {
+    if (id !== undefined) return [id];
     const prefix = file.pre_tokenizer.add_prefix_space && text && !text.startsWith(" ") ? " " : "";
     return Array.from((prefix + text).matchAll(PIECES), ([piece]) => merge(piece)).flat();
+  }
+
+  function encode(text) {
+    const [first, second] = splits;
+    return first(text).flatMap((part) => (part.id === undefined ? second(part.text) : [part])).flatMap(encodePart);
   }
 
   return { encode };
