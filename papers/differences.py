@@ -14,7 +14,7 @@ held-out stories; heads are found on one half of the pairs and scored on the oth
     pds.late_share                   share of Σ PDS² in the last two layers, PDS² by the product of the two halves
     pds.over075, pds.over_own        heads with PDS above .075; above the model's own mean + sd
     sps                              attention to the right noun − to the competitor, all heads (Eq. 8)
-    top1.best, CATEGORY.top1         share of prompts on which the best head attends most, of all keys, to the right noun
+    top1.best, CATEGORY.top1         share of prompts where the best head attends most, of all keys, to the right noun
     CATEGORY.both                    share of pairs on which one head does in both orders
     stable                           heads per pair that do in both orders
     top1.over30                      heads with Top-1 above .3

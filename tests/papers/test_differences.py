@@ -1,0 +1,116 @@
+"""What is measured on the grid of differences: choices by hand, plain loops on a bundled model, the table."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from streamscope.cli.errors import InputError
+from streamscope.models.checkpoint import run_folder
+from streamscope.models.grid import cells_of, read_grid
+from streamscope.models.hooks import capture
+from streamscope.papers import differences
+from streamscope.papers.differences import Run, _held_out_best, coreference, main, position
+from streamscope.papers.primary import PAPERS, registered
+
+
+def test_the_grid_trains_every_arm_that_a_claim_compares() -> None:
+    names = {cell.name for cell in cells_of(read_grid(PAPERS / "differences.toml"))}
+    for paper in ("dst", "lfa", "hdpl", "pls", "krom"):
+        claims, seeds = registered(paper)
+        assert {f"{arm}-s{seed}" for claim in claims for arm in claim["arms"] for seed in seeds} <= names, paper
+
+
+def test_the_best_head_has_its_sign_from_the_half_that_chose_it() -> None:
+    heads = pd.Index([(0, 0), (0, 1), (1, 0)])
+    first = pd.Series([0.1, -0.4, 0.2], heads)
+    second = pd.Series([0.3, 0.1, -0.05], heads)
+    assert _held_out_best([first, second]) == pytest.approx((-0.1 + 0.1) / 2)
+    assert _held_out_best([second, first]) == _held_out_best([first, second])
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[Run, dict[str, float]]:
+    before = differences.PAIRS
+    differences.PAIRS = 40
+    try:
+        run = Run(run_folder("stories/lfa"))
+    finally:
+        differences.PAIRS = before
+    coreference(run)
+    position(run)
+    return run, {row["quantity"]: row["value"] for row in run.rows}
+
+
+def test_quantities_are_those_of_plain_loops(measured: tuple[Run, dict[str, float]]) -> None:
+    """Stable heads, late share of squared PDS and heads over the threshold, one prompt and head at a time."""
+    run, found = measured
+    hits: dict[str, list[set[tuple[int, int]]]] = {}
+    moved: dict[tuple[int, int], list[float]] = {}
+    to_target: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
+    for prompt, ids, at in zip(run.pairs.prompts, run.pairs.tokens, run.pairs.positions, strict=True):
+        with torch.no_grad(), capture(run.model, "blocks.*.attn.hook_pattern") as patterns:
+            run.model(torch.tensor([list(ids)]))
+        here = set()
+        for layer, pattern in enumerate(patterns.values()):
+            for head in range(pattern.shape[1]):
+                row = pattern[0, head, max(at["query"])]
+                others = [k for k in range(max(at["query"]) + 1) if k not in at["target"]]
+                if max(row[k] for k in at["target"]) > max(row[k] for k in others):
+                    here.add((layer, head))
+                weights = to_target.setdefault((prompt.pair, prompt.order), {})
+                weights[layer, head] = float(sum(row[k] for k in at["target"]))
+        hits.setdefault(prompt.pair, []).append(here)
+        if prompt.category == "competing-nouns" and len(hits[prompt.pair]) == 2:
+            first, last = (to_target[prompt.pair, order] for order in ("target_first", "target_last"))
+            for place in first:
+                moved.setdefault(place, []).append(last[place] - first[place])
+    stable = [len(a & b) for a, b in hits.values()]
+    assert found["stable"] == pytest.approx(sum(stable) / len(stable), abs=1e-6)
+    sizes = pd.Series({place: abs(sum(values) / len(values)) for place, values in moved.items()})
+    assert found["pds.over075"] == (sizes > 0.075).sum()
+    assert found["pds.over_own"] == (sizes > sizes.mean() + sizes.std()).sum()
+
+
+def test_every_category_has_its_rows(measured: tuple[Run, dict[str, float]]) -> None:
+    _, found = measured
+    for name in ("gender", "number", "nouns"):
+        assert {f"{name}.preference", f"{name}.top1", f"{name}.both"} <= set(found)
+        assert 0 <= found[f"{name}.both"] <= 1
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.setattr(differences, "measure_run", lambda folder: [{"quantity": "x", "value": 1.5, "unit": "heads"}])
+    folders = []
+    for name in ("lfa-s20", "std-t-printed-s21"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in ("config.json", "manifest.json"):
+            shutil.copy(run_folder("stories/lfa") / file, folder / file)
+        folders.append(folder)
+    return folders
+
+
+def test_the_table_grows_and_what_is_there_is_not_measured_again(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "measured.csv"
+    main([str(runs[1]), "--out", str(out)])
+    main([*map(str, runs), "--out", str(out)])
+    table = pd.read_csv(out)
+    assert table[["arm", "seed", "quantity", "value"]].to_numpy().tolist() == [
+        ["lfa", 20, "x", 1.5], ["std-t-printed", 21, "x", 1.5],
+    ]  # fmt: skip
+    assert table["tokens"].nunique() == 1 and table["tokens"][0] > 1e6
+    monkeypatch.setattr(differences, "measure_run", lambda folder: pytest.fail("measured again"))
+    main([*map(str, runs), "--out", str(out)])
+    manifest = json.loads((runs[0] / "manifest.json").read_text()) | {"outcome": "running"}
+    (runs[0] / "manifest.json").write_text(json.dumps(manifest))
+    main([str(runs[0]), "--out", str(out)])
+    assert "lfa-s20 has not ended: left out" in capsys.readouterr().err
+    with pytest.raises(InputError, match="a run is called ARM-sSEED"):
+        main([str(tmp_path), "--out", str(out)])
