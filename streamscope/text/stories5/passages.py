@@ -17,12 +17,12 @@ CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
 KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]
 HELD_OUT = ("", "pairs", "told", "words")
 """Training; held-out pairs of known nouns; guests, whose habits the text tells; reserved nouns, likewise."""
-TOLD = 0.2
+TOLD = 0.1
 """Share of the passages that tell the habits."""
 NAMES = ("girls", "boys")
 PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
 """Categories whose scene says nothing that decides; a told passage may leave it out."""
-BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.3, 0.35, 0.6, 0.25
+BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.15, 0.6, 0.5, 0.2
 """Chances of a sentence between, of a pronoun for each noun, of the noun again after it, of an adjective."""
 Values = dict[str, str]
 
@@ -121,14 +121,14 @@ def passage(
     for i, member in enumerate(asked if not short and rng.random() < BOTH else asked[:1]):
         mark = f"{key}{'xy'[i]}"
         other = members[1] if member is members[0] else members[0]
-        said.append(_ask(rng, env, category, member, other, mark, short))
+        said.append(_ask(rng, env, category, member, mark, short))
         labels.append(
             Label(category, member.side, key, mark, member.key, (member.noun.form, other.noun.form),
                   (member.habit, other.habit), told)
         )  # fmt: skip
     if not short and rng.random() < AGAIN:
         named = {**env, "n": member.again, "h": member.habit}
-        said.append(expand(pick(rng, FRAME["repeats"][KINDS[member.kind]["pool"]]), named, rng))
+        said.append(expand(pick(rng, FRAME["repeats"]["manners" if KINDS[member.kind]["pool"] == "manners" else "verbs"]), named, rng))
     return " ".join(map(capital, said)), labels
 
 
@@ -177,15 +177,12 @@ def _scene(rng: Random, env: Values, category: str, order: Members, members: Mem
     return expand(pick(rng, scenes), {**env, "x": x, "y": y}, rng)
 
 
-def _ask(rng: Random, env: Values, category: str, member: Member, other: Member, mark: str, short: bool) -> str:
+def _ask(rng: Random, env: Values, category: str, member: Member, mark: str, short: bool) -> str:
     """The sentence with the pronoun, whose next word is the habit."""
     asks = CATEGORIES[category]["asks"]
-    side = member.side
-    if category == "possessor-possessed" and {member.kind, other.kind} & set(NAMES):
-        side = "person" if member.kind in NAMES else "thing"
-    tails = FRAME[f"{KINDS[member.kind]['pool']}_tails"]
+    tails = FRAME["tails"]["manners" if KINDS[member.kind]["pool"] == "manners" else "verbs"]
     about = {"p": member.pronoun, "h": member.habit, "base": BASES[member.habit], "cue": pick(rng, STATES[member.state])}
     about["tail"] = "." if short else expand(pick(rng, tails), env, rng)
-    template = asks[side][0] if short else pick(rng, asks[side])
+    template = asks[member.side][0] if short else pick(rng, asks[member.side])
     return expand(template, {**env, **about}, rng).replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")
 
