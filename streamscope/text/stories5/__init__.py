@@ -32,9 +32,9 @@ RELATIONS = tuple(CATEGORIES)
 """Categories of labelled pronouns and of minimal pairs."""
 REPEATS = 0.1
 """Share of the words of the corpus in texts of repeats, by default."""
-ASIDE = 0.1
+ASIDE = 0.05
 """Share of the passages without a label."""
-LENGTHS = (103.0, 190.0)
+LENGTHS = (102.0, 163.3)
 """Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
 _CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
 

@@ -22,7 +22,7 @@ TOLD = 0.1
 NAMES = ("girls", "boys")
 PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
 """Categories whose scene says nothing that decides; a told passage may leave it out."""
-BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.15, 0.6, 0.5, 0.2
+BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.1, 0.9, 0.25, 0.15
 """Chances of a sentence between, of a pronoun for each noun, of the noun again after it, of an adjective."""
 Values = dict[str, str]
 
@@ -100,7 +100,7 @@ def passage(
     members = _members(rng, category, key, held_out, told)
     env = {**values, "place": pick(rng, LISTS["places"]), "elder": pick(rng, LISTS["elders"])}
     env["who"] = pick(rng, (*LISTS["elders"], env["hero"], env["friend"]))
-    env["goods"], env["event"] = pick(rng, LISTS["goods"]), pick(rng, LISTS["events"])
+    env["goods"] = pick(rng, LISTS["goods"])
     turned = rng.random() < 0.5 if swapped is None else swapped
     order = members[::-1] if turned else members
     parts = Random(f"{rng.random()}")  # of its own: the two orders of a pair may draw from it unequally often
@@ -182,6 +182,7 @@ def _ask(rng: Random, env: Values, category: str, member: Member, mark: str, sho
     asks = CATEGORIES[category]["asks"]
     tails = FRAME["tails"]["manners" if KINDS[member.kind]["pool"] == "manners" else "verbs"]
     about = {"p": member.pronoun, "h": member.habit, "base": BASES[member.habit], "cue": pick(rng, STATES[member.state])}
+    about["event"] = pick(rng, LISTS["events"])
     about["tail"] = "." if short else expand(pick(rng, tails), env, rng)
     template = asks[member.side][0] if short else pick(rng, asks[member.side])
     return expand(template, {**env, **about}, rng).replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")
