@@ -41,7 +41,9 @@ def at(text, span):
 
 
 def test_a_story_is_the_same_in_another_process():
-    code = "from streamscope.text.stories5 import story, documents, minimal_pairs as m; print([repr(story(3, i, h)) for "
+    code = (
+        "from streamscope.text.stories5 import story, documents, minimal_pairs as m; print([repr(story(3, i, h)) for "
+    )
     code += "h in ('', 'pairs', 'told', 'words') for i in range(4)], list(documents(0, 30, 0.5)), m(2, 14))"
     out = [
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": x, "PYTHONPATH": str(ROOT)},
@@ -97,9 +99,14 @@ def test_orders_of_a_minimal_pair_differ_in_nothing_else(held_out):
         small = {"was", "by", "belonged", "to", "a", "gift", "for", "kept", "in", "the", "lent", "an", "and", "had"}
         difference = set(words(pair.first.lower())) ^ set(words(pair.last.lower()))
         assert pair.category in ("possessor-possessed", "agent-patient") or difference <= small
-        assert pair.coherent != pair.incoherent and pair.coherent.startswith(" ") and pair.then.startswith(pair.coherent)
+        assert (
+            pair.coherent != pair.incoherent and pair.coherent.startswith(" ") and pair.then.startswith(pair.coherent)
+        )
         if held_out == "pairs":
-            assert NOUN_OF[pair.target].habit == pair.coherent[1:] and NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
+            assert (
+                NOUN_OF[pair.target].habit == pair.coherent[1:]
+                and NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
+            )
     with pytest.raises(InputError, match="relation"):
         minimal_pairs(2, 3, relations=["genders"])
     with pytest.raises(InputError, match="distinct pairs"):
@@ -171,7 +178,9 @@ def test_pays_reads_a_users_labels(tmp_path, capsys):
         girl, boy = Random(i).choice(["Ann", "Bea", "Cleo"]), Random(i).choice(["Dirk", "Earl"])
         text = f"{girl} met {boy}. She {dict(Ann='sang', Bea='ran', Cleo='hid')[girl]}. All saw {girl}."
         query = [text.index("She"), text.index("She") + 3]
-        rows.append({"id": f"{i}", "text": text, "category": "own", "roles": {"query": query, "target": [0, len(girl)]}})
+        rows.append(
+            {"id": f"{i}", "text": text, "category": "own", "roles": {"query": query, "target": [0, len(girl)]}}
+        )
     path.write_text("\n".join(map(json.dumps, rows)))
     main(["--pays", "--labels", str(path)])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| own | 300 |"))

@@ -1,10 +1,10 @@
 """Suites of prompts whose words have roles: what the coreference probes read.
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
-story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts ioi, ioi-abc, greater-than, induction,
-docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL file of the same format, or FORMAT:PATH
-for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says where the roles lie in tokens;
-`instruments.prompts.tasks` scores answers.
+story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts
+ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL
+file of the same format, or FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says
+where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
 """
 
 import json

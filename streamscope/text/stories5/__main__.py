@@ -1,8 +1,8 @@
 """Print children's stories with their cases marked, or what the meaning of a pronoun tells about the next word.
 
-streamscope stories --n 3 --held-out words                      three stories with reserved words
-streamscope stories --pays                                      the table of the data card, from 20,000 stories
-streamscope stories --pays --labels own.jsonl                   of your own text: prompts with the roles query and target
+streamscope stories --n 3 --held-out words         three stories with reserved words
+streamscope stories --pays                         the table of the data card, from 20,000 stories
+streamscope stories --pays --labels own.jsonl      of your own text: prompts with the roles query and target
 
 Columns of --pays, in nats with 95 % intervals over stories: pronoun, what the antecedent tells about the word after the
 pronoun; told, what the habit that the story told of it tells there (where it is told); noun, what the antecedent tells
@@ -14,11 +14,14 @@ too small by at most this, because there are few cases.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
+
+if TYPE_CHECKING:
+    from streamscope.text.stories5.pays import Clue
 
 STORIES = 20_000
 """Number of stories for --pays."""
@@ -66,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table(pays.clues(passages)))
 
 
-def table(clues: Mapping[str, Mapping[str, Sequence["object"]]]) -> str:
+def table(clues: Mapping[str, Mapping[str, Sequence["Clue"]]]) -> str:
     """The table of --pays, in Markdown."""
     from streamscope.text.stories5.pays import PLACES, gain
 

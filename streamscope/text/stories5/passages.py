@@ -65,6 +65,11 @@ class Member:
         return " ".join(word for word in words if word)
 
     @property
+    def sentences(self) -> str:
+        """Which sentences fit the habit: those for a manner, or for a verb."""
+        return "manners" if KINDS[self.kind]["pool"] == "manners" else "verbs"
+
+    @property
     def again(self) -> str:
         return self.noun.form if self.kind in NAMES else f"the {self.noun.form}"
 
@@ -128,7 +133,13 @@ def passage(
         )  # fmt: skip
     if not short and rng.random() < AGAIN:
         named = {**env, "n": member.again, "h": member.habit}
-        said.append(expand(pick(rng, FRAME["repeats"]["manners" if KINDS[member.kind]["pool"] == "manners" else "verbs"]), named, rng))
+        said.append(
+            expand(
+                pick(rng, FRAME["repeats"][member.sentences]),
+                named,
+                rng,
+            )
+        )
     return " ".join(map(capital, said)), labels
 
 
@@ -180,10 +191,14 @@ def _scene(rng: Random, env: Values, category: str, order: Members, members: Mem
 def _ask(rng: Random, env: Values, category: str, member: Member, mark: str, short: bool) -> str:
     """The sentence with the pronoun, whose next word is the habit."""
     asks = CATEGORIES[category]["asks"]
-    tails = FRAME["tails"]["manners" if KINDS[member.kind]["pool"] == "manners" else "verbs"]
-    about = {"p": member.pronoun, "h": member.habit, "base": BASES[member.habit], "cue": pick(rng, STATES[member.state])}
+    tails = FRAME["tails"][member.sentences]
+    about = {
+        "p": member.pronoun,
+        "h": member.habit,
+        "base": BASES[member.habit],
+        "cue": pick(rng, STATES[member.state]),
+    }
     about["event"] = pick(rng, LISTS["events"])
     about["tail"] = "." if short else expand(pick(rng, tails), env, rng)
     template = asks[member.side][0] if short else pick(rng, asks[member.side])
     return expand(template, {**env, **about}, rng).replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")
-
