@@ -127,9 +127,13 @@ def check_held_out(held_out: str) -> None:
 def _cast(rng: Random, held_out: str) -> dict[str, str]:
     """The two children who return through the story, an adult and a place."""
     girl, boy = draw(rng, NAMES, "pairs" if held_out == "pairs" else "", False)
-    hero, friend = (girl, boy) if rng.random() < 0.5 else (boy, girl)
-    return {"hero": hero.form, "hero_h": hero.habit, "friend": friend.form, "friend_h": friend.habit,
-            "elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}  # fmt: skip
+    values = {"elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}
+    children = [("she", girl), ("he", boy)]
+    for name, (pronoun, noun) in zip(
+        ("hero", "friend"), children if rng.random() < 0.5 else children[::-1], strict=True
+    ):
+        values |= {name: noun.form, f"{name}_h": noun.habit, f"{name}_p": pronoun}
+    return values
 
 
 def _aside(rng: Random, env: dict[str, str]) -> str:
