@@ -52,7 +52,8 @@ def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
     A name that two rooms have is listed with its room, as `papers.circuits`, and so is one that another room is called,
-    as `benchmarks.viewer`. Where only one of two is no paper and no benchmark, that one keeps the short name.
+    as `benchmarks.viewer`. Where only one of two is no paper and no benchmark, that one keeps the short name. The
+    version that ends the name of a package, as of `text.stories5`, is left out.
     """
     found: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -64,7 +65,8 @@ def commands() -> dict[str, str]:
                 parts = file.relative_to(path).with_suffix("").parts
                 parts = parts[:-1] if is_package or parts[-1] == "__main__" else parts
                 short = parts[1:] if parts[:1] == ("interop",) else parts
-                found.setdefault(".".join(short) or room, []).append(".".join(("streamscope", room, *parts)))
+                name = ".".join(short).rstrip("0123456789") or room
+                found.setdefault(name, []).append(".".join(("streamscope", room, *parts)))
             break
     named: dict[str, str] = {}
     for name, modules in found.items():

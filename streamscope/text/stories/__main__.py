@@ -51,5 +51,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"--- story {i} of seed {options.seed}{kind} ---\n{stories.marked_text(one)}\n")
 
 
-if __name__ == "__main__":
-    command(main)
+if __name__ == "__main__":  # not listed as a command: `streamscope stories` is `text.stories5`
+    command(main=main)

@@ -17,7 +17,7 @@ from random import Random
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.text.stories5 import repeats
-from streamscope.text.stories5.lexicon import BASES, LISTS, NOUNS, TEXT, is_held_out
+from streamscope.text.stories5.lexicon import BASES, LISTS, NOUNS, is_held_out
 from streamscope.text.stories5.passages import CATEGORIES, FRAME, HELD_OUT, NAMES, Label, draw, passage, two
 from streamscope.text.stories5.template import Span, capital, expand, parse, pick
 
@@ -32,21 +32,20 @@ RELATIONS = tuple(CATEGORIES)
 """Categories of labelled pronouns and of minimal pairs."""
 REPEATS = 0.1
 """Share of the words of the corpus in texts of repeats, by default."""
-ASIDE = 0.1
+ASIDE = 0.05
 """Share of the passages without a label."""
-LENGTHS = (103.0, 190.0)
+LENGTHS = (102.0, 163.3)
 """Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
 _CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pronoun with its antecedent; the word after it is the antecedent's habit (after the anchor's "would", its base
-    form).
+    """A pronoun with its antecedent, whose habit is the word after the pronoun, or follows "would" in its base form.
 
     `candidates` are the two nouns, each at its last mention before the pronoun, in the order of the text. The `cue`
-    comes before the pronoun or is its form, so a causal model can resolve the case at the pronoun. `told`: the habit, if
-    only this story tells it, else "".
+    comes before the pronoun or is its form, so a causal model can resolve the case at the pronoun. `told` is the habit
+    if only this story tells it, else "".
     """
 
     category: str
@@ -71,8 +70,9 @@ class Story:
 def story(seed: int, index: int, held_out: str = "") -> Story:
     """Story `index` of `seed` with its labelled cases in order.
 
-    held_out: "" for training; "pairs": candidates are pairs of known nouns that no training passage has; "told": guests,
-    whose habits the story tells; "words": reserved nouns, whose habits it tells. Raises `InputError` for others.
+    held_out: "" for training; "pairs": candidates are pairs of known nouns that no training passage has; "told":
+    guests, whose habits the story tells; "words": reserved nouns, whose habits it tells. Raises `InputError` for
+    others.
     """
     check_held_out(held_out)
     rng = Random(f"stories5 {held_out} {seed} {index}")
@@ -109,7 +109,7 @@ def documents(seed: int, n: int, share: float = REPEATS) -> Iterator[str]:
 def chance_of_repeats(share: float) -> float:
     """The share of documents with which texts of repeats have `share` of the words."""
     if not 0 <= share <= 1:
-        raise InputError(f"the share of repeats is {share:g}; it must lie between 0 (only stories) and 1 (only repeats)")
+        raise InputError(f"the share of repeats is {share:g}: give a number from 0 (only stories) to 1 (only repeats)")
     short, long = LENGTHS
     return share * long / (share * long + (1 - share) * short)
 
@@ -127,9 +127,13 @@ def check_held_out(held_out: str) -> None:
 def _cast(rng: Random, held_out: str) -> dict[str, str]:
     """The two children who return through the story, an adult and a place."""
     girl, boy = draw(rng, NAMES, "pairs" if held_out == "pairs" else "", False)
-    hero, friend = (girl, boy) if rng.random() < 0.5 else (boy, girl)
-    return {"hero": hero.form, "hero_h": hero.habit, "friend": friend.form, "friend_h": friend.habit,
-            "elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}  # fmt: skip
+    values = {"elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}
+    children = [("she", girl), ("he", boy)]
+    for name, (pronoun, noun) in zip(
+        ("hero", "friend"), children if rng.random() < 0.5 else children[::-1], strict=True
+    ):
+        values |= {name: noun.form, f"{name}_h": noun.habit, f"{name}_p": pronoun}
+    return values
 
 
 def _aside(rng: Random, env: dict[str, str]) -> str:

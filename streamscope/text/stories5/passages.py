@@ -17,12 +17,12 @@ CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
 KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]
 HELD_OUT = ("", "pairs", "told", "words")
 """Training; held-out pairs of known nouns; guests, whose habits the text tells; reserved nouns, likewise."""
-TOLD = 0.2
+TOLD = 0.1
 """Share of the passages that tell the habits."""
 NAMES = ("girls", "boys")
 PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
 """Categories whose scene says nothing that decides; a told passage may leave it out."""
-BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.3, 0.35, 0.6, 0.25
+BETWEEN, BOTH, AGAIN, ADJECTIVE = 0.1, 0.9, 0.25, 0.15
 """Chances of a sentence between, of a pronoun for each noun, of the noun again after it, of an adjective."""
 Values = dict[str, str]
 
@@ -65,6 +65,11 @@ class Member:
         return " ".join(word for word in words if word)
 
     @property
+    def sentences(self) -> str:
+        """Which sentences fit the habit: those for a manner, or for a verb."""
+        return "manners" if KINDS[self.kind]["pool"] == "manners" else "verbs"
+
+    @property
     def again(self) -> str:
         return self.noun.form if self.kind in NAMES else f"the {self.noun.form}"
 
@@ -100,7 +105,7 @@ def passage(
     members = _members(rng, category, key, held_out, told)
     env = {**values, "place": pick(rng, LISTS["places"]), "elder": pick(rng, LISTS["elders"])}
     env["who"] = pick(rng, (*LISTS["elders"], env["hero"], env["friend"]))
-    env["goods"], env["event"] = pick(rng, LISTS["goods"]), pick(rng, LISTS["events"])
+    env["goods"] = pick(rng, LISTS["goods"])
     turned = rng.random() < 0.5 if swapped is None else swapped
     order = members[::-1] if turned else members
     parts = Random(f"{rng.random()}")  # of its own: the two orders of a pair may draw from it unequally often
@@ -121,14 +126,20 @@ def passage(
     for i, member in enumerate(asked if not short and rng.random() < BOTH else asked[:1]):
         mark = f"{key}{'xy'[i]}"
         other = members[1] if member is members[0] else members[0]
-        said.append(_ask(rng, env, category, member, other, mark, short))
+        said.append(_ask(rng, env, category, member, mark, short))
         labels.append(
             Label(category, member.side, key, mark, member.key, (member.noun.form, other.noun.form),
                   (member.habit, other.habit), told)
         )  # fmt: skip
     if not short and rng.random() < AGAIN:
         named = {**env, "n": member.again, "h": member.habit}
-        said.append(expand(pick(rng, FRAME["repeats"][KINDS[member.kind]["pool"]]), named, rng))
+        said.append(
+            expand(
+                pick(rng, FRAME["repeats"][member.sentences]),
+                named,
+                rng,
+            )
+        )
     return " ".join(map(capital, said)), labels
 
 
@@ -177,15 +188,17 @@ def _scene(rng: Random, env: Values, category: str, order: Members, members: Mem
     return expand(pick(rng, scenes), {**env, "x": x, "y": y}, rng)
 
 
-def _ask(rng: Random, env: Values, category: str, member: Member, other: Member, mark: str, short: bool) -> str:
+def _ask(rng: Random, env: Values, category: str, member: Member, mark: str, short: bool) -> str:
     """The sentence with the pronoun, whose next word is the habit."""
     asks = CATEGORIES[category]["asks"]
-    side = member.side
-    if category == "possessor-possessed" and {member.kind, other.kind} & set(NAMES):
-        side = "person" if member.kind in NAMES else "thing"
-    tails = FRAME[f"{KINDS[member.kind]['pool']}_tails"]
-    about = {"p": member.pronoun, "h": member.habit, "base": BASES[member.habit], "cue": pick(rng, STATES[member.state])}
+    tails = FRAME["tails"][member.sentences]
+    about = {
+        "p": member.pronoun,
+        "h": member.habit,
+        "base": BASES[member.habit],
+        "cue": pick(rng, STATES[member.state]),
+    }
+    about["event"] = pick(rng, LISTS["events"])
     about["tail"] = "." if short else expand(pick(rng, tails), env, rng)
-    template = asks[side][0] if short else pick(rng, asks[side])
+    template = asks[member.side][0] if short else pick(rng, asks[member.side])
     return expand(template, {**env, **about}, rng).replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")
-

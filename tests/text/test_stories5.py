@@ -1,0 +1,197 @@
+"""Stories in which it pays to know what a pronoun means, and the measure of what a text pays."""
+
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.prompts import load_suite
+from streamscope.text import stories
+from streamscope.text.corpus import open_corpus
+from streamscope.text.stories5 import CATEGORIES, NOUNS, documents, is_held_out, labelled, minimal_pairs, story
+from streamscope.text.stories5.__main__ import main
+from streamscope.text.stories5.lexicon import BASES
+from streamscope.text.stories5.pays import Clue, clues, gain, passages_of_prompts, passages_of_stories
+from streamscope.text.stories5.repeats import WORDS
+
+ROOT = Path(__file__).resolve().parents[2]
+NOUN_OF = {noun.form: noun for kinds in NOUNS.values() for nouns in kinds.values() for noun in nouns}
+RESERVED = {noun.form for nouns in NOUNS["reserved"].values() for noun in nouns}
+TALES = list(labelled(0, 600))
+
+
+def words(text):
+    return re.findall(r"\w+", text)
+
+
+def cases(tales):
+    return [(one.text, case) for one in tales for case in one.cases]
+
+
+def at(text, span):
+    return text[span.start : span.end]
+
+
+def test_a_story_is_the_same_in_another_process():
+    code = (
+        "from streamscope.text.stories5 import story, documents, minimal_pairs as m; print([repr(story(3, i, h)) for "
+    )
+    code += "h in ('', 'pairs', 'told', 'words') for i in range(4)], list(documents(0, 30, 0.5)), m(2, 14))"
+    out = [
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": x, "PYTHONPATH": str(ROOT)},
+                       capture_output=True, check=True).stdout for x in "01"
+    ]  # fmt: skip
+    assert out[0] == out[1] and len(out[0]) > 5000
+    text = "\n".join(one.text for one in TALES)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "FROZEN"
+
+
+@pytest.mark.parametrize("held_out", ["", "pairs", "told", "words"])
+def test_the_word_after_a_pronoun_is_the_habit_of_its_antecedent(held_out):
+    found = Counter()
+    for text, case in cases(labelled(1, 150, held_out)):
+        noun = NOUN_OF[at(text, case.antecedent)]
+        habit = noun.habit or case.told
+        after = words(text[case.pronoun.end :])
+        assert after[0] == habit or after[:2] == ["would", BASES[habit]]
+        assert bool(case.told) == (noun.habit == "") and case.cue_before
+        assert case.antecedent in case.candidates and case.candidates[0].end < case.candidates[1].start
+        others = [at(text, span) for span in case.candidates if span != case.antecedent]
+        assert not case.told or habit in words(text[: case.pronoun.start])
+        assert case.told or NOUN_OF[others[0]].habit != habit
+        found[case.category, case.candidates[0] == case.antecedent] += 1
+    assert {category for category, _ in found} == set(CATEGORIES)
+    first = sum(n for (_, is_first), n in found.items() if is_first) / found.total()
+    assert 0.42 < first < 0.58  # the rule "the first" is right half of the time
+
+
+def test_training_text_has_no_held_out_pair_and_no_reserved_word():
+    for text, case in cases(TALES):
+        assert not is_held_out(*(NOUN_OF[at(text, span)] for span in case.candidates))
+    everything = {word for text in documents(0, 400, 0.3) for word in words(text)}
+    assert not RESERVED & {word.lower() for word in everything} and not RESERVED & everything
+    for text, case in cases(labelled(2, 60, "pairs")):
+        assert is_held_out(*(NOUN_OF[at(text, span)] for span in case.candidates))
+    assert {at(text, span) for text, case in cases(labelled(2, 60, "words")) for span in case.candidates} <= RESERVED
+    pairs = [(a, b) for a in NOUNS["known"]["girls"] for b in NOUNS["known"]["boys"]]
+    assert 0.05 < sum(is_held_out(a, b) for a, b in pairs) / len(pairs) < 0.25
+    assert all(is_held_out(a, b) == is_held_out(b, a) for a, b in pairs)
+
+
+@pytest.mark.parametrize("held_out", ["pairs", "told", "words"])
+def test_orders_of_a_minimal_pair_differ_in_nothing_else(held_out):
+    pairs = minimal_pairs(2, 70, held_out)
+    assert Counter(pair.category for pair in pairs) == dict.fromkeys(CATEGORIES, 10)
+    for pair in pairs:
+        for text, spans, target_first in ((pair.first, pair.first_spans, True), (pair.last, pair.last_spans, False)):
+            assert at(text, spans.target) == pair.target and at(text, spans.competitor) == pair.competitor
+            assert spans.query.end == len(text) and spans.cue.end <= len(text)
+            assert (spans.target.start < spans.competitor.start) == target_first
+        assert at(pair.first, pair.first_spans.cue) == at(pair.last, pair.last_spans.cue)
+        small = {"was", "by", "belonged", "to", "a", "gift", "for", "kept", "in", "the", "lent", "an", "and", "had"}
+        difference = set(words(pair.first.lower())) ^ set(words(pair.last.lower()))
+        assert pair.category in ("possessor-possessed", "agent-patient") or difference <= small
+        assert (
+            pair.coherent != pair.incoherent and pair.coherent.startswith(" ") and pair.then.startswith(pair.coherent)
+        )
+        if held_out == "pairs":
+            assert (
+                NOUN_OF[pair.target].habit == pair.coherent[1:]
+                and NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
+            )
+    with pytest.raises(InputError, match="relation"):
+        minimal_pairs(2, 3, relations=["genders"])
+    with pytest.raises(InputError, match="distinct pairs"):
+        minimal_pairs(2, 100_000, relations=["gender"])
+
+
+def test_suites_have_the_pairs_with_their_category():
+    for name in ("stories5", "stories5-told", "stories5-words"):
+        suite = load_suite(name, n=14)
+        assert len(suite.pairs) == 14 and {prompt.category for prompt in suite.prompts} == set(CATEGORIES)
+
+
+def test_dial_of_repeats_is_the_share_of_words():
+    assert next(open_corpus("stories5:0:5").documents()) == story(0, 0).text
+    for share in (0.0, 0.5, 1.0):
+        texts = list(open_corpus(f"stories5:1:600:{share}").documents())
+        tales = {one.text for one in labelled(1, 600)}
+        repeated = sum(len(words(text)) for text in texts if text not in tales)
+        assert repeated / sum(map(len, map(words, texts))) == pytest.approx(share, abs=0.05)
+    with pytest.raises(InputError, match="SEED:N:SHARE"):
+        open_corpus("stories5:0:5:1:1")
+    with pytest.raises(InputError, match="share is a number from 0 to 1"):
+        open_corpus("stories5:0:5:2")
+
+
+def test_repeats_have_every_period_from_2_to_60():
+    periods = Counter()
+    for text in documents(4, 500, 1.0):
+        found = words(text)
+        periods.update(p for p in range(2, 61) if len(found) > p + 3 and found[-4:] == found[-4 - p : -p])
+    assert min(periods[p] for p in (2, 3, 4, 6, 12)) > 3 and sum(periods[p] for p in range(30, 61)) > 10
+    assert len({word for text in documents(4, 500, 1.0) for word in words(text)} & set(WORDS)) > 0.95 * len(WORDS)
+
+
+def planted(n, told, seed=0):
+    """Clues whose antecedent, one of 8, tells the next word with this chance; else it is any of 8."""
+    rng, rows = Random(seed), []
+    for i in range(n):
+        noun = rng.randrange(8)
+        word = noun if rng.random() < told else rng.randrange(8)
+        rows.append(Clue(("she", rng.choice("xyz")), f"n{noun}", f"w{word}", i // 4))
+    return rows
+
+
+def test_gain_is_the_information_that_was_planted():
+    exact = math.log(8)
+    found = gain(planted(20_000, 1.0))
+    assert found.nats + found.bias == pytest.approx(exact, abs=0.01) and found.nats == pytest.approx(exact, abs=0.03)
+    p = 0.5 + 0.5 / 8
+    half = exact + p * math.log(p) + 7 * 0.5 / 8 * math.log(0.5 / 8)
+    found = gain(planted(20_000, 0.5))
+    assert found.low < half < found.high and found.high - found.low < 0.1
+    nothing = gain(planted(2000, 0.0))
+    assert nothing.low < 0 < nothing.high and nothing.nats == pytest.approx(0, abs=0.02) and nothing.bias > 0
+
+
+def test_the_world_pays_in_every_category_and_version_3_does_not():
+    found = clues(passages_of_stories(labelled(0, 2000)))
+    for category in CATEGORIES:
+        assert gain(found["pronoun"][category]).low > 1
+    assert gain(found["repeated noun"]["number"]).low > 0.5 and gain(found["told"]["gender"]).low > 1
+    old = clues(passages_of_stories(stories.labelled(0, 4000)))["pronoun"]
+    assert abs(gain(old["gender"]).nats) < 0.02 and abs(gain(old["number"]).nats) < 0.04
+
+
+def test_pays_reads_a_users_labels(tmp_path, capsys):
+    path, rows = tmp_path / "own.jsonl", []
+    for i in range(300):
+        girl, boy = Random(i).choice(["Ann", "Bea", "Cleo"]), Random(i).choice(["Dirk", "Earl"])
+        text = f"{girl} met {boy}. She {dict(Ann='sang', Bea='ran', Cleo='hid')[girl]}. All saw {girl}."
+        query = [text.index("She"), text.index("She") + 3]
+        rows.append(
+            {"id": f"{i}", "text": text, "category": "own", "roles": {"query": query, "target": [0, len(girl)]}}
+        )
+    path.write_text("\n".join(map(json.dumps, rows)))
+    main(["--pays", "--labels", str(path)])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| own | 300 |"))
+    assert float(line.split("|")[3].split()[0]) == pytest.approx(math.log(3), abs=0.1)
+    found = clues(passages_of_prompts(load_suite("stories5", n=140).prompts))["pronoun"]
+    assert sum(map(len, found.values())) == 280
+    with pytest.raises(InputError, match="leave them out"):
+        main(["--pays", "--labels", str(path), "--n", "3"])
+
+
+def test_command_marks_cases(capsys):
+    main(["--n", "2", "--seed", "1", "--held-out", "told"])
+    out = capsys.readouterr().out
+    assert out.count("--- story") == 2 and re.search(r"\{gender: \w+, told\}|\{[a-z-]+: \w+, told\}", out)
