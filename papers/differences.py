@@ -11,6 +11,7 @@ held-out stories; heads are found on one half of the pairs and scored on the oth
                                      subtracted
     preference, CATEGORY.preference  ln p of the right habit after the pronoun − of the competitor's
     pds.best, pds.last, pds.L0 …     largest PDS (LFA Eq. 7) of a head: of all, of the last layer, of each layer
+    pds.top1, .top2, .top3, .top5    mean PDS of the heads that rank first
     pds.late_share                   share of Σ PDS² in the last two layers, PDS² by the product of the two halves
     pds.over075, pds.over_own        heads with PDS above .075; above the model's own mean + sd
     sps                              attention to the right noun − to the competitor, all heads (Eq. 8)
@@ -138,6 +139,8 @@ def position(run: Run) -> None:
         run.add(
             f"pds.{name}", "attention", _held_out_best([half[half.index.isin(layers, level=0)] for half in by_half])
         )
+    for k in (1, 2, 3, 5):
+        run.add(f"pds.top{k}", "attention", _held_out_best(by_half, k))
     squares = by_half[0] * by_half[1]
     late = squares[squares.index.get_level_values("layer") >= run.last - 1].sum()
     run.add("pds.late_share", "share of the sum of squared PDS", late / squares.sum())
@@ -166,14 +169,14 @@ def position(run: Run) -> None:
     run.add("suppress.top3.preference", "nats", np.mean(changes))
 
 
-def _held_out_best(by_half: Sequence[Any]) -> float:
-    """Mean over both ways: the head of the largest size on one half, its value on the other with that sign."""
+def _held_out_best(by_half: Sequence[Any], k: int = 1) -> float:
+    """Mean over both ways: the k heads of the largest size on one half, their mean on the other with those signs."""
     import numpy as np
 
     values = []
     for here, there in (by_half, by_half[::-1]):
-        best = here.abs().idxmax()
-        values.append(np.sign(here[best]) * there[best])
+        best = here.abs().sort_values(ascending=False, kind="stable").index[:k]
+        values.append((np.sign(here[best]) * there[best]).mean())
     return float(np.mean(values))
 
 

@@ -30,6 +30,7 @@ def test_the_best_head_has_its_sign_from_the_half_that_chose_it() -> None:
     second = pd.Series([0.3, 0.1, -0.05], heads)
     assert _held_out_best([first, second]) == pytest.approx((-0.1 + 0.1) / 2)
     assert _held_out_best([second, first]) == _held_out_best([first, second])
+    assert _held_out_best([first, second], 2) == pytest.approx(((-0.1 - 0.05) / 2 + (0.1 - 0.4) / 2) / 2)
 
 
 @pytest.fixture(scope="module")
