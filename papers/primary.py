@@ -81,6 +81,23 @@ def judge(claims: Sequence[Mapping[str, Any]], rows: Any, seeds: range) -> Any:
     return table
 
 
+def endpoints(spec: Mapping[str, Any], rows: Any, seeds: range) -> Any:
+    """A row per registered endpoint: the difference of two arms with p (Holm over the endpoints), and every arm's mean."""
+    import pandas as pd
+
+    from streamscope.instruments.stats.estimators import holm
+
+    rows, (one, other) = rows[rows["seed"].isin(seeds)], spec["arms"]
+    claims = [{"id": name, "quantity": name, "arms": [one, other], "margin": 0.0} for name in spec["quantities"]]
+    table = pd.DataFrame([_measured(claim, rows) for claim in claims]).drop(columns=["claim", "weak"])
+    table["p_holm"] = holm(table["p"].to_numpy())
+    means = rows.groupby(["quantity", "arm"])["value"].mean().unstack("arm")
+    for arm in (one, other, *spec["beside"]):
+        if arm in means:
+            table[arm] = means[arm].reindex(table["quantity"]).to_numpy()
+    return table
+
+
 def _values(rows: Any, arm: str, quantity: str) -> Any:
     found = rows[(rows["arm"] == arm) & (rows["quantity"] == quantity)].drop_duplicates("seed")["value"].dropna()
     if len(found) < 2:
@@ -148,10 +165,10 @@ def _printed_sign(claim: Mapping[str, Any]) -> float:
     return sum(sign * value for sign, value in zip((1.0, -1.0, -1.0, 1.0), printed, strict=False))
 
 
-def registered(paper: str) -> tuple[list[dict[str, Any]], range]:
-    """The claims of papers/PAPER/primary.toml, and the registered seeds."""
+def registered(paper: str) -> tuple[list[dict[str, Any]], range, dict[str, Any]]:
+    """The claims of papers/PAPER/primary.toml, the registered seeds, and the endpoints, if it has some."""
     data = tomllib.loads((PAPERS / paper / "primary.toml").read_text("utf-8"))
-    return data["claims"], range(*data["seeds"])
+    return data["claims"], range(*data["seeds"]), data.get("endpoints", {})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -163,9 +180,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = sorted(options.rows.glob("*.csv"))
     if not files:
         raise InputError(f"{options.rows} has no rows: python -m papers.differences RUN… writes them")
-    claims, seeds = registered(options.paper)
+    claims, seeds, spec = registered(options.paper)
     rows = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
-    print(judge(claims, rows, seeds).drop(columns="weak").to_string(index=False, float_format="{:.4g}".format))
+    tables = [judge(claims, rows, seeds).drop(columns="weak"), *([endpoints(spec, rows, seeds)] if spec else [])]
+    print("\n\n".join(table.to_string(index=False, float_format="{:.4g}".format) for table in tables))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from streamscope.papers.primary import PAPERS, registered
 def test_the_grid_trains_every_arm_that_a_claim_compares() -> None:
     names = {cell.name for cell in cells_of(read_grid(PAPERS / "differences.toml"))}
     for paper in ("dst", "lfa", "hdpl", "pls", "krom"):
-        claims, seeds = registered(paper)
+        claims, seeds, _ = registered(paper)
         assert {f"{arm}-s{seed}" for claim in claims for arm in claim["arms"] for seed in seeds} <= names, paper
 
 

@@ -8,14 +8,14 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.papers.primary import contrast, detectable, judge, registered
+from streamscope.papers.primary import contrast, detectable, endpoints, judge, registered
 
 KEYS = {"id", "place", "quote", "quantity", "unit", "arms", "printed", "margin", "contradicted"}
 
 
 @pytest.mark.parametrize("paper", ["dst", "lfa", "hdpl", "pls", "krom"])
 def test_every_claim_is_complete(paper: str) -> None:
-    claims, seeds = registered(paper)
+    claims, seeds, _ = registered(paper)
     assert 3 <= len(claims) <= 8 and seeds.start == 20
     assert len({claim["id"] for claim in claims}) == len(claims)
     for claim in claims:
@@ -118,3 +118,14 @@ def test_holm_is_over_the_papers_claims() -> None:
     claims = [claim(id="one"), claim(id="two", arms=["a", "c"]), claim(id="three", arms=["b", "c"])]
     table = judge(claims, runs(a=(2, 1, 8), b=(0.9, 1, 8), c=(0, 1, 8)), range(20, 28))
     assert (table["p_holm"] >= table["p"]).all() and table["p_holm"].min() == pytest.approx(3 * table["p"].min())
+
+
+def test_endpoints_are_the_same_contrast_with_every_arms_mean() -> None:
+    rows = runs(a=(3.0, 0.4, 9), b=(1.0, 0.2, 12), c=(7.0, 0.1, 8))
+    table = endpoints({"arms": ["a", "b"], "beside": ["c", "absent"], "quantities": ["x"]}, rows, range(20, 36))
+    (row,) = table.to_dict("records")
+    (known,) = judge([claim()], rows, range(20, 36)).to_dict("records")
+    assert [row[name] for name in ("difference", "low", "high", "p")] == [
+        known[name] for name in ("difference", "low", "high", "p")
+    ]  # fmt: skip
+    assert (row["a"], row["b"], row["c"]) == pytest.approx((3.0, 1.0, 7.0)) and "absent" not in row
