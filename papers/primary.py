@@ -82,7 +82,7 @@ def judge(claims: Sequence[Mapping[str, Any]], rows: Any, seeds: range) -> Any:
 
 
 def endpoints(spec: Mapping[str, Any], rows: Any, seeds: range) -> Any:
-    """A row per registered endpoint: the difference of two arms with p (Holm over the endpoints), and every arm's mean."""
+    """A row per registered endpoint: the difference of two arms with p (Holm over them), and every arm's mean."""
     import pandas as pd
 
     from streamscope.instruments.stats.estimators import holm
