@@ -276,7 +276,7 @@ def model_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     theirs = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
     if theirs is not None:
-        if theirs in FAMILIES:
+        if str(theirs) in FAMILIES:
             raise InputError(f"{folder} is a Hugging Face folder: write {HUGGING_FACE}{folder}")
         raise InputError(
             f"{folder} is of the family {theirs!r}, which only instruments can measure, in a bridge; the families "

@@ -3,12 +3,14 @@
 import json
 import struct
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 import streamscope.models
@@ -17,8 +19,8 @@ from streamscope.instruments.data import Documents
 from streamscope.interventions import Ablate
 from streamscope.models import load
 from streamscope.models.describe import main as describe
-from streamscope.models.interop.huggingface.gguf import read_header, read_tokenizer, their_config
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.models.interop.huggingface.gguf import read_header, read_tokenizer, tensor, their_config
+from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from tests.models import test_huggingface as cases
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
@@ -37,12 +39,14 @@ def in_pairs(x: np.ndarray, heads: int) -> np.ndarray:
     return x.reshape(heads, 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
-def written(kind: str, path: Path, quantised: str = "F32", **more: Any) -> Any:
-    """A random model of the library as a GGUF file; the library's model with the weights that stand in the file."""
+def written(kind: str, path: Path, quantised: str = "F32", split: int = 0, **more: Any) -> Any:
+    """A random model of the library as a GGUF file, or as several of `split` tensors; the library's model with the
+    weights that stand in it."""
     peer = cases.theirs(kind)
     c, arch = peer.config, {"llama-3": "llama"}.get(kind, kind.split("-")[0])
     rules = c.rope_parameters if "rope_theta" in c.rope_parameters else c.rope_parameters["full_attention"]
-    writer = gguf.GGUFWriter(path, arch)
+    path.parent.mkdir(exist_ok=True)
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
     writer.add_block_count(c.num_hidden_layers)
     writer.add_context_length(c.max_position_embeddings)
     writer.add_embedding_length(c.hidden_size)
@@ -78,7 +82,8 @@ def written(kind: str, path: Path, quantised: str = "F32", **more: Any) -> Any:
     writer.add_token_merges([m for m in merges if m.replace(" ", "") in set(words)])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(5)
-    writer.add_add_bos_token(False)
+    if "add_add_bos_token" not in more:
+        writer.add_add_bos_token(False)
     writer.add_chat_template(TEMPLATE)
     names = gguf.get_tensor_name_map({n: k for k, n in gguf.MODEL_ARCH_NAMES.items()}[arch], c.num_hidden_layers)
     kept = {}
@@ -145,6 +150,37 @@ def test_logits_are_those_of_the_weights_in_the_file(
     matrices = sum(p.ndim == 2 for p in peer.parameters())
     assert model.origin["quantisation"].startswith("F32" if quantised == "F32" else f"{quantised} ({matrices} tensors")
     assert model.eos_ids == (5,) and model.run is not None and (model.run / "chat_template.jinja").is_file()
+
+
+@torch.no_grad()
+def test_all_files_of_a_split_model_are_read(tmp_path: Path) -> None:
+    """Without the second file, which holds the head alone, the embedding would be taken as head."""
+    peer = written("llama", tmp_path / "model.gguf", split=29)
+    files, tokens = sorted(tmp_path.glob("*.gguf")), torch.randint(0, 260, (3, 40))
+    assert [x.name for x in files] == ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"]
+    want = peer(tokens).logits
+    for name in (f"gguf:{files[0]}", f"hf:{tmp_path}"):
+        got = load(name)(tokens)
+        assert ((got - want).abs().max() / want.abs().max()).item() < 1e-5
+    assert load(name).origin["quantisation"] == "F32 (30 tensors)"
+    with pytest.raises(InputError, match=f"is file 2 of 2: name the first, {files[0]}"):
+        load(f"gguf:{files[1]}")
+    whole = files[1].read_bytes()
+    files[1].write_bytes(files[0].read_bytes())  # the state of every file is in the name of the cached run
+    with pytest.raises(InputError, match=rf"{files[1]} is file 1 of 2, not 2 of 2"):
+        load(f"gguf:{files[0]}")
+    written("llama", tmp_path / "smaller" / "model.gguf", split=28)
+    files[1].write_bytes((tmp_path / "smaller" / files[1].name).read_bytes())
+    with pytest.raises(InputError, match="has output_norm.weight, which another file of the model has too"):
+        load(f"gguf:{files[0]}")
+    files[1].unlink()
+    for name in (f"gguf:{files[0]}", f"hf:{tmp_path}"):
+        with pytest.raises(InputError, match=rf"{files[1]} is missing"):
+            load(name)
+    files[1].write_bytes(whole)
+    files[0].rename(tmp_path / "other.gguf")
+    with pytest.raises(InputError, match=r"other.gguf is file 1 of 2: name it other-00001-of-00002.gguf"):
+        load(f"gguf:{tmp_path / 'other.gguf'}")
 
 
 def test_the_factors_of_llama_3_are_known_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +260,42 @@ def test_what_no_part_computes_is_refused_by_name(tmp_path: Path) -> None:
         load(f"gguf:{tmp_path / 'b.gguf'}")
 
 
+def test_fields_by_layer_and_without_effect(tmp_path: Path) -> None:
+    heads = {"add_head_count_kv": [2, 2, 2], "add_expert_count": 0, "add_expert_used_count": 0}
+    peer, tokens = written("llama", tmp_path / "a.gguf", **heads), torch.randint(0, 260, (2, 40))
+    with torch.no_grad():
+        torch.testing.assert_close(load(f"gguf:{tmp_path / 'a.gguf'}")(tokens), peer(tokens).logits)
+    for name, value, line in (("head_count_kv", [2, 4, 2], "attention.head_count_kv differs between layers"),
+                              ("feed_forward_length", [80, 80, 96], "feed_forward_length differs between layers"),
+                              ("expert_count", 4, "expert_count is not supported")):  # fmt: skip
+        written("llama", tmp_path / "b.gguf", **{f"add_{name}": value})
+        with pytest.raises(InputError, match=f"llama.{line}"):
+            load(f"gguf:{tmp_path / 'b.gguf'}")
+
+
+@pytest.mark.parametrize(("adds", "words", "policy"), [
+    (True, "smollm", "'<|endoftext|>', which its own files add"),
+    (False, "llama-bpe", "'<|endoftext|>', which its own files do not add"),
+    (None, "smollm", "'<|endoftext|>', which its own files do not add"),
+    (None, "llama-bpe", "'<|endoftext|>', which its own files add"),  # as in llama.cpp
+])  # fmt: skip
+def test_whether_a_file_adds_bos(adds: bool | None, words: str, policy: str, tmp_path: Path) -> None:
+    written("llama", tmp_path / "a.gguf")
+    file = read_header(tmp_path / "a.gguf")
+    fields = {**file.fields, "tokenizer.ggml.add_bos_token": adds, "tokenizer.ggml.pre": words}
+    tokenizer = read_tokenizer(replace(file, fields=fields))
+    assert tokenizer is not None and tokenizer.bos_policy == policy
+    assert ("adds no BOS" in tokenizer.note) == (adds is False)
+
+
+def test_the_largest_gemma_scales_scores_by_the_width_over_the_heads(tmp_path: Path) -> None:
+    written("gemma2", tmp_path / "a.gguf")  # 4 heads of 16, 2 of keys; the width is 48
+    file = read_header(tmp_path / "a.gguf")
+    for layers, wide in ((45, 16), (46, 12)):
+        config = their_config(replace(file, fields={**file.fields, "gemma2.block_count": layers}))
+        assert config["query_pre_attn_scalar"] == wide
+
+
 def test_every_field_of_rotary_positions_is_read_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written("llama", tmp_path / "a.gguf")
     plain = read_header(tmp_path / "a.gguf")
@@ -263,6 +335,35 @@ def test_a_word_of_llama_3_that_is_a_token_is_not_merged(words: str, ids: list[i
     assert tokenizer is not None and tokenizer.encode("abb", bos=False) == ids
 
 
+@pytest.mark.parametrize("words", ["gpt-2", "llama-bpe", "qwen2"])
+def test_texts_are_normalised_and_split_as_by_the_library(words: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    written("llama", tmp_path / "a.gguf")
+    file = read_header(tmp_path / "a.gguf")
+    tokens, merges = ["<|endoftext|>", *BYTE_OF, "Ġt", "Ã©", "33"], [("Ġ", "t"), ("Ã", "©"), ("3", "3")]
+    fields = {
+        "pre": words,
+        "tokens": tokens,
+        "merges": [*map(" ".join, merges)],
+        "token_type": [3] + [1] * len(tokens[1:]),
+    }
+    planted = {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
+    ours = read_tokenizer(replace(file, fields={**file.fields, **planted}))
+    name = "Qwen2Tokenizer" if words == "qwen2" else "GPT2Tokenizer"
+    peer = getattr(transformers, name)({token: i for i, token in enumerate(tokens)}, merges)
+    if words == "llama-bpe":
+        rule = signature(transformers.convert_slow_tokenizer.TikTokenConverter).parameters["pattern"].default
+        split = pre_tokenizers.Split(Regex(rule), behavior="isolated")
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        peer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    parts = ["re\u0301sume\u0301", "\u1112\u1161\u11ab", "résumé", "\u212b\u2126", "don't", "WE'LL", "3333", "٣٤", " ",
+             "\t", "\r\n", "to", "🙂", "...", "/", "한", "\u00a0"]  # fmt: skip
+    picks = np.random.default_rng(1)
+    for _ in range(300):
+        text = "".join(picks.choice(parts, 9))
+        assert ours is not None and ours.encode(text, bos=False) == peer.encode(text, add_special_tokens=False), text
+
+
 def text(x: str) -> bytes:
     return struct.pack("<Q", len(x)) + x.encode()
 
@@ -272,6 +373,7 @@ def header(tensors: int = 0, fields: int = 0, rest: bytes = b"") -> bytes:
 
 
 NAMED = text("general.architecture") + struct.pack("<I", 8) + text("llama")
+EMBEDDING = NAMED + text("token_embd.weight")
 BROKEN = {
     "tensors": header(10**11, 0), "fields": header(0, 10**11),
     "bytes of one text": header(0, 1, struct.pack("<Q", 10**12) + bytes(8)),
@@ -282,6 +384,9 @@ BROKEN = {
     "is not a GGUF file": b"GGML" + bytes(40), "version 7": b"GGUF" + struct.pack("<IQQ", 7, 0, 0),
     "has no token_embd.weight": header(0, 1, NAMED),
     "general.architecture is None": header(0, 0), "asks for 4 bytes": b"",
+    "embd.weight has the shape \\[\\]": header(1, 1, EMBEDDING + struct.pack("<IIQ", 0, 0, 0) + bytes(64)),
+    "embd.weight has the shape \\[3, 0\\]": header(1, 1, EMBEDDING + struct.pack("<IQQIQ", 2, 0, 3, 0, 0) + bytes(64)),
+    "is big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
 }  # fmt: skip
 
 
@@ -295,17 +400,30 @@ def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("length", range(32))
+def test_data_begin_at_the_next_multiple_of_the_alignment(length: int, tmp_path: Path) -> None:
+    """Also where the header itself ends on one."""
+    path, x = tmp_path / "x.gguf", torch.randn(3, generator=torch.Generator().manual_seed(length))
+    data = header(1, 0, text("x" * (length + 1)) + struct.pack("<IQIQ", 1, 3, 0, 0))
+    path.write_bytes(data + bytes(-len(data) % 32) + x.numpy().tobytes())
+    torch.testing.assert_close(tensor(read_header(path), "x" * (length + 1)), x)
+
+
 def test_fields_of_another_kind_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.gguf"
     written("llama", path)
     whole = read_header(path)
     for name, value in (("tokenizer.ggml.merges", [1, 2]), ("tokenizer.ggml.tokens", "abc"), ("llama.block_count", "3"),
                         ("llama.feed_forward_length", "wide"), ("llama.rope.freq_base", [1.0]),
-                        ("tokenizer.ggml.eos_token_id", "5"), ("general.architecture", 7)):  # fmt: skip
+                        ("tokenizer.ggml.eos_token_id", "5"), ("general.architecture", 7),
+                        ("tokenizer.ggml.pre", [1]), ("tokenizer.ggml.merges", ["a"]),
+                        ("tokenizer.ggml.token_type", 3), ("llama.context_length", ""),
+                        ("llama.attention.head_count", 10)):  # fmt: skip
         changed = replace(whole, fields={**whole.fields, name: value})
         monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path, c=changed: c)
         with pytest.raises(
-            InputError, match=f"the field {name} is|a value of the wrong kind|merges do not fit"
+            InputError,
+            match=f"the field {name} is|a value of the wrong kind|merges do not fit|words by|10 heads cannot",
         ) as caught:
             load(f"gguf:{path}")
         assert "\n" not in str(caught.value)

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
-from streamscope.models.config.serialization import to_dict
+from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.interop.huggingface import adapter, gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
@@ -72,7 +72,8 @@ def source_name(folder: Path) -> str:
 
 
 def gguf_file(source: Path) -> Path | None:
-    """The GGUF file that is a model: `source` itself, or the only one of a folder without safetensors; else None.
+    """The GGUF file that is a model, or the first of its files: `source` itself, or the only model of a folder without
+    safetensors; else None.
 
     Raises `InputError` for a folder with several.
     """
@@ -81,7 +82,7 @@ def gguf_file(source: Path) -> Path | None:
     if any((source / name).is_file() for name in ("model.safetensors", INDEX)):
         return None
     files = sorted(source.glob("*.gguf"))
-    if len(files) > 1:
+    if files and not set(files) <= set(gguf.parts(files[0])):
         raise InputError(f"{source} has several GGUF files: name one, as in hf:{files[0]}")
     return files[0] if files else None
 
@@ -98,7 +99,7 @@ def foreign(name: str) -> Path | None:
     if (
         gguf_file(folder) is not None
         or not path.is_file()
-        or read_json(path, dict[str, Any], REMEDY).get("model_type") in FAMILIES
+        or str(read_json(path, dict[str, Any], REMEDY).get("model_type")) in FAMILIES
     ):
         return None
     return path.parent
@@ -107,7 +108,8 @@ def foreign(name: str) -> Path | None:
 def files_read(folder: Path) -> list[Path]:
     """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
     if (file := gguf_file(folder)) is not None:
-        return [file] + [path for name in ("tokenizer.json", *ADAPTER) if (path := file.with_name(name)).is_file()]
+        beside = (file.with_name(name) for name in ("tokenizer.json", *ADAPTER))
+        return [path for path in (*gguf.parts(file), *beside) if path.is_file()]
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
@@ -131,7 +133,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     refuse_codes(path, theirs)
     try:
         refuse(theirs, is_causal=True)
-        return family.config(theirs), family
+        return from_dict(ModelConfig, to_dict(family.config(theirs)), "model"), family  # types of fields are checked
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except KeyError as error:

@@ -1,23 +1,25 @@
 """Reads GGUF files: configuration, tokenizer, chat template, and weights, dequantised one tensor at a time.
 
 A GGUF holds fields (numbers, texts, arrays), a list of tensors, and their data. Every count and length in it is checked
-against the size of the file before anything is allocated. Dequantising needs the package `gguf` (extra `[gguf]`).
+against the size of the file before anything is allocated. A model may be split into files NAME-00001-of-00003.gguf: the
+first has the fields, and each has tensors. Dequantising needs the package `gguf` (extra `[gguf]`).
 
 The architecture names a family of `families`; fields that no part computes are refused by name.
 """
 
 import math
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
@@ -42,6 +44,10 @@ FIELDS = {
 """Fields of an architecture, and their names in config.json."""
 READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
 """Fields that must agree with others."""
+BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+"""Fields that may be arrays with a number for each layer."""
+WITHOUT_EFFECT = {"expert_count": 0, "expert_used_count": 0}
+"""Fields that change nothing if they have this value."""
 ROPE = "rope.scaling."
 """Beginning of the fields that are the rule of rotary positions."""
 
@@ -86,12 +92,17 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "llama-bpe": _by_rule(LLAMA3), "qwen2": _by_rule(LLAMA3.replace("{1,3}", "")),
 }  # fmt: skip
 """How tokenizers of the kind gpt2 split a text into words, by `tokenizer.ggml.pre`."""
+NORMALISERS = {"qwen2": normalizers.NFC()}
+"""What they do to a text before that."""
+SPLIT = re.compile(r"(.+)-00001-of-(\d{5})\.gguf")
+"""The name of the first of several files of a model."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file: its shape as in torch, its kind, and the place of its data."""
+    """A tensor: its file, its shape as in torch, its kind, and the place of its data."""
 
+    path: Path
     shape: tuple[int, ...]
     kind: int
     start: int
@@ -99,7 +110,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Gguf:
-    """The header of a file."""
+    """The header of a file, or of all files of a split model."""
 
     path: Path
     fields: Mapping[str, Any]
@@ -108,7 +119,7 @@ class Gguf:
     def field(self, name: str, kind: type | tuple[type, ...]) -> Any:
         """A field of this type. Raises `InputError` if it is missing or of another type."""
         value = self.fields.get(name)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"{self.path}: the field {name} is {value!r:.40}: not what a model of its kind needs")
         return value
 
@@ -169,19 +180,62 @@ class _Cursor:
         return list(struct.unpack(f"<{n}{SCALARS[item]}", self.take(n * width)))
 
 
+def parts(path: Path) -> list[Path]:
+    """The files of a model by the name of its first file: NAME-00001-of-00003.gguf is one of three."""
+    if (name := SPLIT.fullmatch(path.name)) is None:
+        return [path]
+    return [path.with_name(f"{name[1]}-{i:05d}-of-{name[2]}.gguf") for i in range(1, int(name[2]) + 1)]
+
+
 def read_header(path: Path) -> Gguf:
-    """The header of a file. Raises `InputError` if it is damaged, claims more than the file holds, or is of another
-    version."""
-    stat = path.stat()
-    return _read_header(path, stat.st_mtime_ns, stat.st_size)
+    """The header of a file, with the tensors of all files of a split model.
+
+    Raises `InputError` if a file is missing or damaged, claims more than it holds, or is of another version.
+    """
+    files = [file for file in parts(path) if file.is_file()]
+    return _read_header(path, tuple((s.st_mtime_ns, s.st_size) for file in files for s in [file.stat()]))
 
 
 @lru_cache(maxsize=1)
-def _read_header(path: Path, changed: int, size: int) -> Gguf:
+def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
+    first, files = _read_file(path), parts(path)
+    at, n = _place(first)
+    if at != 1:
+        start = re.sub(r"-\d{5}-of-", "-00001-of-", path.name)
+        raise InputError(f"{path} is file {at} of {n}: name the first, {path.with_name(start)}")
+    if n != len(files):
+        name = f"{path.stem}-00001-of-{n:05d}.gguf"
+        raise InputError(f"{path} is file 1 of {n}: name it {name}, and the others accordingly")
+    tensors = dict(first.tensors)
+    for i, file in enumerate(files[1:], 2):
+        if not file.is_file():
+            raise InputError(f"{file} is missing, file {i} of {n} of the model: put it into the folder")
+        part = _read_file(file)
+        if (place := _place(part)) != (i, n):
+            raise InputError(f"{file} is file {place[0]} of {place[1]}, not {i} of {n}: download it again")
+        if twice := tensors.keys() & part.tensors.keys():
+            raise InputError(f"{file} has {min(twice)}, which another file of the model has too: download them again")
+        tensors |= part.tensors
+    if (count := first.fields.get("split.tensors.count", len(tensors))) != len(tensors):
+        raise InputError(f"{path}: its files have {len(tensors)} tensors, not {count!r:.40}: download them again")
+    return Gguf(path, first.fields, tensors)
+
+
+def _place(file: Gguf) -> tuple[int, int]:
+    """(number of a file, from 1; files of its model)."""
+    if file.fields.get("split.count", 0) in (0, 1):
+        return 1, 1
+    return file.field("split.no", int) + 1, file.field("split.count", int)
+
+
+def _read_file(path: Path) -> Gguf:
+    """The header of one file."""
     cursor = _Cursor(path)
     if cursor.take(4) != b"GGUF":
         raise InputError(f"{path} is not a GGUF file")
     if (version := cursor.number(4)) not in (2, 3):
+        if version in (2 << 24, 3 << 24):
+            raise InputError(f"{path} is big-endian and not read: gguf-convert-endian {path} little")
         raise InputError(f"{path} is of GGUF version {version}, only 2 and 3 are read; {HOW}")
     n_tensors, n_fields = cursor.number(10), cursor.number(10)
     cursor.need(n_tensors, 24, "tensors")
@@ -195,21 +249,23 @@ def _read_header(path: Path, changed: int, size: int) -> Gguf:
     if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
         raise InputError(f"{path} is damaged: its alignment is {alignment!r:.40}; download it again")
     start = -(-cursor.at // alignment) * alignment
-    tensors = {name: Entry(shape, kind, start + offset) for name, shape, kind, offset in rows}
+    tensors = {name: Entry(path, shape, kind, start + offset) for name, shape, kind, offset in rows}
     if len(tensors) < len(rows):
         raise InputError(f"{path} is damaged: it names a tensor twice; download it again")
     file = Gguf(path, fields, tensors)
     for name, entry in tensors.items():
-        if math.prod(entry.shape) >= 2**63 or entry.start + _bytes(file, name) > size:
+        if math.prod(entry.shape) >= 2**63 or entry.start + _bytes(file, name) > len(cursor.data):
             raise InputError(f"{path} is truncated or damaged: {name} lies beyond its end; download it again")
     return file
 
 
 def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    """(name, shape, kind, offset) of a tensor."""
+    """(name, shape, kind, offset) of a tensor. Raises `InputError` without axes, and for an axis of size 0."""
     name, n = cursor.text(), cursor.number(4)
     cursor.need(n, 8, "axes of one tensor")
     shape = tuple(cursor.number(10) for _ in range(n))[::-1]
+    if not math.prod(shape) or not shape:
+        raise InputError(f"{cursor.path} is damaged: {name} has the shape {list(shape)}; download it again")
     return name, shape, cursor.number(4), cursor.number(10)
 
 
@@ -239,7 +295,7 @@ def _bytes(file: Gguf, name: str) -> int:
         return math.prod(entry.shape) * PLAIN[entry.kind][1].itemsize
     _kind_name(file, entry.kind)
     block, width = _package().GGML_QUANT_SIZES[entry.kind]
-    if not entry.shape or entry.shape[-1] % block:
+    if entry.shape[-1] % block:
         raise InputError(f"{file.path} is damaged: {name} {list(entry.shape)} is not in whole blocks of {block}")
     return math.prod(entry.shape) // block * width
 
@@ -247,7 +303,7 @@ def _bytes(file: Gguf, name: str) -> int:
 def tensor(file: Gguf, name: str) -> Tensor:
     """A tensor, dequantised to fp32 if it is quantised. Raises `InputError` for a kind that gguf cannot read."""
     entry, size = file.tensors[name], _bytes(file, name)
-    raw = np.fromfile(file.path, np.uint8, size, offset=entry.start)
+    raw = np.fromfile(entry.path, np.uint8, size, offset=entry.start)
     if entry.kind in PLAIN:
         return torch.from_numpy(raw).view(PLAIN[entry.kind][1]).reshape(entry.shape)
     package = _package()
@@ -286,7 +342,9 @@ class Weights:
             return x - 1
         for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
             if part in name and self.how.paired:
-                x = x.unflatten(0, (self.config[heads], -1, 2)).transpose(1, 2).flatten(0, 2)
+                if (n := self.config[heads]) < 1 or len(x) % (2 * n):
+                    raise InputError(f"{self.file.path}: {name} has {len(x)} rows, which {n} heads cannot share")
+                x = x.unflatten(0, (n, -1, 2)).transpose(1, 2).flatten(0, 2)
         return x
 
 
@@ -303,7 +361,11 @@ def _architecture(file: Gguf) -> str:
 def their_config(file: Gguf) -> dict[str, Any]:
     """The config.json that describes a file. Raises `InputError` for fields that no part computes."""
     kind = _architecture(file)
-    own = {name.removeprefix(f"{kind}."): x for name, x in file.fields.items() if name.startswith(f"{kind}.")}
+    start = f"{kind}."
+    whole = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
+    file = replace(file, fields={**file.fields, **whole})
+    own = {name.removeprefix(start): x for name, x in whole.items()}
+    own = {name: x for name, x in own.items() if WITHOUT_EFFECT.get(name) != x}
     scaling = {name.removeprefix(ROPE): own.pop(name) for name in list(own) if name.startswith(ROPE)}
     how = ARCHITECTURES[kind]
     fields = {**FIELDS, **how.more}
@@ -313,15 +375,16 @@ def their_config(file: Gguf) -> dict[str, Any]:
         raise InputError(f"{file.path} has no token_embd.weight, so it is not a language model")
     theirs = {fields[name]: x for name, x in own.items() if name in fields}
     theirs.setdefault("num_key_value_heads", own.get("attention.head_count"))
-    for name, want in (("block_count", int), ("embedding_length", int), ("attention.head_count", int)):
-        file.field(f"{kind}.{name}", want)
+    needed = ("block_count", "embedding_length", "attention.head_count")
+    for name in {*needed, *own} & {*fields, *READ_TOO}:
+        file.field(start + name, int if name in needed else (int, float))
     width = theirs.get("head_dim") or theirs["hidden_size"] // max(1, theirs["num_attention_heads"])
     rotated = () if kind == "phi3" else ("rope.dimension_count",)
     for name in ("attention.value_length", *rotated):
         if own.get(name, width) != width:
             raise InputError(f"{file.path}: {kind}.{name} = {own[name]} is not supported, only the head width {width}")
     if not rotated:
-        theirs["partial_rotary_factor"] = own.get("rope.dimension_count", width) / width
+        theirs["partial_rotary_factor"] = own.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
         theirs["sliding_window"] = theirs.get("sliding_window") or None  # Phi-4 has 0, and Gemma 2 the class's default
     if how.largest:
@@ -334,6 +397,16 @@ def their_config(file: Gguf) -> dict[str, Any]:
     }  # fmt: skip
     rule = _rope_rule(file, scaling, theirs, width)
     return theirs | ({"rope_scaling": rule} if rule else {})
+
+
+def _of_all_layers(file: Gguf, name: str) -> Any:
+    """A field; of an array by layer its number. Raises `InputError` if the layers differ."""
+    value = file.fields[name]
+    if not isinstance(value, list) or name.partition(".")[2] not in BY_LAYER or not value:
+        return value
+    if any(x != value[0] for x in value):
+        raise InputError(f"{file.path}: {name} differs between layers, which no part computes")
+    return value[0]
 
 
 def _rope_rule(file: Gguf, scaling: Mapping[str, Any], theirs: Mapping[str, Any], width: int) -> dict[str, Any]:
@@ -369,7 +442,7 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
         return None
     remedy = "put the model's tokenizer.json into the folder of the file"
     kind, words = file.field("tokenizer.ggml.model", str), file.fields.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or words not in WORDS:
+    if kind != "gpt2" or not isinstance(words, str) or words not in WORDS:
         name = f"{kind!r}" if kind != "gpt2" else f"{kind!r} with words by {words!r}"
         raise InputError(f"{file.path} has a tokenizer of the kind {name}, which is not read: {remedy}")
     tokens, merges = (file.field(f"tokenizer.ggml.{name}", list) for name in ("tokens", "merges"))
@@ -379,19 +452,26 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
         # the tokenizer of Llama 3 does not merge a word that is a token
         backend = Backend(models.BPE(vocab=vocab, merges=pairs, ignore_merges=words == "llama-bpe"))
     except Exception as error:  # the library raises bare Exception
-        raise InputError(f"{file.path}: its tokens and merges do not fit ({error}); {remedy}") from None
+        reason = " ".join(str(error).split())
+        raise InputError(f"{file.path}: its tokens and merges do not fit ({reason:.200}); {remedy}") from None
+    if words in NORMALISERS:
+        backend.normalizer = NORMALISERS[words]
     backend.pre_tokenizer = pre_tokenizers.Sequence(list(WORDS[words]))
     backend.decoder = decoders.ByteLevel()
-    kinds = file.fields.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    for token, mark in zip(tokens, kinds, strict=False):  # 3: control, 4: of the user
+    marks = file.field("tokenizer.ggml.token_type", list) if "tokenizer.ggml.token_type" in file.fields else []
+    for token, mark in zip(tokens, marks, strict=False):  # 3: control, 4: of the user
         if mark in (3, 4):
             backend.add_tokens([AddedToken(token, normalized=False, special=mark == 3)])
     named = {
         role: tokens[i] for role in ("bos", "eos")
         if isinstance(i := file.fields.get(f"tokenizer.ggml.{role}_token_id"), int) and 0 <= i < len(tokens)
     }  # fmt: skip
+    adds = file.fields.get("tokenizer.ggml.add_bos_token")
+    if (words == "llama-bpe" if adds is None else adds) and (bos := named.get("bos")):  # the default is llama.cpp's
+        first = [(bos, backend.token_to_id(bos))]
+        backend.post_processor = processors.TemplateProcessing(single=[bos, "$A"], special_tokens=first)
     made = Tokenizer(backend, SpecialTokens(**named, source=file.path.name))
-    if file.fields.get("tokenizer.ggml.add_bos_token") is False:
+    if adds is False:
         made.note = "; ".join(filter(None, (made.note, f"{file.path.name} adds no BOS")))
     if isinstance(template := file.fields.get("tokenizer.chat_template"), str):
         made.chat_template = template
