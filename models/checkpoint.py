@@ -332,7 +332,7 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     written = metadata.get(DIGEST) or digest(tensors)
     same = all(tensors[name].dtype == value.dtype for name, value in model.state_dict().items())
     model.digests = written, written if same else digest(model.state_dict())
-    model.eos_ids = read_eos(folder, tokenizer) or model.eos_ids
+    model.eos_ids = read_eos(folder, None) or model.eos_ids
     model.sampling = read_sampling(folder)
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
     if "adapter" in model.origin:

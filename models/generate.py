@@ -1,4 +1,4 @@
-"""Samples text: greedy, temperature, top-k, top-p, repetition penalty; in batches, seeded, under edits."""
+"""Samples text: greedy, temperature, top-k, top-p, min-p, penalties; in batches, seeded, under edits."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,9 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float = 0.0,
     repetition_penalty: float = 1.0,
+    suppress_tokens: Sequence[int] = (),
     seed: int = 0,
     edits: Edits | None = None,
     stop_at_eos: bool = True,
@@ -35,7 +37,8 @@ def generate(
     """Continue each prompt (texts, or token ids) and return the ids of prompt and continuation.
 
     Temperature 0 is greedy. A repetition penalty r divides positive logits of tokens that occurred by r, and multiplies
-    negative ones. `model.sampling` holds the options that a model's makers use.
+    negative ones. A token less likely than `min_p` times the most likely one is not drawn, one of `suppress_tokens`
+    never. `model.sampling` holds the options that a model's makers use.
 
     Keys and values of earlier tokens are kept, unless somebody edits or reads activations by position
     (`hooks.everywhere`) or the model has Canon layers: then every step runs the whole sequence.
@@ -47,8 +50,12 @@ def generate(
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
     good = 0 <= temperature < math.inf and (top_k is None or top_k >= 1) and (top_p is None or 0 < top_p <= 1)
-    if not good or not 0 < repetition_penalty < math.inf:
-        raise InputError("sampling needs temperature >= 0, top_k >= 1, 0 < top_p <= 1 and repetition_penalty > 0")
+    if not good or not 0 < repetition_penalty < math.inf or not 0 <= min_p <= 1:
+        raise InputError(
+            "sampling needs temperature >= 0, top_k >= 1, 0 < top_p <= 1, 0 <= min_p <= 1 and repetition_penalty > 0"
+        )
+    if beyond := [token for token in suppress_tokens if not 0 <= token < model.config.d_vocab]:
+        raise InputError(f"suppress_tokens has {beyond[0]}, but token ids are 0 to {model.config.d_vocab - 1}")
     rows = _ids(model, prompts)
     longest = max(map(len, rows)) + max_new_tokens
     if longest > model.config.n_ctx:
@@ -67,7 +74,8 @@ def generate(
             if not bool(logits.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
                 raise not_finite(model, pad(rows).to(model.cfg.device), [])
         logits = _penalised(logits.float().cpu(), rows, repetition_penalty)
-        chosen = _sample(logits, temperature, top_k, top_p, generators).tolist()
+        logits = logits.index_fill(-1, torch.tensor(suppress_tokens, dtype=torch.int64), -torch.inf)
+        chosen = _sample(logits, temperature, top_k, top_p, min_p, generators).tolist()
         for i, token in enumerate(chosen):
             if not done[i]:
                 done[i] = token in ends
@@ -158,8 +166,9 @@ def _ids(
 
 
 def _sample(
-    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generators: list[torch.Generator]
-) -> Tensor:
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, min_p: float,
+    generators: list[torch.Generator],
+) -> Tensor:  # fmt: skip
     """Sample token ids [B] from logits [B, V]."""
     if temperature == 0:
         return logits.argmax(-1)
@@ -172,5 +181,7 @@ def _sample(
         p = sorted_logits.softmax(-1)
         cut = p.cumsum(-1) - p >= top_p  # mass before a token already reaches top_p
         logits = logits.masked_fill(cut.scatter(1, order, cut), -torch.inf)
+    p = logits.softmax(-1)
+    logits = logits.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
     draws = zip(logits.softmax(-1), generators, strict=True)
     return torch.cat([torch.multinomial(p, 1, generator=generator) for p, generator in draws])

@@ -113,6 +113,8 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     if model.eos_ids == default and not model.sampling:
         (folder / GENERATION).unlink(missing_ok=True)
     else:
-        sampling = {**model.sampling, "do_sample": model.sampling.get("temperature") != 0} if model.sampling else {}
+        drawn = model.sampling.get("temperature") != 0
+        named = {"top_k": 0, "do_sample": True} if drawn else {"do_sample": False}  # the library's top_k is 50
+        sampling = named | model.sampling if model.sampling else {}
         write_text(folder / GENERATION, json.dumps({**sampling, "eos_token_id": list(model.eos_ids)}))
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), metadata)

@@ -147,7 +147,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
     def generate(self, prompts: Any, **options: Any) -> list[list[int]]:
         """Sample continuations of texts or lists of ids: max_new_tokens, temperature, top_k, top_p,
-        repetition_penalty, seed, edits.
+        min_p, repetition_penalty, suppress_tokens, seed, edits.
 
         Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
         """

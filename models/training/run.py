@@ -28,6 +28,7 @@ from streamscope.models.tensors import (
     write_tensors,
 )
 from streamscope.text.chat import TEMPLATE
+from streamscope.text.special_tokens import MAP
 from streamscope.text.tokenizer import Tokenizer
 
 MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
@@ -237,7 +238,7 @@ def check_startable(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is a file: a run is a folder, name another --out")
     files = {path.name for path in folder.iterdir()}
-    ours = {LOCK, "config.json", "tokenizer.json", TEMPLATE, GENERATION}
+    ours = {LOCK, "config.json", "tokenizer.json", TEMPLATE, MAP, GENERATION}
     if {name for name in files if not name.endswith(".part")} - ours:
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")
 

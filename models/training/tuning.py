@@ -130,7 +130,7 @@ def _trainer(
         check_weights(model)
     else:  # a checkpoint will fill it
         model = StreamTransformer(model_config(start), Tokenizer.load(start / "tokenizer.json"), seed=None)
-        model.eos_ids = read_eos(start, model.tokenizer) or model.eos_ids
+        model.eos_ids = read_eos(start, None) or model.eos_ids
     tokenizer, n_ctx = model._text(), sft.get("context") or model.config.n_ctx
     if n_ctx > model.config.n_ctx:
         raise InputError(f"--context {n_ctx} is more than the context of the model, {model.config.n_ctx}")

@@ -1,13 +1,16 @@
 """Chat templates: the text that a model was trained to read for a conversation.
 
-A template is a program of somebody else. It runs in Jinja's `ImmutableSandboxedEnvironment`, with the functions that
-the transformers library gives it: `raise_exception`, `strftime_now`, and the filter `tojson`.
+A template is a program of somebody else. It runs in Jinja's sandbox, in a process of its own (`chat_process`) with
+limits on CPU time and memory, which is ended after `SECONDS`.
 """
 
+import atexit
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
+from threading import Lock, Timer
 from typing import Any
 
 from streamscope.cli.disk import read_bytes, read_json
@@ -15,9 +18,10 @@ from streamscope.cli.errors import InputError
 
 TEMPLATE = "chat_template.jinja"
 """File of a run or Hugging Face folder with its template."""
+CHAT = 'a chat is a list of messages such as {"role": "user", "content": "Hello"}'
 REMEDY = "download it again"
-LONGEST = 2**20
-"""Longest text of a conversation, in characters."""
+SECONDS = 60.0
+"""Longest wait for the text of a conversation, on a busy machine too; `chat_process.SECONDS` limits CPU time."""
 
 
 def read_template(folder: Path) -> str | None:
@@ -37,32 +41,64 @@ def read_template(folder: Path) -> str | None:
 def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool, **tokens: str) -> str:
     """The text of `messages` ({"role", "content"}), with `reply` up to where the model answers.
 
-    `tokens` are the special tokens by role (bos_token, eos_token). Raises `InputError` for messages of another form and
-    a template that fails or needs what the sandbox forbids.
+    `tokens` are the special tokens by role (bos_token, eos_token, …). As in the transformers library, tools and
+    documents are none, and roles without a token are undefined. Raises `InputError` for messages of another form and a
+    template that fails, needs what the sandbox forbids, or needs too much time or memory.
     """
-    from jinja2.exceptions import TemplateError
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
     fields = {"role", "content"}
-    if not messages or not all(isinstance(one, Mapping) and fields <= one.keys() for one in messages):
-        raise InputError('a chat is a list of messages such as {"role": "user", "content": "Hello"}')
-
-    def fail(message: str) -> None:
-        raise TemplateError(message)
-
-    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    jinja.filters["tojson"] = lambda x, **options: json.dumps(x, **{"ensure_ascii": False, **options})
-    jinja.globals |= {"raise_exception": fail, "strftime_now": lambda form: datetime.now().strftime(form)}
-    chat = [dict(one) for one in messages]
+    chat = [dict(one) if isinstance(one, Mapping) else {} for one in messages]
+    if not chat or not all(fields <= one.keys() for one in chat):
+        raise InputError(CHAT)
+    variables = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": reply, **tokens}
     try:
-        parts: list[str] = []
-        size = 0
-        for part in jinja.from_string(template).generate(messages=chat, add_generation_prompt=reply, **tokens):
-            parts.append(part)
-            if (size := size + len(part)) > LONGEST:
-                raise TemplateError(f"it writes more than {LONGEST:,} characters")
-        return "".join(parts)
-    except Exception as error:  # a template may raise anything
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the model's chat template cannot write these messages: {reason}") from None
+        request = json.dumps({"template": template, "variables": variables})
+    except (TypeError, ValueError):
+        raise InputError(CHAT) from None
+    answer = _process.answer(request)
+    if "text" not in answer:
+        raise InputError(f"the model's chat template cannot write these messages: {answer['error']}")
+    return str(answer["text"])
+
+
+class _Process:
+    """`chat_process`, started at the first request, and again after one that it did not survive."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+        atexit.register(self.end)
+
+    def answer(self, request: str) -> dict[str, str]:
+        """The answer to one line of JSON."""
+        with self._lock:
+            if self._running is None or self._running.poll() is not None:  # a fork does not share its parent's process
+                command = [sys.executable, "-P", str(Path(__file__).with_name("chat_process.py"))]
+                self._running = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                )
+            process = self._running
+            assert process.stdin is not None and process.stdout is not None
+            timer = Timer(SECONDS, process.kill)
+            timer.start()
+            try:
+                process.stdin.write(request.encode() + b"\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except OSError:
+                line = b""
+            finally:
+                timer.cancel()
+            if not line:
+                self.end()
+                return {"error": "it needs too much time or memory"}
+            return dict(json.loads(line))
+
+    def end(self) -> None:
+        """End the process and close its pipes."""
+        if self._running is not None:
+            self._running.kill()
+            self._running.communicate()
+            self._running = None
+
+
+_process = _Process()

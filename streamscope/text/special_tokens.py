@@ -1,7 +1,7 @@
 """Reads the transformers library's files about special tokens.
 
-tokenizer_config.json      bos_token, eos_token, added_tokens_decoder, add_prefix_space
-special_tokens_map.json    bos_token, eos_token, if the first file does not name them or has no added_tokens_decoder
+tokenizer_config.json      `ROLES`, added_tokens_decoder, add_prefix_space
+special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
 added_tokens.json          tokens besides vocab.json, if the first file does not list them
 """
 
@@ -16,18 +16,18 @@ from streamscope.cli.disk import read_json
 from streamscope.cli.errors import InputError
 
 CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""The roles that a special token can have."""
 REMEDY = "download it again"
 PROPERTIES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
-    """BOS, EOS, and tokens outside the vocabulary file."""
+    """Special tokens, and tokens outside the vocabulary file."""
 
-    bos: str | None = None
-    """The token that begins a text, or None."""
-    eos: str | None = None
-    """The token that ends a text, or None."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Tokens by role (bos_token begins a text, eos_token ends it)."""
     source: str = ""
     """The file that should name them, or ""."""
     added: Mapping[int, AddedToken] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def special_tokens(folder: Path) -> SpecialTokens:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
     return SpecialTokens(
-        bos=roles.get("bos_token"), eos=roles.get("eos_token"), added=added,
+        roles=roles, added=added,
         source=next((name for name, fields in ((CONFIG, config), (MAP, named)) if fields is not None), ""),
         prefix_space=(config or {}).get("add_prefix_space") is True,
     )  # fmt: skip
@@ -78,5 +78,5 @@ def _contents(value: Any) -> list[str]:
 
 
 def _roles(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that name one token."""
-    return {role: names[0] for role, value in fields.items() if len(names := _contents(value)) == 1}
+    """The fields that name one token by its role."""
+    return {role: names[0] for role in ROLES if len(names := _contents(fields.get(role))) == 1}

@@ -16,6 +16,7 @@ the given text.
 
 import copy
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.text import END_OF_TEXT
 from streamscope.text.chat import TEMPLATE, read_template, render
-from streamscope.text.special_tokens import SpecialTokens, special_tokens
+from streamscope.text.special_tokens import MAP, ROLES, SpecialTokens, special_tokens
 
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
@@ -53,10 +54,11 @@ class Tokenizer:
         d_vocab: number of ids, one more than the largest.
         bos_id: the token that starts every document and prompt.
         pad_id: the padding of a batch; it equals `bos_id`, because padding is masked and needs no id of its own.
-        eos_id: the token that ends a text according to its files, or None; it is not stored in tokenizer.json.
+        eos_id: the token that ends a text according to its files, or None.
         note: deviations from the files, or "".
+        roles: the special tokens of a chat template by role (`special_tokens.ROLES`), as its files name them.
         bos_policy: the token that begins every text, and whether its own files add it.
-        chat_template: the Jinja template of a conversation, or None; it is saved next to tokenizer.json.
+        chat_template: the Jinja template of a conversation, or None; it and its roles are saved next to tokenizer.json.
     """
 
     d_vocab: int
@@ -64,6 +66,7 @@ class Tokenizer:
     pad_id: int
     eos_id: int | None
     note: str
+    roles: dict[str, str]
     bos_policy: str
     chat_template: str | None = None
 
@@ -90,6 +93,7 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, self.bos_id)]
         )
+        self.roles = dict(named.roles) if named.source else {"bos_token": bos, **named.roles}
         self.d_vocab = self._ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self._backend = backend
         self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
@@ -150,7 +154,8 @@ class Tokenizer:
         """Convert a fast tokenizer of the transformers library. Raises `InputError` for one that is not fast."""
         if not hasattr(theirs, "backend_tokenizer"):
             raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets: use a fast tokenizer")
-        named = SpecialTokens(bos=theirs.bos_token, eos=theirs.eos_token)
+        roles = {role: name for role, name in theirs.special_tokens_map.items() if role in ROLES}
+        named = SpecialTokens(roles=roles, source=type(theirs).__name__)
         made = cls.from_json(theirs.backend_tokenizer.to_str(), named)
         template = getattr(theirs, "chat_template", None)
         made.chat_template = template if isinstance(template, str) else None
@@ -195,13 +200,15 @@ class Tokenizer:
         return self._backend.to_str()
 
     def save(self, path: str | Path) -> None:
-        """Write `tokenizer.json` to the file or folder `path`, atomically, and the chat template next to it."""
+        """Write `tokenizer.json` to the file or folder `path`, atomically, and the chat template and its special tokens
+        next to it."""
         path = Path(path).expanduser()
         if path.is_dir():
             path = path / "tokenizer.json"
         write_text(path, self.to_json())
         if self.chat_template:
             write_text(path.with_name(TEMPLATE), self.chat_template)
+            write_text(path.with_name(MAP), json.dumps(self.roles))
 
     @cached_property
     def sha256(self) -> str:
@@ -245,9 +252,7 @@ class Tokenizer:
         """The text whose ids `chat` returns."""
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template: its folder lacks chat_template.jinja")
-        ids = {"bos_token": self.bos_id, "eos_token": self.eos_id}
-        tokens = {role: self._added[i] for role, i in ids.items() if i is not None and i in self._added}
-        return render(self.chat_template, messages, reply=reply, **tokens)
+        return render(self.chat_template, messages, reply=reply, **self.roles)
 
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of `ids` without special and unused ones; `InputError` for an id out of range."""
@@ -355,7 +360,11 @@ def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int
     behind = rest[len(backend.encode("a", add_special_tokens=False).ids) :]
     if len(front) > 1:
         raise InputError("its post-processor puts several tokens first: remove it from the file")
-    ids = {role: backend.token_to_id(name) if name else None for role, name in (("bos", named.bos), ("eos", named.eos))}
+    ids = {
+        role: backend.token_to_id(name) if name else None
+        for role in ("bos", "eos")
+        for name in [named.roles.get(f"{role}_token")]
+    }
     eos = behind[-1] if ids["eos"] is None and behind else ids["eos"]
     notes = []
     if behind:
@@ -368,7 +377,8 @@ def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int
     if bos is None:
         raise InputError(f"the vocabulary has no BOS token: add one of {' '.join(BOS_NAMES)}")
     if named.source or behind:
-        lacks = f"names {named.bos!r} as BOS, which the vocabulary lacks" if named.bos else "names no BOS"
+        name = named.roles.get("bos_token")
+        lacks = f"names {name!r} as BOS, which the vocabulary lacks" if name else "names no BOS"
         notes.append(f"{named.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
     return bos, eos, "; ".join(notes), False
 

@@ -167,6 +167,8 @@ def test_a_narrow_interval_has_two_digits_of_its_width() -> None:
     assert value.text(-0.0123, -0.01236, -0.01224) == "-0.01230 (-0.01236 … -0.01224)"
     assert value.text(0.1, 0.05, 0.2) == "+0.1000 (+0.0500 … +0.2000)"
     assert value.text(0.0, 0.0, 0.0) == "0.0000 (0.0000 … 0.0000)"
+    assert value.text(-3e-7, -5e-7, -1e-7) == "-0.00000030 (-0.00000050 … -0.00000010)", "eight decimals, the most"
+    assert value.text(3e-8, 1e-8, 5e-8) == "0.0000 (0.0000 … 0.0000)", "nine would be needed"
     assert value.text(1e-9, -1e-9, 1e-9) == "0.0000 (0.0000 … 0.0000)", "rounding"
     assert value.text(-3e-5, -3e-5, -3e-5) == "0.0000 (0.0000 … 0.0000)" and value.text(-3e-5) == "0.0000"
     assert value.text(-3.9e-5, -2.56e-4, 1.79e-4) == "0.0000 (-0.0003 … +0.0002)", "of no sign"

@@ -171,13 +171,15 @@ def test_one_strong_group_is_no_diagonal() -> None:
     assert found["p"] > 0.3
 
 
-def test_p_is_that_of_all_exchanges_of_groups_within_clusters() -> None:
-    changes, clusters = matrix(-0.3, -0.1, n=8, noise=0.4), {task: np.repeat(np.arange(4), 2) for task in OWN}
+@pytest.mark.parametrize("n", [4, 2])
+def test_p_is_that_of_all_exchanges_of_groups_within_clusters(n: int) -> None:
+    """Of n clusters per task; with two, one of the sixteen exchanges is the observed one."""
+    changes, clusters = matrix(-0.3, -0.1, n=8, noise=0.4), {task: np.repeat(np.arange(n), 8 // n) for task in OWN}
     observed, null = None, []
-    for swaps in product([False, True], repeat=8):  # a swap per task and cluster
+    for swaps in product([False, True], repeat=2 * n):  # a swap per task and cluster
         e = {}
         for t, task in enumerate(OWN):
-            swap = np.repeat(np.array(swaps[4 * t : 4 * t + 4]), 2)
+            swap = np.repeat(np.array(swaps[n * t : n * t + n]), 8 // n)
             a, b = changes[task, "entity"], changes[task, "anchor"]
             e[task] = (abs(np.where(swap, b, a).mean()), abs(np.where(swap, a, b).mean()))
         gap = (e["capitalization"][0] + e["gender"][1] - e["capitalization"][1] - e["gender"][0]) / 2

@@ -199,8 +199,11 @@ def test_the_factors_of_llama_3_are_known_or_refused(tmp_path: Path, monkeypatch
 
 def test_tokens_chats_and_results_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.gguf"
-    written("llama", path)
+    written("llama", path, add_sampling_temp=0.5, add_sampling_top_k=7, add_pad_token_id=9)
     model = load(f"gguf:{path}")
+    assert model.sampling == {"temperature": 0.5, "top_k": 7}
+    roles = zip(("bos_token", "eos_token", "pad_token"), model.to_str_tokens([0, 5, 9]), strict=True)
+    assert model.tokenizer.roles == dict(roles)
     assert "every text begins with '<|endoftext|>', which its own files do not add" in capsys.readouterr().err
     assert model.to_tokens("a<|endoftext|>b", special=True).tolist()[0].count(0) == 2
     assert model.to_tokens("<|endoftext|>b", special=True).tolist()[0].count(0) == 1, "no second BOS"

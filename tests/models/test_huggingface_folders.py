@@ -20,7 +20,7 @@ from streamscope.models import load
 from streamscope.models.checkpoint import load_for_instruments
 from streamscope.models.generate import generate
 from streamscope.models.interop.export.write import export
-from streamscope.models.interop.huggingface.convert import read_config
+from streamscope.models.interop.huggingface.convert import UNSUPPORTED, Sampling, read_config
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text.tokenizer import Tokenizer
 from tests.models.test_huggingface import CASES, LLAMA3, theirs
@@ -509,11 +509,11 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
     free = [generate(model, [[start, 3]], max_new_tokens=12, temperature=0)[0] for start in range(40)]
     row = next(row for row in free if len(set(row[2:])) > 2)
     end = list(dict.fromkeys(row[2:]))[2]
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [259, end]}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [259, end], "temperature": 0.5}))
     peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
     want = peer.generate(torch.tensor([row[:2]]), max_new_tokens=12, do_sample=False)[0].tolist()
     model = load_for_instruments(f"hf:{folder}")
-    assert model.eos_ids == (259, end) and want == row[: row.index(end, 2) + 1]
+    assert model.eos_ids == (259, end) and model.sampling == {"temperature": 0} and want == row[: row.index(end, 2) + 1]
     assert generate(model, [row[:2]], max_new_tokens=12, temperature=0)[0] == want[:-1]
 
 
@@ -766,3 +766,88 @@ def test_quantised_weights_are_refused(family: str, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=rf"{name} is {str(dtype).removeprefix('torch.')}: .*dequantise") as caught:
             load_for_instruments(f"hf:{folder}")
         assert "\n" not in str(caught.value)
+
+
+# ---- how the makers of a model sample it ---------------------------------------------------------
+
+SAMPLED = {"do_sample": True, "temperature": 0.7}
+GENERATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"temperature": 0.6, "top_p": 0.9}, {"temperature": 0}),
+    ({"top_k": 5, "do_sample": False, "repetition_penalty": 1.4}, {"temperature": 0, "repetition_penalty": 1.4}),
+    ({"do_sample": False}, {"temperature": 0}), ({}, {}), ({"eos_token_id": None}, {}),
+    ({"suppress_tokens": [7, 30]}, {"temperature": 0, "suppress_tokens": [7, 30]}),
+    ({"do_sample": True}, {"top_k": 50}), (SAMPLED, {"temperature": 0.7, "top_k": 50}),
+    ({**SAMPLED, "top_k": 0}, {"temperature": 0.7}), ({**SAMPLED, "top_k": 9, "top_p": 0.8}, ...),
+    ({**SAMPLED, "min_p": 0.3, "top_k": None}, {"temperature": 0.7, "top_k": 50, "min_p": 0.3}),
+    ({**SAMPLED, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "suppress_tokens": [8], "repetition_penalty": 1.2}, ...),
+]  # fmt: skip
+"""(generation_config.json, `model.sampling`; ... is all but do_sample)."""
+
+
+@pytest.mark.parametrize("place", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize(("fields", "sampling"), GENERATIONS)
+def test_sampling_is_the_librarys(
+    fields: dict[str, Any], sampling: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens, drawn from the same probabilities; an old config.json has the fields itself."""
+    folder = saved("llama", tmp_path / "model", **{"eos_token_id": None, **(fields if place == "config.json" else {})})
+    (folder / "generation_config.json").unlink()
+    if place == "generation_config.json":
+        (folder / place).write_text(json.dumps(fields))
+    ours, peer = load(f"hf:{folder}"), transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert ours.sampling == ({k: v for k, v in fields.items() if k != "do_sample"} if sampling is ... else sampling)
+    drawn: list[torch.Tensor] = []
+
+    def draw(p: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        drawn.append(p.flatten())
+        return p.argmax(-1, keepdim=True)
+
+    monkeypatch.setattr(torch, "multinomial", draw)
+    prompt = [5, 30, 7, 5]
+    want = peer.generate(torch.tensor([prompt]), max_new_tokens=6)[0].tolist()
+    split = len(drawn)
+    got = ours.generate([prompt], max_new_tokens=6, **(ours.sampling or {"temperature": 0}))[0]
+    assert got == want and len(drawn) == 2 * split and (split == 6) == (fields.get("do_sample") is True)
+    for p, q in zip(drawn[:split], drawn[split:], strict=True):
+        torch.testing.assert_close(p, q, atol=1e-5, rtol=1e-4)
+    ours.save(tmp_path / "kept")
+    assert load(tmp_path / "kept").sampling == ours.sampling
+
+
+def test_what_changes_a_text_and_is_not_honoured_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = saved("llama", tmp_path / "model")
+    fields = {"num_beams": 4, "stop_strings": ["\n"], "typical_p": 0.3, "no_repeat_ngram_size": 0, "use_cache": False,
+              "forced_eos_token_id": 0, "penalty_alpha": None, "max_new_tokens": 9}  # fmt: skip
+    for more, names in (({}, "num_beams, forced_eos_token_id, stop_strings"),
+                        ({"do_sample": True}, "num_beams, typical_p, forced_eos_token_id, stop_strings")):  # fmt: skip
+        (folder / "generation_config.json").write_text(json.dumps(fields | more))
+        load(f"hf:{folder}")
+        (line,) = [one for one in capsys.readouterr().err.splitlines() if "generation_config.json" in one]
+        assert sorted(line.partition(" has ")[2].partition(", which generate does not apply")[0].split(", ")) == sorted(
+            names.split(", ")
+        )
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": "yes", "top_p": 0.2}))
+    with pytest.raises(InputError, match="do_sample: Input should be a valid boolean"):
+        load(f"hf:{folder}")
+    for bad in ({"suppress_tokens": 3}, {"suppress_tokens": ["x"]}, {"min_p": "low"}):
+        (folder / "generation_config.json").write_text(json.dumps(bad))
+        with pytest.raises(InputError, match=rf"{next(iter(bad))}\S*: Input should be"):
+            load(f"hf:{folder}")
+
+
+QUIET = {
+    "bos_token_id", "pad_token_id", "decoder_start_token_id", "max_length", "max_new_tokens",
+    "num_return_sequences", "early_stopping", "length_penalty", "diversity_penalty", "renormalize_logits",
+    "remove_invalid_values", "use_mtp", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit",
+    "assistant_lookbehind", "target_lookbehind", "speculation_type", "compile_config", "disable_compile", "low_memory",
+    "prefill_chunk_size", "continuous_batching_config", "transformers_version", "return_dict_in_generate",
+}  # fmt: skip
+"""Fields that leave the most likely text as it is: names of other tokens, lengths, caches, what is returned, details of
+beams and of drafts."""
+
+
+def test_every_field_of_the_library_is_judged() -> None:
+    names = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")}
+    names = {name for name in names if "cache" not in name and not name.startswith("output_")}
+    assert names == QUIET | {"eos_token_id"} | set(Sampling.__annotations__) | UNSUPPORTED.keys()

@@ -84,6 +84,11 @@ def test_what_is_between_arms_is_found_and_luck_is_not() -> None:
     assert one["p"].isna().all() and "one seed of every arm" in one.loc["apart", "undefined"]
 
 
+def test_dealing_out_runs_as_they_were_counts() -> None:
+    """Two runs in each of three arms: one of fifteen ways to pair six runs is the one observed."""
+    assert between(planted(seeds=2)).set_index("quantity").loc["apart", "p"] == pytest.approx(1 / 15, abs=0.03)
+
+
 def test_what_later_layers_give_back() -> None:
     direct = np.array([-2.0, 1.0, 0.0])
     assert given_back(direct, -direct) == 1.0

@@ -1,5 +1,7 @@
 """Kronecker routing set by hand: hubs, growth with depth, and what has no value."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -114,6 +116,17 @@ def test_shuffles_hold_their_level() -> None:
     found = {"attn.v": {i: rng.normal(size=(6, 6)) for i in range(300)}}
     p = layers(found, shuffles=99)["hub_p"]
     assert 0.05 < (p <= 0.1).mean() < 0.16 and 0.4 < p.mean() < 0.6
+
+
+def test_a_shuffle_that_ties_counts() -> None:
+    """Beside all 720 orders of the six cells of three heads, of which a fifth keep the cells that decide the score."""
+    W, eye = np.random.default_rng(4).normal(size=(3, 3)), np.eye(3, dtype=bool)
+    orders = np.zeros((720, 3, 3))
+    orders[:, ~eye] = list(permutations(W[~eye]))
+    above = hub_scores(orders).max(-1) - hub_scores(W).max()
+    share, ties = (above >= -1e-12).mean(), (np.abs(above) < 1e-12).mean()
+    assert ties == pytest.approx(0.2)
+    assert layers({"attn.v": {0: W}}, shuffles=1999)["hub_p"][0] == pytest.approx(share, abs=0.04)
 
 
 def test_a_hub_in_every_layer_stands_out_among_heads() -> None:

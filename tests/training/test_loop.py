@@ -19,7 +19,7 @@ from streamscope.models.train import main
 from streamscope.models.training.checkpoints import load_checkpoint
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.data import prepare
-from streamscope.models.training.loop import Stopped, Trainer
+from streamscope.models.training.loop import Stopped, Trainer, run_to_end
 from streamscope.models.training.optim import lr_factor, make_optimizer
 from streamscope.models.training.run import Run, read_metrics
 from streamscope.text.shards import Windows
@@ -73,6 +73,16 @@ def test_evaluation_is_the_mean_over_tokens(corpus, tmp_path: Path) -> None:
         logits = t.model.eval()(tokens)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
     assert t.evaluate()["loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_best_loss_is_the_lowest_and_not_the_last(corpus, tmp_path: Path, capsys) -> None:
+    t = trainer(corpus, tmp_path / "a", eval_every=3, checkpoint_every=6)
+    losses = iter([5.0, 3.0, 3.5, 4.0])
+    t.evaluate = lambda: {"loss": next(losses), "perplexity": 1.0}  # type: ignore[method-assign]
+    run_to_end(t)
+    assert "validation loss 3.0000 at best" in capsys.readouterr().out
+    assert [r["loss"] for r in read_metrics(tmp_path / "a") if r["kind"] == "eval"] == [5.0, 3.0, 3.5, 4.0]
+    assert load_checkpoint(tmp_path / "a", t.model, t.optimizer)[1]["best"] == 3.0, "kept for a resumed run"
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(corpus, tmp_path: Path) -> None:

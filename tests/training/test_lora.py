@@ -32,7 +32,7 @@ def chat_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "chat"
     backend = Tokenizer.train([corpus_text(40, 0)], 300)._backend
     backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer = Tokenizer.from_json(backend.to_str(), SpecialTokens(bos="<|im_start|>"))
+    tokenizer = Tokenizer.from_json(backend.to_str(), SpecialTokens(roles={"bos_token": "<|im_start|>"}))
     tokenizer.chat_template = CHAT
     model = randomise(build("llama", "tiny", tokenizer=tokenizer, d_vocab=304, n_ctx=64), std=0.05)
     end = tokenizer.encode("<|im_end|>", bos=False, special=True)
@@ -214,7 +214,8 @@ def test_end_of_turn_template_and_context_survive_tuning_and_export(
     start, model = load(chat_run), load(out)
     assert (out / "chat_template.jinja").read_text() == CHAT and model._text().chat_template == CHAT
     assert (out / "generation_config.json").read_text() == (chat_run / "generation_config.json").read_text()
-    assert model.eos_ids == start.eos_ids and model.sampling == start.sampling == {"temperature": 0.6, "top_p": 0.9}
+    assert model.eos_ids == start.eos_ids
+    assert model.sampling == start.sampling == {"temperature": 0.6, "top_k": 50, "top_p": 0.9}
     assert model.config.n_ctx == start.config.n_ctx and model.origin["bos"] == start.origin["bos"]
     model.save(tmp_path / "saved")
     assert load(tmp_path / "saved").sampling == model.sampling and load(tmp_path / "saved").eos_ids == model.eos_ids

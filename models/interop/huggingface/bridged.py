@@ -29,6 +29,7 @@ from streamscope.models.interop.activation_cache import NormedCache
 from streamscope.models.interop.huggingface.adapter import refuse_adapter
 from streamscope.models.interop.huggingface.convert import (
     check_dtype,
+    read_sampling,
     read_tokenizer,
     refuse_codes,
     source_folder,
@@ -103,6 +104,8 @@ class Bridged(CleanCopies, TransformerBridge):
     """Name in titles besides the family; "" for a bridge of the user."""
     eos_ids: tuple[int, ...]
     """Tokens that end a generated text, from generation_config.json or config.json, else from the tokenizer."""
+    sampling: dict[str, Any]
+    """How the makers sample, as options of `generate`; {} for a bridge of the user."""
     wrong_sums: frozenset[str]
     """What `bridge` found not to add up: keys of `SUMS`."""
     final = "unembed.hook_in"
@@ -209,7 +212,7 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
     except Exception as error:  # any error of a family's code on an unexpected config.json
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
     model = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
-    model.__dict__["label"] = f"hf:{source_name(folder)}"
+    model.__dict__.update(label=f"hf:{source_name(folder)}", sampling=read_sampling(folder))
     model.__dict__["wrong_sums"] = _wrong_sums(model, logits, folder)
     return model
 
@@ -332,6 +335,13 @@ def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None
     words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
     model = Bridged.__new__(Bridged)  # shares the modules of `booted`; copying would rebind the configuration
     model.__dict__.update(
-        booted.__dict__, family=family, run=None, label="", wrong_sums=frozenset(), eos_ids=ends, _tokenizer=words
+        booted.__dict__,
+        family=family,
+        run=None,
+        label="",
+        wrong_sums=frozenset(),
+        eos_ids=ends,
+        sampling={},
+        _tokenizer=words,
     )
     return model

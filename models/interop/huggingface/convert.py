@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from streamscope.cli.disk import read_json, sha256, write_text
+from streamscope.cli.disk import parse, read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict, to_dict
@@ -247,12 +247,36 @@ def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
     return None if tokenizer is None else _fitting(tokenizer, file, d_vocab)
 
 
+class Sampling(TypedDict, total=False):
+    """The fields of a generation_config.json that `read_sampling` reads: do_sample, and options of `generate`."""
+
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    suppress_tokens: list[int]
+
+
 def read_generation(folder: Path) -> dict[str, Any]:
-    """generation_config.json of a run, Hugging Face folder or GGUF file; {} if it does not exist."""
-    if (file := gguf_file(folder)) is not None:
-        return gguf.generation(gguf.read_header(file))
-    path = folder / GENERATION
-    return read_json(path, dict[str, Any], REMEDY) if path.is_file() else {}
+    """generation_config.json of a run, Hugging Face folder or GGUF file; else the same fields of config.json; no nulls.
+
+    Raises `InputError` for a field of `Sampling` of another type.
+    """
+    path = gguf_file(folder) or next(
+        (p for name in (GENERATION, "config.json") if (p := folder / name).is_file()), None
+    )
+    if path is None:
+        return {}
+    fields = (
+        gguf.generation(gguf.read_header(path)) if path.suffix == ".gguf" else read_json(path, dict[str, Any], REMEDY)
+    )
+    if path.name == "config.json":
+        fields = {name: value for name, value in fields.items() if name in UNSUPPORTED | Sampling.__annotations__}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    parse(json.dumps(fields), Sampling, path, REMEDY)
+    return fields
 
 
 def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
@@ -272,25 +296,37 @@ def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
 
 
-SAMPLING = {"temperature": float, "top_k": int, "top_p": float, "repetition_penalty": float}
-"""Options of `models.generate.generate` that a generation_config.json may name."""
+DRAWN = {"temperature", "top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff"}
+"""Fields that the library reads only with do_sample."""
+UNSUPPORTED: dict[str, Any] = {
+    "num_beams": 1, "num_beam_groups": 1, "constraints": None, "force_words_ids": None, "penalty_alpha": 0,
+    "dola_layers": None, "typical_p": 1, "top_h": None, "epsilon_cutoff": 0, "eta_cutoff": 0, "min_length": 0,
+    "min_new_tokens": 0, "max_time": None, "stop_strings": None, "encoder_repetition_penalty": 1,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "begin_suppress_tokens": None,
+    "sequence_bias": None, "token_healing": False, "guidance_scale": 1, "watermarking_config": None,
+    "assistant_ensemble_weight": None,
+}  # fmt: skip
+"""Fields that change a text in the library and not here, with the values that do nothing (besides null)."""
 
 
 def read_sampling(folder: Path) -> dict[str, Any]:
-    """How the makers of a model sample it, as options of `generate`; temperature 0 where they do not sample.
+    """How the transformers library samples a model by its files, as options of `generate`; {} if they do not say.
 
-    Raises `InputError` for an option that is not a number.
+    As there, temperature, top_k, top_p and min_p count only with do_sample, else the most likely token is taken
+    (temperature 0), and top_k is 50 if it is not named. A line on stderr names fields that change a text in the library
+    and not here. Raises like `read_generation`.
     """
     fields = read_generation(folder)
-    options = {name: fields[name] for name in SAMPLING if fields.get(name) is not None}
-    for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{folder / GENERATION}: {name} must be a number, got {value!r}")
-    if options and fields.get("do_sample") is False:
-        options["temperature"] = 0
-    if options.get("top_k") == 0:  # the library's name for all tokens
-        options.pop("top_k")
-    return options
+    options = {name: fields[name] for name in Sampling.__annotations__ if name in fields}
+    named, drawn = bool(options), options.pop("do_sample", False)
+    off = {name: value for name, value in UNSUPPORTED.items() if drawn or name not in DRAWN}
+    if ignored := [name for name in off if fields.get(name, off[name]) != off[name]]:
+        print(f"{folder / GENERATION} has {', '.join(ignored)}, which generate does not apply", file=sys.stderr)
+    if not drawn:
+        greedy = {"temperature": 0} if named else {}
+        return greedy | {name: value for name, value in options.items() if name not in DRAWN}
+    return {name: value for name, value in ({"top_k": 50} | options).items() if (name, value) != ("top_k", 0)}
 
 
 def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:

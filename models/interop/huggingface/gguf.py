@@ -429,11 +429,20 @@ def _rope_rule(file: Gguf, scaling: Mapping[str, Any], theirs: Mapping[str, Any]
     return {"rope_type": "llama3", "factor": largest, **known, **base}
 
 
+SAMPLING = {
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty",
+}  # fmt: skip
+"""Fields general.sampling.NAME, by the library's names."""
+
+
 def generation(file: Gguf) -> dict[str, Any]:
-    """The generation_config.json of a file: the tokens that end a text or a turn."""
+    """The generation_config.json of a file: the tokens that end a text or a turn, and how its makers sample."""
     names = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [file.field(f"tokenizer.ggml.{name}", int) for name in names if f"tokenizer.ggml.{name}" in file.fields]
-    return {"eos_token_id": list(dict.fromkeys(ends))} if ends else {}
+    named = {name: f"general.sampling.{key}" for key, name in SAMPLING.items()}
+    sampling = {name: file.fields[key] for name, key in named.items() if key in file.fields}
+    drawn = {"do_sample": True} if sampling else {}
+    return drawn | sampling | ({"eos_token_id": list(dict.fromkeys(ends))} if ends else {})
 
 
 def read_tokenizer(file: Gguf) -> Tokenizer | None:
@@ -462,15 +471,22 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
     for token, mark in zip(tokens, marks, strict=False):  # 3: control, 4: of the user
         if mark in (3, 4):
             backend.add_tokens([AddedToken(token, normalized=False, special=mark == 3)])
-    named = {
-        role: tokens[i] for role in ("bos", "eos")
-        if isinstance(i := file.fields.get(f"tokenizer.ggml.{role}_token_id"), int) and 0 <= i < len(tokens)
-    }  # fmt: skip
+    names = {
+        "bos_token": "bos",
+        "eos_token": "eos",
+        "unk_token": "unknown",
+        "sep_token": "seperator",
+        "pad_token": "padding",
+    }
+    ids = {role: file.fields.get(f"tokenizer.ggml.{name}_token_id") for role, name in names.items()}
+    roles = {role: tokens[i] for role, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}
     adds = file.fields.get("tokenizer.ggml.add_bos_token")
-    if (words == "llama-bpe" if adds is None else adds) and (bos := named.get("bos")):  # the default is llama.cpp's
+    if (words == "llama-bpe" if adds is None else adds) and (
+        bos := roles.get("bos_token")
+    ):  # the default is llama.cpp's
         first = [(bos, backend.token_to_id(bos))]
         backend.post_processor = processors.TemplateProcessing(single=[bos, "$A"], special_tokens=first)
-    made = Tokenizer(backend, SpecialTokens(**named, source=file.path.name))
+    made = Tokenizer(backend, SpecialTokens(roles=roles, source=file.path.name))
     if adds is False:
         made.note = "; ".join(filter(None, (made.note, f"{file.path.name} adds no BOS")))
     if isinstance(template := file.fields.get("tokenizer.chat_template"), str):
