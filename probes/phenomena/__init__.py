@@ -15,7 +15,8 @@
                  selects nothing, and if most are, position and induction mean nothing
     induction    largest induction score of a head on repeated random words (`probes.heads`)
     repeats      how much better the repetition is predicted: loss of the words the first time − the second time
-    position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`)
+    position     largest PDS of a head over pairs of stories in which two nouns compete (`probes.pds`), and
+                 the noun that the head prefers, the last or the first
     coreference  Top-1 of the best head − that of the most recent candidate, on words of no training story
     capitalization, gender, winograd   log-odds of a task's answer against its foil (`instruments.prompts.tasks`)
     depth        share of tokens whose prediction settles in another layer than the commonest: the first layer from

@@ -16,7 +16,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts import align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import best_head, halves
+from streamscope.instruments.stats.held_out import best_head_held_out, halves
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, match, run
 from streamscope.models.layers.head import unembed
@@ -29,7 +29,7 @@ from streamscope.probes.coreference import Coreference
 from streamscope.probes.heads import Heads
 from streamscope.probes.mixing import MIX
 from streamscope.probes.mixing_monitor.measure import kinds, watch
-from streamscope.probes.pds import Pds
+from streamscope.probes.pds import NOUNS, Pds
 from streamscope.probes.phenomena import PHENOMENA, Phenomena, Phenomenon
 from streamscope.probes.probe import measure
 
@@ -340,7 +340,7 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
     table = probe.read(of.repetition[0], query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
-    chosen, head = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
+    chosen, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
     return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
 
 
@@ -365,38 +365,18 @@ def _position(of: Shared, name: str) -> PhenomenonObservations:
     """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
     prompts = align(load_suite("stories", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Pds(), prompts, tokenizer=of.tokenizer)
-    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
+    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
     value, pair, cluster = chosen["difference"], chosen["pair"], chosen["cluster"]
     return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
-
-
-def best_head_held_out(
-    table: pd.DataFrame, column: str, side: np.ndarray, *, signed: bool = False
-) -> tuple[pd.DataFrame, str]:
-    """On each half (`side` 0 or 1), the rows of the head with the largest mean of `column` on the other half.
-
-    With `signed` the size of the mean chooses, and values are multiplied by its sign, so that a head with mean 0 gives
-    0 on average and not the size of its noise.
-    """
-    parts, heads = [], []
-    for train in (0, 1):
-        means = table[side == train].groupby("head", sort=False)[column].mean()
-        best = (means.abs() if signed else means).idxmax()
-        one = table[(side != train) & (table["head"] == best)]
-        parts.append(one.assign(**{column: one[column] * (np.sign(means[best]) if signed else 1.0)}))
-        heads.append(str(best))
-    return pd.concat(parts), " / ".join(heads)
 
 
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     """Every case by the head chosen without it (`stats.held_out`), and the most recent candidate."""
     aligned = align(load_suite("reserved-words", n=of.how.n), of.tokenizer, of.model.config.n_ctx)
     table = measure(of.model, Coreference(), aligned, tokenizer=of.tokenizer)
-    side = halves(table, 0)[0]
-    heads = [best_head(table[side == train])[-1] for train in (0, 1)]
-    one = pd.concat([table[(side != train) & (table["head"] == best)] for train, best in enumerate(heads)])
+    one, head = best_head_held_out(table, ["hit", "attention"], halves(table, 0)[0])
     hits = np.stack([one["hit"].to_numpy(float), one["recency"].to_numpy(float)])
-    return PhenomenonObservations(hits, one["id"], one["cluster"], resolution=0.0, head=" / ".join(heads))
+    return PhenomenonObservations(hits, one["id"], one["cluster"], resolution=0.0, head=head)
 
 
 def _task(of: Shared, name: str) -> PhenomenonObservations:
