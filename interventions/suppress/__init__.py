@@ -30,8 +30,8 @@ from streamscope.instruments.figures import Curve, HeadMap, Histogram
 @instrument("suppress", Prompts(), Documents(max_documents=50))
 class Suppress(Instrument):
     select: Annotated[tuple[Literal["topk", "threshold"], ...], AtLeastOne()] = ("topk",)
-    """topk: the k heads that depend most on position (largest PDS, for the last noun or the first), for every --k;
-    threshold: all heads over --threshold."""
+    """topk: the k heads that depend most on position (largest PDS, for either noun), for every --k; threshold: all heads
+    over --threshold."""
     k: Annotated[tuple[Count, ...], Only("select", "topk"), AtLeastOne()] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
