@@ -30,7 +30,7 @@ from streamscope.instruments.figures import Curve, HeadMap, Histogram
 @instrument("suppress", Prompts(), Documents(max_documents=50))
 class Suppress(Instrument):
     select: Annotated[tuple[Literal["topk", "threshold"], ...], AtLeastOne()] = ("topk",)
-    """topk: the k heads that depend most on position (largest PDS, for either noun), for every --k; threshold: all heads
+    """topk: the k heads that depend most on position (largest PDS, of either noun), for every --k; threshold: all those
     over --threshold."""
     k: Annotated[tuple[Count, ...], Only("select", "topk"), AtLeastOne()] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
