@@ -5,7 +5,8 @@ found                       the same three, found in this model's attention (`pr
 found-entity                one of these
 L5.H4+L5.H5, L4.*           heads of `models.head_spec`, joined by +
 mine=L5.H4+L4.H1            the same under a name
-top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`)
+top2:entity, top3:pds       by score: entity, anchor, semantic (`probes.head_groups`), pds (`probes.pds`,
+                            heads for the last noun and for the first alike)
 """
 
 from collections.abc import Mapping, Sequence

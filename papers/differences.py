@@ -182,10 +182,9 @@ def _held_out_best(by_half: Sequence[Any], k: int = 1) -> float:
 
 def coreference(run: Run) -> None:
     """What the pronoun attends to, of all keys, and what the model expects after it."""
-    from streamscope.instruments.stats.held_out import halves
+    from streamscope.instruments.stats.held_out import best_head_held_out, halves
     from streamscope.probes.coherence.measure import rows as coherence_rows
     from streamscope.probes.coreference import Coreference
-    from streamscope.probes.phenomena.measure import best_head_held_out
 
     odds = coherence_rows(run.model, run.pairs, None, run.tokenizer)
     run.add("preference", "nats", odds["log_odds"].mean())
@@ -193,7 +192,7 @@ def coreference(run: Run) -> None:
     hits = hits.assign(hit=hits["hit"].astype(float))
     both = hits.groupby(["pair", "head"], sort=False)["hit"].min().unstack("head")
     run.add("stable", "heads", both.sum(axis=1).mean())
-    run.add("top1.best", "share of prompts", best_head_held_out(hits, "hit", halves(hits, 0)[0])[0]["hit"].mean())
+    run.add("top1.best", "share of prompts", best_head_held_out(hits, ["hit"], halves(hits, 0)[0])[0]["hit"].mean())
     run.add("top1.over30", "heads", (hits.groupby("head")["hit"].mean() > 0.3).sum())
     for name, category in CATEGORIES.items():
         some = hits[hits["category"] == category]
@@ -201,19 +200,19 @@ def coreference(run: Run) -> None:
             raise InputError(f"the suite stories5 has no pairs of {name}")
         run.add(f"{name}.preference", "nats", odds[odds["category"] == category]["log_odds"].mean())
         side = halves(some, 0)[0]
-        run.add(f"{name}.top1", "share of prompts", best_head_held_out(some, "hit", side)[0]["hit"].mean())
+        run.add(f"{name}.top1", "share of prompts", best_head_held_out(some, ["hit"], side)[0]["hit"].mean())
         pairs = some.assign(hit=some.groupby(["pair", "head"])["hit"].transform("min"))
-        run.add(f"{name}.both", "share of pairs", best_head_held_out(pairs, "hit", side)[0]["hit"].mean())
+        run.add(f"{name}.both", "share of pairs", best_head_held_out(pairs, ["hit"], side)[0]["hit"].mean())
 
 
 def induction(run: Run) -> None:
     """Largest induction score of a head, found on half of the sequences."""
     from streamscope.instruments.data import Documents
     from streamscope.instruments.open_data import open_data
+    from streamscope.instruments.stats.held_out import best_head_held_out
     from streamscope.models.hooks import run as capture
     from streamscope.probes.heads import Heads
     from streamscope.probes.heads.measure import plan, read, trained_words
-    from streamscope.probes.phenomena.measure import best_head_held_out
 
     documents = open_data(Documents(data=HELD_OUT, max_documents=DOCUMENTS), run.model)
     how = Heads(sequences=64, length=8, pool="trained")
@@ -221,7 +220,7 @@ def induction(run: Run) -> None:
     table = read(how, capture(run.model, query), query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=table["layer"].astype(str) + "." + table["index"].astype(str))
-    chosen, _ = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
+    chosen, _ = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
     run.add("induction.8", "share of attention", chosen["value"].mean())
 
 

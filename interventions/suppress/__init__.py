@@ -5,7 +5,8 @@
     python -m interventions.suppress runs/lfa --k 1 3 --gates 1 0.5 0 --suite stories --n 200 --out suppress.parquet
     python -m interventions.suppress runs/lfa --control runs/std-t          each suppressed in its own position heads
 
-Position heads attend to places rather than words. Heads are ranked by PDS, their dependence on position; the top k (or
+Position heads attend to places rather than words: recency heads to the last noun, others to the first, and every table
+counts the latter. Heads are ranked by PDS, their dependence on position, whichever noun it is; the top k (or
 those over the threshold) have their outputs z multiplied by a gate g. Each selection is compared with no intervention,
 with the k heads of the smallest PDS, and with random sets of k heads. BOS sinks (`probes.pds`) are not among those of
 the smallest PDS, because their PDS is near 0 whatever the text says. Units are prompts; the two orders of a minimal
@@ -29,8 +30,8 @@ from streamscope.instruments.figures import Curve, HeadMap, Histogram
 @instrument("suppress", Prompts(), Documents(max_documents=50))
 class Suppress(Instrument):
     select: Annotated[tuple[Literal["topk", "threshold"], ...], AtLeastOne()] = ("topk",)
-    """topk: the k heads that depend most on position (largest PDS), for every --k; threshold: all heads over
-    --threshold."""
+    """topk: the k heads that depend most on position (largest PDS, of either noun), for every --k; threshold: all those
+    over --threshold."""
     k: Annotated[tuple[Count, ...], Only("select", "topk"), AtLeastOne()] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075

@@ -32,7 +32,7 @@ from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 from streamscope.probes.attention import sinks_sentence
-from streamscope.probes.pds import Pds
+from streamscope.probes.pds import NOUNS, Pds
 
 KEYS = ("selection", "group", "draw", "gate", "part")
 OVER = "over"
@@ -69,12 +69,13 @@ class Protocol:
     """Selections of heads, each with its controls, under every gate.
 
     edits: the sweep; gate 1 is the baseline and is not run. cells: selected and bottom-k heads under every gate. draws:
-    random sets of as many heads under the smallest gate.
+    random sets of as many heads under the smallest gate. prefer_first: the heads that attend to the first noun more.
     """
 
     edits: list[Edits]
     cells: list[Cell]
     draws: list[Cell]
+    prefer_first: frozenset[str] = frozenset()
 
     @property
     def hard(self) -> float:
@@ -91,10 +92,12 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     scores = pds_scores(ranking.frame)
     sinks = {head for head in scores if head.label in names}
     protocol = design(scores, select(how, scores), how.gates, draws=how.draws, seed=how.seed, sinks=sinks)
+    first = ranking.frame.loc[ranking.frame["prefers"] == NOUNS[0], "head"]
+    protocol = replace(protocol, prefer_first=frozenset(first))
     measures = [m for m in dict.fromkeys(how.measures) if m != "loss"]
     observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
     ranked_on = how.rank_on or "the same prompts"
-    best = ", ".join(f"{r.head} {r.pds:.3f}" for r in ranking.frame.nlargest(5, "pds").itertuples())
+    best = ", ".join(f"{r.head} {r.pds:.3f} ({r.prefers})" for r in ranking.frame.nlargest(5, "pds").itertuples())
     scored = prompts.aligned.scoring() if "coherence" in measures else ""
     title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
     title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
@@ -389,7 +392,9 @@ def _with_names(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.Dat
     frame = frame.copy()
     frame.insert(2, "k", [one["k"] for one in names])
     frame.insert(3, "heads", [one["heads"] for one in names])
-    frame.insert(4, "measure", measure)
+    first = [sum(head in protocol.prefer_first for head in one["heads"].split("+")) for one in names]
+    frame.insert(4, "prefer_first", first)
+    frame.insert(5, "measure", measure)
     return frame
 
 
@@ -478,6 +483,8 @@ WHICH = (
     key("group", "group", "selected heads, as many with the smallest PDS (bottom), or random ones"),
     number("k", "heads gated", "heads", "number of heads gated at once", "d", False),
     key("heads", "heads", "the heads of the set", "layer and index"),
+    number("prefer_first", "for the first noun", "heads",
+           "heads of the set that attend more to the first noun than to the last: no recency heads", "d"),
     key("measure", "measure", "sps (attention), coherence (nats, log-odds) or loss (nats/token)"),
 )  # fmt: skip
 GATE = number("gate", "gate", "factor on z", "factor on the heads' outputs", "g")

@@ -111,7 +111,7 @@ def distribution(tables: Tables, style: Style) -> Any:
 
 
 def gates(selection: str) -> Any:
-    """Figs. 5 and 6: SPS by the gate on the recency heads, mean over seeds of an architecture, or a line per run."""
+    """Figs. 5 and 6: SPS by the gate on the position heads, mean over seeds of an architecture, or a line per run."""
 
     def draw(tables: Tables, style: Style) -> Any:
         table = tables["suppress"]

@@ -30,8 +30,8 @@ class Coherence(Probe):
     """Also ask after other prompts' nouns, as a control."""
 
     figures: ClassVar = (
-        Intervals("log_odds", label="relation", reference="due", title="Log-odds of the coherent continuation"),
-        Intervals("share", label="relation", title="Share of prompts with the coherent continuation preferred"),
+        Intervals("log_odds", label="category", reference="due", title="Log-odds of the coherent continuation"),
+        Intervals("share", label="category", title="Share of prompts with the coherent continuation preferred"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coherence.py::test_planted_logits"
 

@@ -1,4 +1,4 @@
-"""Coherence: logits after every prompt, and after other prompts' nouns, summarised by relation.
+"""Coherence: logits after every prompt, and after other prompts' nouns, summarised by category.
 
 "Mia found a crayon and a basket. She used it to draw. She looked at the" can be answered without its first sentence,
 from the verb alone. So as a control the sentences with the nouns are replaced by those of another prompt of the same
@@ -20,12 +20,13 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.prompts.alignment import Aligned, align, align_once, none_left
 from streamscope.instruments.prompts.suite import Prompt, Suite
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, number, quantity
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.probes.attention import RoleQuery, prompt_columns
+from streamscope.probes.categories import CATEGORY, Groups, by_category, groups_of
 from streamscope.probes.coherence import Coherence
 
 RESOLUTION = 1e-5
@@ -147,72 +148,67 @@ def rows(
 
 
 def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """Cells: relation × (ln p of each word, after the own text and elsewhere), and whether the right word leads."""
+    """Cells: category × (ln p of each word, after the own text and elsewhere), and whether the right word leads."""
     opened = data[Prompts]
     others = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
     found = rows(model, opened.aligned, others, opened.tokenizer)
-    seen = seen_of(found, elsewhere=how.elsewhere, unit=opened.unit)
+    asked = {p.id for p in opened.prompts if p.coherent is not None}
+    cases = opened.cases()
+    groups = groups_of(cases[cases["id"].isin(asked)])
+    seen = seen_of(found, elsewhere=how.elsewhere, unit=opened.unit, groups=groups)
     how_scored = opened.title() + opened.aligned.scoring()
     seen.about["title"] = f"{title_of(model)} on {how_scored}; log-odds of the coherent continuation, nats"
     return seen
 
 
-def seen_of(found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str) -> InstrumentData:
-    """Observations and contrasts of `rows`, for all prompts and per relation."""
+def seen_of(
+    found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str, groups: Groups | None = None
+) -> InstrumentData:
+    """Observations and contrasts of `rows`, for all prompts and per category; by default those of `found`."""
     if found.empty:
         raise InputError("the table has no prompts to summarise")
-    groups = ["all", *sorted(set(found["relation"]) - {""})]
-    inside = [np.full(len(found), True), *((found["relation"] == name).to_numpy() for name in groups[1:])]
+    groups = groups_of(found) if groups is None else groups
     words = [*WORDS, *(AFTER if elsewhere else ())]
-    cells = pd.DataFrame([{"relation": name, "word": word} for name in groups for word in words])
     columns = ["cluster", "category", "relation", "order"]
     units = found[columns].assign(unit=[unit(name) for name in found["id"]])
-    values = [found[word].to_numpy(float) for word in words]
     controlled = found["due"].notna().to_numpy()  # `read` returns no NaN
-    there = [some & controlled if word in AFTER else some for some in inside for word in words]
+    there = np.stack([controlled if word in AFTER else np.ones(len(found), bool) for word in words])
     odds = Observations(
-        measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=cells, units=units,
-        total=np.where(there, values * len(groups), 0.0), size=np.array(there, float),
+        measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=pd.DataFrame({"word": words}),
+        units=units, total=np.where(there, [found[word].to_numpy(float) for word in words], 0.0), size=there,
     )  # fmt: skip
-    hits = found["prefers"].to_numpy(float)
     share = Observations(
         measure=Measure(name="share", unit="of prompts", resolution=0.0, kind="share"),
-        cells=pd.DataFrame({"relation": groups}), units=units,
-        total=np.array(inside) * hits, size=np.array(inside, float),
+        cells=pd.DataFrame({"word": ["both"]}), units=units, total=found["prefers"].to_numpy(float)[None], size=1.0,
     )  # fmt: skip
-    contrasts = []
-    for i, name in enumerate(groups):
-        at, labels, family = i * len(words), {"relation": name}, "all" if i == 0 else "relation"
-        own = {at: 1.0, at + 1: -1.0}
-        contrasts.append(Contrast(quantity="log_odds", weights=own, labels=labels, family=family))
-        if elsewhere:
-            none = "" if (controlled & inside[i]).any() else NO_CONTROL
-            after = {at + 2: 1.0, at + 3: -1.0}
-            due = {**own, at + 2: -1.0, at + 3: 1.0}
-            both = {at: 0.5, at + 1: 0.5, at + 2: -0.5, at + 3: -0.5}
-            contrasts += [
-                Contrast(quantity="elsewhere", weights=after, labels=labels, null=None, missing=none),
-                Contrast(quantity="due", weights=due, labels=labels, family=f"due, {family}", missing=none),
-                Contrast(quantity="lift", weights=both, labels=labels, null=None, missing=none),
-            ]
-    blocks = {"log_odds": odds, "share": share}
-    shares = each("share", share.cells, null=None)
-    return InstrumentData(blocks, {"log_odds": contrasts, "share": shares}, {"title": "coherence"})
+    contrasts = [Contrast(quantity="log_odds", weights={0: 1.0, 1: -1.0})]
+    if elsewhere:
+        contrasts += [
+            Contrast(quantity="elsewhere", weights={2: 1.0, 3: -1.0}, null=None),
+            Contrast(quantity="due", weights={0: 1.0, 1: -1.0, 2: -1.0, 3: 1.0}),
+            Contrast(quantity="lift", weights={0: 0.5, 1: 0.5, 2: -0.5, 3: -0.5}, null=None),
+        ]
+    seen = InstrumentData({}, {}, {"title": "coherence"})
+    described = [Contrast(quantity="share", weights={0: 1.0}, null=None)]
+    for name, block, wanted in (("log_odds", odds, contrasts), ("share", share, described)):
+        none = dict.fromkeys(("elsewhere", "due", "lift"), NO_CONTROL)
+        seen.blocks[name], seen.contrasts[name] = by_category(block, wanted, groups, none)
+    return seen
 
 
 def tables(how: Coherence, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """coherence: one row for all prompts and one per relation."""
+    """coherence: one row for all prompts and one per category."""
     found = estimates["log_odds"]
     due = found.where(quantity="due").frame
     columns = (*ODDS, *(DUE if len(due) else ()))
-    frame, missing = joined([found, estimates["share"]], ["relation"], columns)
+    frame, missing = joined([found, estimates["share"]], ["category"], columns)
     if len(due):
         frame["controls"] = due["n"]
     return {"coherence": Table(frame, columns, missing, seen.about["title"])}
 
 
 ODDS = (
-    key("relation", "relation", "relation of the nouns; all: every prompt"),
+    CATEGORY,
     *quantity("log_odds", "log-odds", "nats", "ln p of the coherent − of the incoherent continuation",
               sd="independent cases"),
     *described("share", "prefers coherent", "share of prompts", "prompts with log-odds above 0; Wilson's interval",

@@ -9,8 +9,9 @@ attention (Eq. 5); and stability over minimal pairs (Eq. 6, App. G). They are co
 without meaning: the most recent candidate, the first-mentioned one, and the one with most tokens, which uniform
 attention prefers. The best of many heads is best partly by luck, so a head is chosen on one half of the cases and
 scored on the other; if a suite names the nouns that cases share, the halves share no noun and intervals hold for new
-nouns. Prompts whose text up to the pronoun occurs with either answer (Winograd schemas, Winogender) are left out and
-counted, because their Top-1 is at most 50 % by construction.
+nouns. A suite of several categories or relations also has rows of each, and the best head of each. Prompts whose text
+up to the pronoun occurs with either answer (Winograd schemas, Winogender) are left out and counted, because their Top-1
+is at most 50 % by construction.
 """
 
 from typing import ClassVar, Literal
@@ -37,6 +38,10 @@ class Coreference(Probe):
         HeadMap("top1", title="How often each head looks most at the antecedent"),
         HeadMap("attention", title="Attention of each head to the antecedent"),
         Intervals("top1", title="How often each head looks most at the antecedent, with 95 % intervals"),
+        HeadMap("top1", "categories", each=("category",),
+                title="How often each head looks most at the antecedent, by category"),
+        Intervals("best", "best", label="category", reference="recency", ranked=False,
+                  title="Top-1 of each category's best head, held out"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_coreference.py::test_planted_heads"
 

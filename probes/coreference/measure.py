@@ -10,11 +10,20 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all, joined
+from streamscope.instruments.observations import (
+    NOWHERE,
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    each,
+    estimate_all,
+    joined,
+)
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
-from streamscope.instruments.table import HEAD, Column, Table, counts, descending, described, key, number
+from streamscope.instruments.table import HEAD, Column, Table, counts, descending, described, key, number, quantity
 from streamscope.instruments.undefined_cells import note
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes.attention import (
@@ -30,6 +39,7 @@ from streamscope.probes.attention import (
     tidy,
     up_to_query,
 )
+from streamscope.probes.categories import BEST, CATEGORY, FEW, best_heads, best_table, by_category, groups_of
 from streamscope.probes.coreference import Coreference
 
 KEYS = ("head", "layer", "index")
@@ -97,7 +107,8 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     query = plan(how, opened.aligned, opened.tokenizer)
     rows = read(how, run(model, query), query)
     seen = seen_of(rows, opened.unit)
-    seen.extra = (held_out(rows, seed=how.split_seed), seen.extra)
+    chosen = best_by_category(seen, rows, opened.cases(), how.split_seed)
+    seen.extra = (held_out(rows, seed=how.split_seed), seen.extra, chosen)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target and distractor')}"
     return seen
 
@@ -146,17 +157,40 @@ def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) 
     return seen
 
 
+def best_by_category(seen: InstrumentData, rows: pd.DataFrame, cases: pd.DataFrame, seed: int) -> dict[str, str]:
+    """Add heads × cases within each category, and the best head of each, which is returned by category."""
+    groups = groups_of(cases)
+    for name, block in list(seen.blocks.items()) if len(groups) > 1 else ():
+        wanted = [c for c in seen.contrasts[name] if c.quantity != "mean"]
+        at = f"{name}-categories"
+        seen.blocks[at], seen.contrasts[at] = by_category(block, wanted, groups, {"stable": NO_PAIRS})
+    hits, ids = seen.blocks["top1"], rows["id"].drop_duplicates()
+    rows = rows.assign(case=rows["id"])
+    seen.blocks["best"], heads = best_heads(
+        rows, hits, groups, ids.tolist(), ["hit", "recency"], hits.measure, seed=seed, ties=["attention"]
+    )
+    seen.contrasts["best"] = []
+    for i, (name, head) in enumerate(heads.items()):
+        how: dict[str, Any] = {"labels": {"category": name}, "missing": "" if head else FEW}
+        seen.contrasts["best"] += [
+            Contrast(quantity="best", weights={2 * i: 1.0}, null=None, **how),
+            Contrast(quantity="recency", weights={2 * i + 1: 1.0}, null=None, **how),
+            Contrast(quantity="lead", weights={2 * i: 1.0, 2 * i + 1: -1.0}, **how),
+        ]
+    return heads
+
+
 def pairs_of(
     cases: pd.DataFrame, hits: np.ndarray
 ) -> tuple[list[tuple[str, str]], pd.DataFrame, np.ndarray, np.ndarray] | None:
-    """Ids, name, cluster and relation of every complete pair, and the hits [heads, pairs] in each order (App. G)."""
+    """Ids of every complete pair, what is known of it, and the hits [heads, pairs] in each order (App. G)."""
     at = {(p, order): i for i, (p, order) in enumerate(zip(cases["pair"], cases["order"], strict=True)) if p and order}
     names = sorted(p for p, order in at if order == "target_first" and (p, "target_last") in at)
     if not names:
         return None
     first, last = ([at[name, order] for name in names] for order in ("target_first", "target_last"))
     ids = list(zip(cases["id"].iloc[first], cases["id"].iloc[last], strict=True))
-    about = cases.loc[first, ["pair", "cluster", "relation"]].reset_index(drop=True)
+    about = cases.loc[first, ["pair", "cluster", "category", "relation"]].reset_index(drop=True)
     return ids, about, hits[:, first].astype(bool), hits[:, last].astype(bool)
 
 
@@ -167,15 +201,21 @@ def by_pair(about: pd.DataFrame, stable: np.ndarray, either: np.ndarray, jaccard
 
 
 def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """heads: one row per head, best first; held-out: chosen heads and rules; stability, pairs: LFA Eq. 6."""
+    """heads: one row per head, best first; held-out: chosen heads and rules; categories: heads within each category;
+    best: the best head of each; stability, pairs: LFA Eq. 6."""
     title = seen.about["title"]
     heads = table_of(seen, estimates)
     first = heads.frame.iloc[0]
     rules = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3f}" for name in ("chance", *RULES))
     heads = Table(heads.frame, HEADS, heads.missing, f"{title}; Top-1 among {how.domain}; {rules}", "top1", how.top)
-    chosen, pairs = seen.extra
-    title = f"The best head of one half of the cases, scored on the other; the halves share no {chosen['apart'][0]}"
-    out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, title)}
+    chosen, pairs, of_category = seen.extra
+    words = f"The best head of one half of the cases, scored on the other; the halves share no {chosen['apart'][0]}"
+    out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, words)}
+    if "top1-categories" in estimates:
+        by = table_of(seen, estimates, categories=True)
+        words = f"{title}; Top-1 among {how.domain}, by category"
+        out["categories"] = replace(by, title=words, by="top1", most=3, per=("category",))
+    out["best"] = best_table(estimates["best"], of_category, BESTS, f"{title}; Top-1 among {how.domain}")
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
         each = Table.noted(pairs, PAIRS, f"Stability of every minimal pair; Top-1 among {how.domain}")
@@ -183,19 +223,31 @@ def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estim
     return out
 
 
-def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates]) -> Table:
-    """One row per head, best Top-1 first. Intervals are for a single head; `held_out` judges the best of many."""
-    parts = [estimates["attention"], *(estimates["top1"].where(quantity=name) for name in ("top1", "ties"))]
-    if "stability" in estimates:
-        parts.append(estimates["stability"].where(quantity="stable"))
-    frame, missing = joined(parts, KEYS, HEADS)
+def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, categories: bool = False) -> Table:
+    """One row per head (of each category), best Top-1 first. Intervals are for a single head; `held_out` judges the
+    best of many."""
+    end, first = ("-categories", (CATEGORY,)) if categories else ("", ())
+    columns, keys = (*first, *HEADS), [*(column.name for column in first), *KEYS]
+    parts = [estimates[f"attention{end}"], *(estimates[f"top1{end}"].where(quantity=q) for q in ("top1", "ties"))]
+    if f"stability{end}" in estimates:
+        parts.append(estimates[f"stability{end}"].where(quantity="stable"))
+    frame, missing = joined(parts, keys, columns)
     if "stable" not in frame:
         frame["stable"] = np.nan
         missing |= {(i, "stable"): NO_PAIRS for i in range(len(frame))}
-    units = seen.blocks["top1"].units
-    frame = frame.assign(**{name: float(units[name].mean()) for name in ("chance", *RULES)})
+    block = seen.blocks[f"top1{end}"]
+    groups = block.cells["category"] if categories else pd.Series("", index=block.cells.index)
+    rules = {
+        name: block.units.loc[block.inside[i], ["chance", *RULES]].mean()
+        for i, name in groups.drop_duplicates().items()
+    }
+    of = frame["category"] if categories else [""] * len(frame)
+    frame = frame.assign(**{rule: [rules[name][rule] for name in of] for rule in ("chance", *RULES)})
+    missing |= {(i, rule): NOWHERE for rule in ("chance", *RULES) for i in np.flatnonzero(frame[rule].isna())}
     frame, missing = descending(frame, missing, ["top1", "attention"])
-    return Table(frame, HEADS, missing, seen.about["title"])
+    table = Table(frame, columns, missing, seen.about["title"])
+    order = frame["category"].map({name: i for i, name in enumerate(rules)}) if categories else frame.index.to_series()
+    return table.only(order.sort_values(kind="stable").index.tolist(), table.title)
 
 
 def stability(seen: InstrumentData, found: Estimates) -> Table:
@@ -232,6 +284,16 @@ HEADS = (
     number("stable", "hit in both orders", "share of pairs", "minimal pairs hit in both orders", ".3f",
            source="LFA App. G"),
     *RULED,
+    *counts("cases", INDEPENDENT),
+)  # fmt: skip
+BESTS = (
+    CATEGORY, BEST,
+    *described("best", "Top-1, held out", CASES, "cases in which the head chosen without them is right", format=".3f",
+               sd="independent cases"),
+    *described("recency", "last-candidate rule", CASES, "cases in which the last candidate is right", format=".3f",
+               sd="independent cases"),
+    *quantity("lead", "head − rule", f"{CASES}, head − rule", "how much more often the head is right", format="+.3f",
+              sd="independent cases"),
     *counts("cases", INDEPENDENT),
 )  # fmt: skip
 HELD_OUT = (

@@ -1,6 +1,6 @@
 """PDS: patterns of minimal pairs as cells × pairs, with one row per head."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
@@ -31,7 +31,8 @@ from streamscope.probes.attention import (
     tidy,
     up_to_query,
 )
-from streamscope.probes.pds import FIXED, Pds
+from streamscope.probes.categories import BEST, CATEGORY, FEW, best_heads, best_table, by_category, groups_of
+from streamscope.probes.pds import FIXED, NOUNS, Pds
 
 UNIT = "attention"
 ORDERS = ("first", "last", "moved")
@@ -97,6 +98,8 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     ]  # fmt: skip
     ids = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
     names = [opened.unit(*both) for both in zip(ids[::2], ids[1::2], strict=True)]
+    cases = opened.cases()
+    groups = groups_of(cases[cases["pair"] != ""])
     units = pd.DataFrame({"unit": names, **columns})
     observed = Observations(
         measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION),
@@ -114,26 +117,45 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
         ]
     about["sinks"] = sink_names(bos)
     about["title"] = f"{title_of(model)} on {opened.title()}{sinks_sentence(about['sinks'], bos.size)}"
-    return InstrumentData({"heads": observed}, {"heads": contrasts}, about)
+    seen = InstrumentData({"heads": observed}, {"heads": contrasts}, about)
+    if len(groups) > 1:
+        seen.blocks["categories"], seen.contrasts["categories"] = by_category(observed, contrasts, groups)
+    rows = tidy({"case": columns["pair"], **columns}, layers, {"difference": last - first})
+    seen.blocks["best"], seen.extra = best_heads(
+        rows, observed, groups, columns["pair"], ["difference"], observed.measure, NOUNS
+    )
+    seen.contrasts["best"] = [
+        Contrast(quantity="best", weights={i: 1.0}, labels={"category": name}, missing="" if head else FEW)
+        for i, (name, head) in enumerate(seen.extra.items())
+    ]
+    return seen
 
 
 def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1)."""
-    frame, missing = estimates["heads"].wide(KEYS)
-    frame.insert(len(KEYS), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
-    frame = frame.drop(columns="moved")
+    """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1);
+    categories: heads within each category; best: the best head of each, held out."""
+    frame, missing = _heads(how, estimates["heads"], KEYS)
     of_heads = np.split(seen.blocks["heads"].total, len(frame))
     frame["d"] = [moved_d(last, first) for first, last, _ in of_heads]
     missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
     threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
-    title, rule = seen.about["title"], seen.about["rule"]
-    over = f"threshold {frame['threshold'][0]:.4f} ({rule}): {frame['over'].sum()} heads above it"
-    return {
+    title, rule, by_layer = seen.about["title"], seen.about["rule"], layers(frame)
+    over, first = frame["over"].sum(), by_layer["over_first"].sum()
+    words = f"threshold {frame['threshold'][0]:.4f} ({rule}): {over} heads above it"
+    words += f", {over - first} for the last noun and {first} for the first" if over else ""
+    made = {
         "heads": Table(frame, HEADS, missing, f"{title}; PDS per head", "pds"),
-        "layers": Table(layers(frame), LAYERS, {}, over),
+        "layers": Table(by_layer, LAYERS, {}, words),
     }
+    if "categories" in estimates:
+        frame, missing = _heads(how, estimates["categories"], ("category", *KEYS))
+        words = f"{title}; PDS per head and category"
+        made["categories"] = Table(frame, (CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
+    if "best" in estimates:
+        made["best"] = best_table(estimates["best"], seen.extra, BESTS, title)
+    return made
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
@@ -145,19 +167,40 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     return {"models": Table(frame, MODELS, {}, f"PDS per head of {names[0]} and of its control {names[1]}", "pds")}
 
 
-HEADS = (
+def _heads(how: Pds, found: Estimates, keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
+    """A row for each head, with PDS and the noun that it prefers."""
+    frame, missing = found.wide(keys)
+    frame.insert(len(keys), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
+    moved = frame["difference"].abs() > RESOLUTION
+    frame.insert(len(keys) + 1, "prefers", np.where(moved, np.take(NOUNS, frame["difference"] > 0), "neither"))
+    missing |= {(i, "pds"): why for (i, name), why in missing.items() if name == "moved"}
+    return frame.drop(columns="moved"), {at: why for at, why in missing.items() if at[1] != "moved"}
+
+
+OF_HEADS = (
     *HEAD,
     number("pds", "PDS", UNIT, "|mean over pairs of attention to the target, last − first|, or mean of |last − first|",
            ".4f", source="LFA Eq. 7, App. C"),
+    key("prefers", "prefers", "first, last or neither: where a noun gets more attention, the sign of last − first"),
     *quantity("first", "target first", UNIT, "attention to the target if it stands first", tested=False, format=".4f"),
     *quantity("last", "target last", UNIT, "attention to the target if it stands last", tested=False, format=".4f"),
     *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="independent cases"),
+    *counts("pairs",
+            "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
+)  # fmt: skip
+HEADS = (
+    *OF_HEADS[:-2],
     number("d", "Cohen's d", "pooled standard deviations",
            "Cohen's d between last and first, pooled over the two orders", "+.3f", False),
     number("threshold", "threshold", UNIT, "heads with a larger PDS count as position-dependent", ".4f", False),
     key("over", "above threshold", "whether PDS exceeds the threshold", "yes or no"),
-    *counts("pairs",
-            "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
+    *OF_HEADS[-2:],
+)  # fmt: skip
+BESTS = (
+    CATEGORY, BEST,
+    *quantity("best", "PDS, held out", UNIT, "attention to the target, the preferred place − the other", format="+.4f",
+              sd="independent cases"),
+    *OF_HEADS[-2:],
 )  # fmt: skip
 MODELS = (
     key("model", "model", "run or control"),
@@ -166,6 +209,7 @@ MODELS = (
 LAYERS = (
     key("layer", "layer", "counted from 0", "layer", "d"),
     number("over", "heads above threshold", "heads", "heads above the threshold", "d", source="LFA Table 4"),
+    number("over_first", "of them prefer the first noun", "heads", "heads above it, last − first below 0", "d"),
     number("heads", "heads", "heads", "heads of the layer", "d"),
     number("max", "largest PDS", UNIT, "largest PDS of the layer", ".4f"),
     number("mean", "mean PDS", UNIT, "mean PDS of the layer", ".4f"),
@@ -180,9 +224,10 @@ def mean_plus_sd(summary: pd.DataFrame) -> float:
 
 
 def layers(summary: pd.DataFrame) -> pd.DataFrame:
-    """Per layer: heads over the threshold, largest and mean PDS (LFA Table 4, Figure 1)."""
-    grouped = summary.groupby("layer")
-    parts = {"over": grouped["over"].sum(), "heads": grouped.size()}
+    """Per layer: heads over the threshold, how many of them prefer the first noun, largest and mean PDS (LFA Table 4,
+    Figure 1)."""
+    grouped = summary.assign(over_first=summary["over"] & (summary["difference"] < 0)).groupby("layer")
+    parts = {"over": grouped["over"].sum(), "over_first": grouped["over_first"].sum(), "heads": grouped.size()}
     pds = grouped["pds"]
     return grouped[[]].sum().assign(**parts, max=pds.max(), mean=pds.mean()).reset_index()
 

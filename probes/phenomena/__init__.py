@@ -18,7 +18,7 @@
                  that no text trained what it does on others
     repeats      how much better the repetition of the 24 words is predicted: loss the first time − the second time
     position, position-gender   largest PDS of a head over pairs of stories in which two nouns compete, or a girl's and
-                 a boy's name (`probes.pds`)
+                 a boy's name, and the noun that the head prefers, the last or the first (`probes.pds`)
     coreference, coreference-gender, coreference-number, coreference-nouns   share of pairs of stories in which one
                  head attends most, of all tokens, to the noun that the pronoun means, in both orders of the two nouns;
                  all pairs, or those of a category

@@ -16,7 +16,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts import Aligned, align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import halves
+from streamscope.instruments.stats.held_out import best_head_held_out, halves
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, match, run
 from streamscope.models.layers.head import unembed
@@ -31,7 +31,7 @@ from streamscope.probes.heads.measure import plan as repeated_words
 from streamscope.probes.heads.measure import trained_words
 from streamscope.probes.mixing import MIX
 from streamscope.probes.mixing_monitor.measure import kinds, watch
-from streamscope.probes.pds import Pds
+from streamscope.probes.pds import NOUNS, Pds
 from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Phenomena, Phenomenon
 from streamscope.probes.probe import measure
 
@@ -378,7 +378,7 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
     table = probe.read(of.repetition(name)[0], query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
-    chosen, head = best_head_held_out(table, "value", (table["prompt"] % 2).to_numpy())
+    chosen, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
     return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
 
 
@@ -405,27 +405,9 @@ def _position(of: Shared, name: str) -> PhenomenonObservations:
     table = of.position[of.position["category"] == category]
     if table.empty:
         return PhenomenonObservations.nothing(f"the pairs have no category {category}")
-    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
+    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
     value, pair, cluster = chosen["difference"], chosen["pair"], chosen["cluster"]
     return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
-
-
-def best_head_held_out(
-    table: pd.DataFrame, column: str, side: np.ndarray, *, signed: bool = False
-) -> tuple[pd.DataFrame, str]:
-    """On each half (`side` 0 or 1), the rows of the head with the largest mean of `column` on the other half.
-
-    With `signed` the size of the mean chooses, and values are multiplied by its sign, so that a head with mean 0 gives
-    0 on average and not the size of its noise.
-    """
-    parts, heads = [], []
-    for train in (0, 1):
-        means = table[side == train].groupby("head", sort=False)[column].mean()
-        best = (means.abs() if signed else means).idxmax()
-        one = table[(side != train) & (table["head"] == best)]
-        parts.append(one.assign(**{column: one[column] * (np.sign(means[best]) if signed else 1.0)}))
-        heads.append(str(best))
-    return pd.concat(parts), " / ".join(heads)
 
 
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
@@ -435,7 +417,7 @@ def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     table = table[table["category"] == category] if category else table
     if table.empty:
         return PhenomenonObservations.nothing(f"the pairs have no category {category}")
-    chosen, head = best_head_held_out(table, "both", halves(table, 0)[0])
+    chosen, head = best_head_held_out(table, ["both"], halves(table, 0)[0])
     return PhenomenonObservations(chosen["both"], chosen["pair"], chosen["cluster"], resolution=0.0, head=head)
 
 

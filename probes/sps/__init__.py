@@ -9,6 +9,9 @@ In a minimal pair each noun stands last once, so a head that attends by position
 the nouns have equally many tokens, which is often not so: `even` is its SPS, (tokens of the target − tokens of the
 competitor) / keys; compare it with every SPS near 0. Prompts whose text up to the query occurs with either answer are
 left out and counted, because their SPS is 0 by construction.
+
+Suites of several categories or relations also have rows of each. The best head of a category is chosen on one half of
+its prompts and scored on the other.
 """
 
 from typing import ClassVar, Literal
@@ -28,6 +31,9 @@ class Sps(Probe):
         HeadMap("sps", table="heads", title="Preference of each head for the right noun (SPS)"),
         Intervals("sps", table="layers", title="Preference for the right noun (SPS), by layer"),
         HeadMap("semantic", "heads", title="Attention of each head to the right noun"),
+        HeadMap("sps", "categories", each=("category",),
+                title="Preference of each head for the right noun (SPS), by category"),
+        Intervals("best", "best", label="category", ranked=False, title="SPS of each category's best head, held out"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
 

@@ -26,6 +26,7 @@ from streamscope.probes.attention import (
     role_query,
     tidy,
 )
+from streamscope.probes.categories import BEST, CATEGORY, FEW, best_heads, best_table, by_category, groups_of
 from streamscope.probes.sps import Sps
 
 KEYS = ("head", "layer", "index")
@@ -60,7 +61,18 @@ def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Instrum
     if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
         raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
     query = plan(how, opened.aligned, opened.tokenizer)
-    seen = seen_of(read(how, run(model, query), query), opened.unit)
+    rows = read(how, run(model, query), query)
+    seen, groups = seen_of(rows, opened.unit), groups_of(opened.cases())
+    block = seen.blocks["sps"]
+    if len(groups) > 1:
+        wanted = [c for c in seen.contrasts["sps"] if c.labels["level"] != "layers"]
+        seen.blocks["categories"], seen.contrasts["categories"] = by_category(block, wanted, groups)
+    ids, rows = rows["id"].drop_duplicates().tolist(), rows.assign(case=rows["id"])
+    seen.blocks["best"], seen.extra = best_heads(rows, block, groups, ids, ["sps"], block.measure)
+    seen.contrasts["best"] = [
+        Contrast(quantity="best", weights={i: 1.0}, labels={"category": name}, missing="" if head else FEW)
+        for i, (name, head) in enumerate(seen.extra.items())
+    ]
     lost = left_out(query, "target and distractor")
     seen.about["title"] = f"{title_of(model)} on {opened.title()}{lost}; {how.attention} attention"
     return seen
@@ -100,7 +112,8 @@ def seen_of(rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentD
 
 
 def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """all: SPS over all heads; layers: over those of each layer; heads: of each head."""
+    """all: SPS over all heads; layers: over those of each layer; heads: of each head; all-categories, categories: over
+    all heads and of each head, within each category; best: the best head of each category, held out."""
     block, out = seen.blocks["sps"], {}
     for level, what in LEVELS.items():
         found = estimates["sps"].where(level=level)
@@ -110,10 +123,18 @@ def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
         frame.insert(len(frame.columns) - 2, "d", [moved_d(*both) for both in zip(*roles, strict=True)])
         missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
         out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}", "sps")
+    title = seen.about["title"]
+    if "categories" in estimates:
+        for name, level in (("all-categories", "all"), ("categories", "heads")):
+            frame, missing = estimates["categories"].where(level=level).wide(("category", *KEYS))
+            words = f"{title}; SPS of {LEVELS[level]}, by category"
+            out[name] = Table(frame, (CATEGORY, *OF_HEADS), missing, words, "sps", 3, ("category",))
+    if "best" in estimates:
+        out["best"] = best_table(estimates["best"], seen.extra, BESTS, title)
     return out
 
 
-COLUMNS = (
+OF_HEADS = (
     key("head", "heads", "the head, or the heads that are averaged"),
     number("layer", "layer", "layer", "counted from 0; −1 for all", "d", False),
     number("index", "index", "head", "number of the head in its layer; −1 for several", "d", False),
@@ -125,9 +146,18 @@ COLUMNS = (
               sd="independent cases"),
     *quantity("even", "SPS, uniform attention", f"{UNIT}, for uniform attention",
               "(tokens of the target − tokens of the competitor) / keys", tested=False),
+    *counts("prompts", "independent cases: a pair counts once; the fewest words of a kind if cases share words"),
+)  # fmt: skip
+COLUMNS = (
+    *OF_HEADS[:-2],
     number("d", "Cohen's d", "pooled standard deviations, target against competitor",
            "Cohen's d between attention to the target and to the competitor", "+.3f", False),
-    *counts("prompts", "independent cases: a pair counts once; the fewest words of a kind if cases share words"),
+    *OF_HEADS[-2:],
+)  # fmt: skip
+BESTS = (
+    CATEGORY, BEST,
+    *quantity("best", "SPS, held out", UNIT, "SPS of the head chosen without these prompts", sd="independent cases"),
+    *OF_HEADS[-2:],
 )  # fmt: skip
 
 

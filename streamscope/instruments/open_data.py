@@ -19,7 +19,7 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
 from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
 from streamscope.instruments.prompts.sets import Rows, contrast, encode
-from streamscope.instruments.prompts.suite import Suite, population, unit_of, units
+from streamscope.instruments.prompts.suite import Prompt, Suite, population, unit_of, units
 from streamscope.instruments.prompts.tasks import Task, load_tasks
 from streamscope.instruments.stats.held_out import deal
 from streamscope.instruments.table import number
@@ -367,13 +367,18 @@ class OpenPrompts(Splittable):
         lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
         return f"{self.suite.name}: {kept} of {counted(len(self.suite.prompts), 'prompt')}{out}{lost}; {holds}"
 
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """All prompts of the suite, those that this tokenizer cannot serve as well."""
+        prompts: Sequence[Prompt] = self.aligned.prompts if self.suite is None else self.suite.prompts
+        return prompts
+
     def cases(self) -> pd.DataFrame:
         """Pair, cluster, category, relation and order of the prompts: of all in the suite, so that halves are the same
         in every tokenizer."""
-        prompts = self.aligned.prompts if self.suite is None else self.suite.prompts
         names = ("id", "pair", "category", "relation", "order")
-        columns = {name: [getattr(one, name) or "" for one in prompts] for name in names}
-        return pd.DataFrame({"cluster": pd.Series(units(prompts), dtype=object), **columns})
+        columns = {name: [getattr(one, name) or "" for one in self.prompts] for name in names}
+        return pd.DataFrame({"cluster": pd.Series(units(self.prompts), dtype=object), **columns})
 
     def only(self, rows: Sequence[int]) -> "OpenPrompts":
         """Some of the prompts. Raises `InputError` where the tokenizer serves none of them."""

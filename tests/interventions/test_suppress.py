@@ -9,6 +9,7 @@ and neither knows of the recency head.
 """
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,20 @@ def reasons(result: Result, name: str, column: str, **where: Any) -> set[str]:
     """Why the cells of these rows have no value, "" where one has."""
     table = result.table(name)
     return {table.missing.get((row, column), "") for row in rows(table.frame, **where).index}
+
+
+def test_heads_that_prefer_the_first_noun_are_told_from_recency_heads(net: Any) -> None:
+    net = deepcopy(net)
+    with torch.no_grad():
+        net.blocks[0].attn.positions.slopes[0] = -10.0
+    how = Suppress(k=(1, 2), gates=(0.0,), measures=("coherence",), draws=2, resamples=10)
+    found = how.measure(net, given_prompts(planted.suite(), net))
+    assert "L0H0 1.000 (first), L0H2 0.500 (last)" in found.about["title"]
+    for name in ("effects", "controls"):
+        table = found.table(name).frame
+        table = rows(table, group="selected") if "group" in table else table
+        assert table.drop_duplicates("selection")["prefer_first"].tolist() == [1, 1]
+    assert rows(found.table().frame, group="bottom")["prefer_first"].max() < 2
 
 
 def test_the_recency_head_is_found_and_its_suppression_changes_nothing(found: tuple) -> None:

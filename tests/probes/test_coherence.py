@@ -50,7 +50,7 @@ def test_planted_logits() -> None:
     expected = {f"p{i}": 1 + i / 10 for i in range(6)}
     assert table["log_odds"].tolist() == pytest.approx([expected[pair] for pair in table["pair"]], abs=1e-5)
     summary = Coherence().measure(net, given_prompts(planted.suite(6), net)).table().short("log_odds")
-    summary = summary.set_index("relation")
+    summary = summary.set_index("category")
     assert summary.loc["all", "log_odds"] == pytest.approx(1.25, abs=1e-5)
     assert summary.loc["tool-container", "log_odds"] == pytest.approx(fmean([1, 1.2, 1.4]), abs=1e-5)
     assert (summary["share"] == 1).all()
@@ -106,9 +106,7 @@ def test_continuations_that_cannot_be_compared_are_left_out_here_alone() -> None
     assert (Pds().measure(net, data).table().frame["n"] == 12).all()
     assert (Coreference().measure(net, data).table().frame["n"] == 24).all()
     assert (Sps().measure(net, data).table().frame["n"] == 24).all()
-    with pytest.raises(
-        InputError, match="to compare: the continuations start with the same token .10 of 10"
-    ):
+    with pytest.raises(InputError, match="to compare: the continuations start with the same token .10 of 10"):
         Coherence().measure(net, given_prompts(replace(suite, prompts=tuple(prompts[:10])), net))
 
 

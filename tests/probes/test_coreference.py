@@ -292,7 +292,8 @@ def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: A
     assert "29 of 29 prompts" in " ".join(shown.split())
     assert "jaccard" in shown
     assert {p.name for p in tmp_path.iterdir()} == {
-        "c.parquet", "c-held-out.parquet", "c-stability.parquet", "c-pairs.parquet", "c-observations.parquet",
+        "c.parquet", "c-held-out.parquet", "c-categories.parquet", "c-best.parquet", "c-stability.parquet",
+        "c-pairs.parquet", "c-observations.parquet",
     }  # fmt: skip
     assert len(pd.read_parquet(out)) == 8
     with pytest.raises(InputError, match="top must be at least 1"):

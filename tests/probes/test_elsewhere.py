@@ -66,7 +66,7 @@ def test_what_is_due_by_hand() -> None:
             "category": "", "order": "",
         }
     )  # fmt: skip
-    found = summary(own).set_index("relation")
+    found = summary(own).set_index("category")
     one = found.loc["u"]
     assert (one["controls"], one["elsewhere"], one["due"]) == (2, 1.75, 1.25)  # (1.5 + 1)/2
     assert one["lift"] == pytest.approx(((1 - 0.5) / 2 + (1 + 0) / 2) / 2)

@@ -56,6 +56,20 @@ def test_planted_heads(result: Result) -> None:
     assert summary["head"].tolist() == [f"L0H{h}" for h in range(5)]
 
 
+def test_a_head_that_prefers_the_first_noun_is_no_recency_head() -> None:
+    net = planted.model()
+    with torch.no_grad():
+        net.blocks[0].attn.positions.slopes[0] = -10.0  # farther is more
+    found = Pds().measure(net, given_prompts(planted.suite(), net))
+    rows = found.table("heads").frame.set_index("head")
+    assert rows.loc["L0H0", "pds"] == pytest.approx(1) == pytest.approx(-rows.loc["L0H0", "difference"])
+    assert rows["prefers"][["L0H0", "L0H2"]].tolist() == ["first", "last"] and rows["over"].sum() == 2
+    assert found.table("layers").frame[["over", "over_first"]].to_numpy().tolist() == [[2, 1]]
+    assert "2 heads above it, 1 for the last noun and 1 for the first" in found.table("layers").title
+    assert found.table("best").frame["heads"][0] == "L0H0 (first) / L0H0 (first)"
+    assert found.figure().data[0].z[0][0] == pytest.approx(-1)  # the figure that is shown first keeps the sign
+
+
 def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
     table, ends = result.table("heads"), {f"difference_{what}" for what in ("low", "high", "p", "p_holm")}
     assert table.frame[sorted(ends | {"d"})].isna().all(axis=None)
@@ -66,7 +80,7 @@ def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
 def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> None:
     from dataclasses import replace
 
-    (block,) = result.blocks.values()
+    block = result.blocks["heads"]
     turned = block.total.copy().reshape(5, 3, 12)
     turned[:, :2, 1::2] = turned[:, 1::-1, 1::2]  # in every other pair the two orders trade places
     for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):

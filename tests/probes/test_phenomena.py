@@ -17,6 +17,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
+from streamscope.instruments.stats.held_out import best_head_held_out
 from streamscope.models import hooks
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.train import main as train
@@ -30,7 +31,6 @@ from streamscope.probes.phenomena import measure as measure_module
 from streamscope.probes.phenomena.measure import (
     PhenomenonObservations,
     _when,
-    best_head_held_out,
     chooses,
     losses_and_depths,
     repetition_gain,
@@ -89,15 +89,15 @@ def noise(seed: int, heads: int = 200, cases: int = 20) -> pd.DataFrame:
     return pd.DataFrame({"head": names, "case": np.repeat(np.arange(cases), heads), "value": values})
 
 
-@pytest.mark.parametrize("signed", [False, True])
-def test_the_best_of_many_noisy_heads_is_none(signed: bool) -> None:
+@pytest.mark.parametrize("signs", [None, ("down", "up")])
+def test_the_best_of_many_noisy_heads_is_none(signs: tuple[str, str] | None) -> None:
     """200 heads of noise: the best of all cases has .6, the one that is scored on the other half 0 on average."""
     luck, fair = [], []
     for seed in range(20):
         table = noise(seed)
         means = table.groupby("head")["value"].mean()
-        luck.append((means.abs() if signed else means).max())
-        chosen, _ = best_head_held_out(table, "value", (table["case"] % 2).to_numpy(), signed=signed)
+        luck.append((means.abs() if signs else means).max())
+        chosen, _ = best_head_held_out(table, ["value"], (table["case"] % 2).to_numpy(), signs=signs)
         assert len(chosen) == 20
         fair.append(chosen["value"].mean())
     # 20 means of standard error 1 / sqrt(20), or twice that where both halves choose one head: .05 to .1
@@ -108,9 +108,10 @@ def test_a_head_that_moves_downwards_is_found_by_its_size() -> None:
     table = noise(1)
     side, moved = (table["case"] % 2).to_numpy(), table["head"] == "h7"
     table.loc[moved, "value"] -= 3.0
-    chosen, head = best_head_held_out(table, "value", side, signed=True)
-    assert head == "h7 / h7" and chosen["value"].mean() == pytest.approx(-table.loc[moved, "value"].mean())
-    assert best_head_held_out(table, "value", side)[1] != "h7 / h7"
+    chosen, head = best_head_held_out(table, ["value"], side, signs=("down", "up"))
+    assert head == "h7 (down) / h7 (down)"
+    assert chosen["value"].mean() == pytest.approx(-table.loc[moved, "value"].mean())
+    assert best_head_held_out(table, ["value"], side)[1] != "h7 / h7"
 
 
 def test_what_a_repeat_saves_by_hand() -> None:
@@ -244,7 +245,7 @@ def test_random_words_are_words(one: object, monkeypatch: pytest.MonkeyPatch) ->
 def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "c.parquet"
     coherence.main([str(run), "--suite", "stories", "--n", "60", "--out", str(out)])
-    row = pd.read_parquet(out).set_index("relation").loc["all"]
+    row = pd.read_parquet(out).set_index("category").loc["all"]
     found, lift = look(one, "copying"), look(one, "lift")
     assert (found["value"], found["value_low"], found["value_high"]) == pytest.approx(
         (row["due"], row["due_low"], row["due_high"]), rel=1e-9
@@ -389,24 +390,24 @@ def test_position_of_a_planted_head() -> None:
     """The hand-set model of `planted`: its recency head has PDS 1 on pairs of its own suite."""
     from streamscope.instruments.prompts import align
     from streamscope.instruments.stats.held_out import halves
-    from streamscope.probes.pds import Pds
+    from streamscope.probes.pds import NOUNS, Pds
     from streamscope.probes.probe import measure
 
     model = planted.model()
     table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))
-    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
-    assert head == "L0H0 / L0H0" and chosen["difference"].mean() == pytest.approx(1.0)
+    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
+    assert head == "L0H0 (last) / L0H0 (last)" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
 def test_position_is_pds_of_the_stories(one: object) -> None:
     """Values, head and number of pairs are those of the probe on the suite that the gate names."""
     from streamscope.instruments.prompts import align, load_suite
     from streamscope.instruments.stats.held_out import halves
-    from streamscope.probes.pds import Pds
+    from streamscope.probes.pds import NOUNS, Pds
     from streamscope.probes.probe import measure
 
     table = measure(one, Pds(), align(load_suite("stories", n=60), one.tokenizer, one.config.n_ctx))
-    chosen, head = best_head_held_out(table, "difference", halves(table, 0)[0], signed=True)
+    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
     found = look(one, "position")
     assert (found["value"], found["head"], found["n"]) == (
         pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),

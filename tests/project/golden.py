@@ -84,7 +84,7 @@ COMMANDS = {
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {"coherence": {"relation": "category"}}
 """Old column -> new one, by the command's name up to the first hyphen. Empty again once a refactor has landed."""
 GONE: dict[str, dict[str, str]] = {}
 """Column that is not there any more -> why, likewise."""

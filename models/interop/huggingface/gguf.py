@@ -480,7 +480,7 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
     }
     ids = {role: file.fields.get(f"tokenizer.ggml.{name}_token_id") for role, name in names.items()}
     roles = {role: tokens[i] for role, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}
-    adds = file.fields.get("tokenizer.ggml.add_bos_token")
+    adds = file.fields.get("tokenizer.ggml.add_bos_token")  # if not said, llama.cpp decides by the kind
     if (words == "llama-bpe" if adds is None else adds) and (
         bos := roles.get("bos_token")
     ):  # the default is llama.cpp's

@@ -11,7 +11,7 @@ whose continuations alone cannot be compared stay, without continuations: attent
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamscope.cli.errors import InputError
@@ -47,7 +47,7 @@ class Aligned:
     """(id, reason) of the prompts left out."""
     dropped_pairs: tuple[str, ...]
     """Pairs that lost one or both of their prompts."""
-    unscored: list[tuple[str, Reason]]
+    unscored: list[tuple[str, Reason]] = field(default_factory=list)
     """(id, reason) of the prompts whose continuations cannot be compared."""
 
     @property

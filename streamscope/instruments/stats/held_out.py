@@ -4,6 +4,8 @@ Reads the table of `probes.coreference`: columns cluster, relation, layer, index
 one column of booleans per rule.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -13,6 +15,8 @@ from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.proportions import paired_proportions
 
 RULES = ("recency", "first_mention", "longest")
+LEAST = 4
+"""Fewest independent cases of which a half can choose a head."""
 
 
 def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
@@ -56,6 +60,27 @@ def best_head(table: pd.DataFrame) -> tuple[int, int, str]:
     return int(layer), int(index), str(name)
 
 
+def best_head_held_out(
+    table: pd.DataFrame, by: Sequence[str], side: np.ndarray, *, signs: tuple[str, str] | None = None
+) -> tuple[pd.DataFrame, str]:
+    """On each half (`side` 0 or 1), the rows of the head with the largest mean on the other half; and both heads.
+
+    Means are those of the first column of `by`, among equals of the next. With `signs`, names of values below 0 and
+    above, the size of the mean chooses, and values are multiplied by its sign, so that a head with mean 0 gives 0 on
+    average and not the size of its noise; the heads are named with their sign.
+    """
+    parts, heads = [], []
+    for train in (0, 1):
+        means = table[side == train].groupby("head", sort=False)[list(by)].mean()
+        size = means.assign(**{by[0]: means[by[0]].abs()}) if signs else means
+        best = size.sort_values(list(by), ascending=False, kind="stable").index[0]
+        one = table[(side != train) & (table["head"] == best)]
+        sign = -1 if signs and means.loc[best, by[0]] < 0 else 1
+        parts.append(one.assign(**{by[0]: one[by[0]] * sign}) if signs else one)
+        heads.append(f"{best} ({signs[sign > 0]})" if signs else str(best))
+    return pd.concat(parts), " / ".join(heads)
+
+
 def halves(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
     """(half 0 or 1 of every row, what the halves share none of: "texts", or "texts, first words").
 
@@ -66,7 +91,7 @@ def halves(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
 
     Raises `InputError` for fewer than four independent cases.
     """
-    if (n := table["cluster"].map(unit_of).nunique()) < 4:
+    if (n := table["cluster"].map(unit_of).nunique()) < LEAST:
         raise InputError(f"choosing heads on one half of the cases needs at least four independent ones, got {n}")
     return deal(table, seed)
 

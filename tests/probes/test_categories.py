@@ -1,0 +1,150 @@
+"""Rows by category and the best head of each, on planted heads: what a pooled row hides."""
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.pool_results import compare, pool_results
+from streamscope.instruments.result import Result
+from streamscope.instruments.stats.held_out import held_out
+from streamscope.probes.categories import groups_of
+from streamscope.probes.coherence import Coherence
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.pds import Pds
+from streamscope.probes.probe import measure
+from streamscope.probes.sps import Sps
+from tests.probes import planted
+
+HEADED = (Pds(), Coreference(), Sps())
+
+
+def suite() -> Any:
+    """Of 22 pairs 14 mean the tool and 8 the container, in two categories; the semantic head attends to tools alone."""
+    tools = planted.suite(22)
+    prompts = []
+    for p in tools.prompts:
+        if int(p.pair[1:]) % 11 < 7:  # type: ignore[index]
+            prompts.append(replace(p, category="things"))
+            continue
+        roles = {**p.roles, "target": p.roles["distractor"], "distractor": p.roles["target"]}
+        order = "target_last" if p.order == "target_first" else "target_first"
+        continuations = {"coherent": p.incoherent, "incoherent": p.coherent}
+        prompts.append(replace(p, category="gender", relation=None, roles=roles, order=order, **continuations))
+    return replace(tools, prompts=tuple(prompts))
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    net = planted.model()
+    data = given_prompts(suite(), net)
+    return {type(how).__name__: how.measure(net, data) for how in (*HEADED, Coherence())}
+
+
+def test_groups_are_categories_and_relations_that_say_something_new() -> None:
+    cases = pd.DataFrame({"category": ["a", "a", "b", "b", "b"], "relation": ["x", "x", "y", "", "a"]})
+    assert groups_of(cases) == {
+        "all": ("", ""), "a": ("category", "a"), "b": ("category", "b"), "a (relation)": ("relation", "a"),
+        "y": ("relation", "y"),
+    }  # fmt: skip
+    assert list(groups_of(cases.assign(category="c", relation=""))) == ["all"]
+
+
+def test_heads_of_a_category_are_those_of_its_prompts_alone(results: dict[str, Result]) -> None:
+    """Estimates, intervals and clusters equal a measurement of the category's prompts; `all` equals the pooled rows."""
+    net, whole = planted.model(), suite()
+    for how in HEADED:
+        table = results[type(how).__name__].table("categories")
+        assert list(dict.fromkeys(table.frame["category"])) == ["all", "gender", "things", "agent-patient",
+                                                               "tool-container"]  # fmt: skip
+        for name in ("all", "gender", "things"):
+            prompts = tuple(p for p in whole.prompts if name in ("all", p.category))
+            alone = how.measure(net, given_prompts(replace(whole, prompts=prompts), net)).table("heads").frame
+            rows = table.frame[table.frame["category"] == name].sort_values(["layer", "index"], ignore_index=True)
+            alone = alone.sort_values(["layer", "index"], ignore_index=True)
+            shared = [c for c in rows if c in alone and not c.endswith("p_holm")]
+            pd.testing.assert_frame_equal(rows[shared], alone[shared], check_exact=False, atol=1e-12)
+
+
+def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: dict[str, Result]) -> None:
+    rows = results["Coreference"].table("categories").frame.set_index(["category", "head"])
+    assert rows.loc[("things", "L0H1"), ["top1", "stable"]].tolist() == [1.0, 1.0]
+    assert rows.loc[("gender", "L0H1"), ["top1", "stable"]].tolist() == [0.0, 0.0]
+    assert rows.loc[("all", "L0H1"), "top1"] == pytest.approx(14 / 22)
+    assert rows.loc[("gender", "L0H0"), ["chance", "recency"]].tolist() == [0.5, 0.5]
+    best = results["Coreference"].table("best").frame.set_index("category")
+    assert best.loc["things", "heads"] == "L0H1 / L0H1" and best.loc["things", ["best", "lead"]].tolist() == [1.0, 0.5]
+    assert best.loc["gender", "best"] == 0.5 and best.loc["gender", "n"] == 16
+    net = planted.model()
+    pooled = held_out(measure(net, Coreference(), suite())).query("halves == 'both' and rule == 'recency'").iloc[0]
+    assert best.loc["all", ["heads", "best", "recency", "n"]].tolist() == pooled[
+        ["head", "top1", "rule_share", "n"]
+    ].tolist()  # fmt: skip
+    sps = results["Sps"].table("best").frame.set_index("category")
+    assert sps.loc["things", ["heads", "best"]].tolist() == ["L0H1 / L0H1", pytest.approx(1.0)]
+    whole = results["Sps"].table("all-categories").frame.set_index("category")["sps"]
+    assert whole["things"] == pytest.approx(fmean(planted.SPS)) == pytest.approx(-whole["gender"])
+    log_odds = results["Coherence"].table().frame
+    assert log_odds["category"].tolist() == ["all", "gender", "things", "agent-patient", "tool-container"]
+    assert log_odds["n"].tolist() == [44, 16, 28, 14, 14]
+
+
+def test_a_head_is_scored_on_cases_that_did_not_choose_it() -> None:
+    """Heads of noise in every category: held out their best has 0, though each best of all cases has far more."""
+    from streamscope.instruments.observations import Measure, Observations
+    from streamscope.probes.categories import best_heads
+
+    rng, held, lucky = np.random.default_rng(3), [], []
+    cases = pd.DataFrame({"case": [str(i) for i in range(40)], "category": ["a"] * 26 + ["b"] * 14, "relation": ""})
+    cases["cluster"] = cases["unit"] = cases["case"]
+    for _ in range(20):
+        values = rng.normal(size=(40, 100))
+        rows = cases.loc[cases.index.repeat(100)].assign(head=np.tile([f"h{i}" for i in range(100)], 40))
+        rows["value"] = values.ravel()
+        measured = Measure(name="x", unit="u", resolution=1e-6)
+        block = Observations(
+            measure=measured, cells=pd.DataFrame({"head": ["h"]}), units=cases, total=values.T[:1], size=1.0
+        )
+        found, _ = best_heads(rows, block, groups_of(cases), cases["case"].tolist(), ["value"], measured)
+        held.append(found.values)
+        lucky.append([values[some].mean(0).max() for some in (slice(None), slice(26), slice(26, 40))])
+    assert (np.min(lucky, 0) > 0.2).all() and (
+        np.abs(np.mean(held, 0)) < 3 / np.sqrt(20 * np.array([40, 26, 14]))
+    ).all()
+
+
+@pytest.mark.parametrize("how", [*HEADED, Coherence()], ids=lambda how: how.name)
+def test_categories_work_with_controls_several_runs_and_figures(how: Any, results: dict[str, Result]) -> None:
+    run = how.measure("stories/lfa", Prompts("competing"))
+    both = compare(run, how.measure("stories/std-t", Prompts("competing")))
+    name = "log_odds" if how.name == "coherence" else "best"
+    rows = both.table(f"{name}-control").frame
+    assert rows["category"].tolist() == ["all", "agent-patient", "possessor-possessed", "tool-container"]
+    assert not rows.filter(like="_difference_low").isna().all(axis=None)
+    whole = pool_results([run, how.measure("stories/std-t", Prompts("competing"))])
+    for table in ("categories", "best") if how.name != "coherence" else ("coherence",):
+        assert whole.table(table).frame["run"].nunique() == 2
+        if table != "coherence":
+            assert results[type(how).__name__].table(table).frame["category"].nunique() == 5
+    for figure in how.figures:
+        assert run.figure(figure.name) is not None, figure.name
+    if how.name != "coherence":
+        by = next(one for one in how.figures if one.table == "categories")
+        panels = [panel for (panel,) in run.figure(by.name).layout.meta]
+        assert panels == run.table("categories").frame["category"].unique().tolist()
+    contrasts = estimate(run.blocks[name], run.contrasts[name])
+    assert {c.labels["category"] for c in contrasts.contrasts} == set(rows["category"])
+
+
+def test_a_suite_of_one_kind_has_no_rows_by_category() -> None:
+    net = planted.model()
+    one = replace(planted.suite(6), prompts=tuple(replace(p, relation=None) for p in planted.suite(6).prompts))
+    for how in HEADED:
+        found = how.measure(net, given_prompts(one, net))
+        assert "categories" not in found.tables and found.table("best").frame["category"].tolist() == ["all"]
