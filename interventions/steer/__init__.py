@@ -1,15 +1,16 @@
 """Steer a model along a direction in its residual streams, and measure how predictions change.
 
     python -m interventions.steer runs/lfa                                 the model's own direction, indoor − outdoor
-    python -m interventions.steer runs/lfa --a happy --b sad --direction 2 --layers 2-4 --scale -3 -1 0 1 3
+    python -m interventions.steer runs/lfa --a happy --b sad --direction 2 --layers 2-4 --scale -0.1 0 0.1
     python -m probes.directions runs/kromcanon --out indoor.parquet
     python -m interventions.steer runs/kromcanon --direction indoor.safetensors --streams s0 s2 --raw --scale 5
 
 After every block of --layers, x ← x + c·m·d at all positions of each of --streams. d is the unit direction, m the mean
-norm of the residual stream after that block over the documents, or 1 with --raw: c = 1 adds a vector as large as the
-stream, once per layer. The head reads the sum or mean of the additions to several streams. KL(P_c ‖ P_0), loss and the
-shift of d·x are per token with 95 % intervals over documents. Any vector of that size disturbs a model: `random_kl` is
-the mean KL of random directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
+norm of the residual stream after that block over the documents, or 1 with --raw. So the dose c is in norms of the
+stream, once per layer: c = .1 adds a tenth of its length, and c = 1 as much as is there, which breaks most models. The
+head reads the sum or mean of the additions to several streams. KL(P_c ‖ P_0), loss and the shift of d·x are per token
+with 95 % intervals over documents. Any vector of that size disturbs a model: `random_kl` is the mean KL of random
+directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
@@ -35,10 +36,10 @@ class Steer(Instrument):
     """Layers after which to add it, as 3 or 2-4; default: the direction's own layer."""
     streams: Names = ()
     """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
-    scale: Annotated[tuple[AnyNumber, ...], AtLeastOne()] = (-1.0, -0.5, 0.0, 0.5, 1.0)
-    """Factors c."""
+    scale: Annotated[tuple[AnyNumber, ...], AtLeastOne()] = (-0.2, -0.1, 0.0, 0.1, 0.2)
+    """Doses c, in mean norms of the residual stream."""
     raw: bool = False
-    """Give c in units of the residual stream instead of mean norms."""
+    """Give c in units of the residual stream instead of its mean norms."""
     draws: Whole = 3
     """Number of random directions to compare each scale with; 0: none."""
     prompt: str = "Once upon a time"

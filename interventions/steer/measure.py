@@ -83,7 +83,9 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Instrum
     sweep = [steering_edits(x, layers, streams, scale, norms) for x in (d, *random) for scale in scales]
     found = document_losses(model, opened.shards, sweep, kl="reverse", direction=d, **opened.limits, progress=progress)
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
+    dose = "1" if norms is None else f"{' and '.join(f'{norms[at]:.1f}' for at in layers)}, the mean norm of the stream"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
+    title += f"; a dose of 1 is {dose}"
     about = {
         "title": title + (f"; direction {found_in}" if found_in else ""), "layers": layers,
         "direction": direction.about, "streams": list(streams),
@@ -130,8 +132,8 @@ def add_divergence(
 def tables(how: Steer, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per scale, and the samples."""
     title = seen.about["title"]
-    unit = "units of the residual stream" if how.raw else "mean residual norms"
-    scale = key("scale", "scale", "factor c of the added direction", unit, "+g")
+    unit = "units of the residual stream" if how.raw else "mean norms of the residual stream"
+    scale = key("scale", "dose", "dose c of the added direction", unit, "+g")
     columns = (scale, *STEER)
     frame, missing = joined([estimates[name] for name in ("kl", "loss", "shift")], ["scale"], columns)
     frame = frame.assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))

@@ -3,6 +3,7 @@
     python -m probes.linear runs/lfa                                      which of two nouns the pronoun means, by layer
     python -m probes.linear runs/lfa --task gender --groups antecedent    the gender of names the probe has not met
     python -m probes.linear runs/lfa --task position                      in which eighth of the context a word stands
+    python -m probes.linear runs/lfa --labels mine.csv                    your own: text and label on each row
     python -m probes.linear runs/lfa --hooks "blocks.*.attn.hook_z" hook_embed --out linear.parquet
 
 For each hook, x [N, F] is the activation at N labelled positions (all axes but the position flattened), standardised by

@@ -153,8 +153,8 @@ class Prompts(Data):
 
     suite: str = "competing"
     """coreference, competing, stories, story-cases, story-events, with corrupted prompts ioi, ioi-abc, greater-than,
-    induction, docstring, name-copying, letter-case, agreement, capitals, pronouns, a JSONL file, or FORMAT:PATH of a
-    published set."""
+    induction, docstring, name-copying, letter-case, agreement, capitals, pronouns, a JSONL, CSV or parquet file,
+    hf:DATASET[:CONFIG][:SPLIT], or FORMAT:PATH of a published set."""
     n: Count | None = None
     """Number of cases to generate, only for generated suites (default: 1000 of stories, story-events, story-cases; 200
     with corrupted prompts)."""
@@ -220,8 +220,14 @@ Grouping = Literal["story", "antecedent"]
 
 @dataclass(frozen=True)
 class Labels(Data):
-    """Labelled positions in stories, to learn the label from an activation."""
+    """Labelled positions in texts, to learn the label from an activation."""
 
+    labels: str | None = None
+    """Your own: a CSV, JSONL or parquet file, or hf:DATASET[:CONFIG][:SPLIT], with text and label on each row.
+
+    Optional fields: start and end, the characters whose last token is read (default: the whole text); group, rows that
+    are never in training and test at once (default: a text); word, what the control task labels at random (default:
+    the word that is read)."""
     task: LabelTask = "antecedent"
     """At the pronoun: which candidate it means. At the antecedent: its gender, its number. At any word: which part of
     the context it stands in."""
@@ -230,9 +236,15 @@ class Labels(Data):
     stories: Count = 400
     """Stories of the evaluation stream (seed 2, held-out combinations)."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = (self.task, self.groups, self.stories)
+        if self.labels is not None and own != (Labels.task, Labels.groups, Labels.stories):
+            raise InputError("--labels has its own labels and groups: leave out --task, --groups and --stories")
+
     def small(self) -> "Labels":
         """A hundred and fifty stories."""
-        return replace(self, stories=150)
+        return replace(self, stories=150) if self.labels is None else self
 
 
 def kind_of(spec: Any) -> type[Data]:

@@ -17,7 +17,7 @@ from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts,
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
-from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
+from streamscope.instruments.prompts.labelled import Example, own_examples, position_examples, story_examples
 from streamscope.instruments.prompts.sets import Rows, contrast, encode
 from streamscope.instruments.prompts.suite import Prompt, Suite, population, unit_of, units
 from streamscope.instruments.prompts.tasks import Task, load_tasks
@@ -588,9 +588,12 @@ class OpenLabels(Splittable):
 
 
 def open_labels(spec: Labels, model: Any) -> OpenLabels:
-    """The labelled positions of the built-in stories."""
+    """The labelled positions of a file, a dataset or the built-in stories."""
     title, tokenizer = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}", check_tokenizer(model)
-    if spec.task == "position":
+    if spec.labels is not None:
+        examples = own_examples(spec.labels)
+        title = f"{counted(len({one.label for one in examples}), 'label')} of {spec.labels}"
+    elif spec.task == "position":
         examples = position_examples(tokenizer, spec.stories, model.cfg.n_ctx, groups=spec.groups)
     else:
         examples = story_examples(spec.task, spec.stories, groups=spec.groups)

@@ -171,13 +171,16 @@ class HubCorpus(Corpus):
         return frozenset({"text_field"})
 
     def _texts(self) -> Iterator[str]:
+        return (record_text(row, self.text_field, self.source) for row in self.records())
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The rows with all their fields."""
         for path in visible_files(Path(self.name)) if self._local else ():
             check_content(path)
         if not self._local:
             _ = self._resolved  # reports a wrong name or no network before minutes of retries
         try:
-            for row in self._rows():
-                yield record_text(row, self.text_field, self.source)
+            yield from self._rows()
         except InputError:
             raise
         except Exception as error:  # builders, file formats and network libraries raise various errors

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
@@ -407,3 +408,32 @@ def test_suites_of_version_4_are_one_kind_and_held_out(name: str) -> None:
         assert kinds[target] == kinds[competitor] and ({target, competitor} <= kept) == (name == "reserved-words")
         assert prompt.text[slice(*prompt.roles["target"])].lower() == target
         assert prompt.coherent is not None and prompt.coherent.strip().lower() == target
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "hf"])
+def test_prompts_of_tables_are_those_of_json_lines(suffix: str, tmp_path: Path) -> None:
+    rows = [
+        {"clean": "Tom saw Mia. Mia saw", "corrupt": "Tom saw Mia. Tom saw", "answers": [" Tom", " him"],
+         "foils": [" Mia"]},
+        {"clean": 'Ben, "big", saw Al. Al saw', "corrupt": "Ben, big, saw Al. Ben saw", "answers": [" Ben"],
+         "foils": [" Al"]},
+    ]  # fmt: skip
+    lines, path = tmp_path / "mine.jsonl", tmp_path / f"mine.{suffix}"
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    if suffix == "hf":
+        pytest.importorskip("datasets").Dataset.from_list(rows).save_to_disk(str(path))
+    elif suffix == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    else:
+        cells = [{**row, "answers": json.dumps(row["answers"]), "foils": row["foils"][0]} for row in rows]
+        pd.DataFrame(cells).to_csv(path, index=False)
+    found = load_suite(f"hf:{path}" if suffix == "hf" else path)
+    assert found.prompts == load_suite(lines).prompts
+
+
+def test_a_table_of_texts_with_two_continuations_is_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text('text,coherent,incoherent,cluster\nA cat is," an animal"," a car",one\nA bus is, a car, a cat,\n')
+    first, second = load_suite(path).prompts
+    assert (first.text[slice(*first.roles["query"])], first.coherent, first.cluster) == ("is", " an animal", "one")
+    assert (second.id, second.incoherent, second.cluster) == ("prompt-2", " a cat", None)

@@ -135,6 +135,21 @@ def test_the_unit_is_the_mean_norm_of_the_readout(tiny_run: Path) -> None:
     assert torch.equal(fn(torch.zeros(1, 1, 2), None), torch.tensor([[[2.0, 0.0]]]))
 
 
+def test_the_usual_doses_leave_a_model_whole_and_are_said_in_norms_of_the_stream() -> None:
+    model, documents = load("stories/gpt2"), Documents(max_documents=6)
+    result = Steer(draws=0, prompt="").measure(model, documents)
+    table, loss = result.table(), result.table().frame["baseline"][0]
+    assert table.frame["delta"].max() < 0.2 * loss
+    whole = Steer(scale=(1.0,), draws=0, prompt="").measure(model, documents).table()
+    assert whole.frame["delta"][0] > 5 * table.frame["delta"].max()
+    (layer,) = result.about["layers"]
+    assert table.title.endswith(f"a dose of 1 is {result.about['norms'][f'L{layer}']:.1f}, the mean norm of the stream")
+    columns, cells = table.cells()
+    assert (columns[0].title, columns[0].unit) == ("dose", "mean norms of the residual stream")
+    assert [row[0] for row in cells] == ["-0.2", "-0.1", "0", "+0.1", "+0.2"]
+    assert len({column.title for column in columns}) == len(columns)
+
+
 @pytest.mark.slow  # the README runs it
 def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, out = tmp_path / "krom", tmp_path / "steer.parquet"
@@ -147,7 +162,7 @@ def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "layers 0, 1 to s0, s2" in printed and "Once upon" in printed
     table = pd.read_parquet(out)
-    assert list(table["scale"]) == [-1, -0.5, 0, 0.5, 1]
+    assert list(table["scale"]) == [-0.2, -0.1, 0, 0.1, 0.2]
     assert pd.read_parquet(out.with_stem("steer-samples"))["sample"].str.startswith("Once upon").all()
     for argv, message in (
         (["--direction", "nowhere"], "not a file of directions"),

@@ -277,3 +277,53 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     two = [case for one in labelled(2, 150, held_out=True) for case in one.cases if len(case.candidates) == 2]
     assert 2 <= kept < beyond and kept + beyond == sum(case.cue_before for case in two)
     assert len(open_data(Labels(stories=150), load(tiny_run)).examples) == kept + beyond
+
+
+def own_rows() -> pd.DataFrame:
+    """Texts of unequal lengths and counts; the label is the verb, which only the last of two spans covers."""
+    rng, verbs = np.random.default_rng(0), ["ran", "sat", "flew"]
+    rows = []
+    for i in range(90):
+        verb = verbs[min(rng.integers(4), 2)]
+        text = f"the {rng.choice(['big', 'small red'])} {rng.choice(['cat', 'dog', 'bird'])} {verb} to the tree {i}"
+        rows.append({"text": text, "label": verb, "start": text.index(verb), "end": text.index(verb) + len(verb)})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "hf"])
+def test_labels_of_ones_own_on_any_hook(suffix: str, tiny_run: Path, tmp_path: Path) -> None:
+    rows, path = own_rows(), tmp_path / f"mine.{suffix}"
+    if suffix == "hf":
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset.from_pandas(rows).save_to_disk(str(path))
+    elif suffix == "jsonl":
+        rows.to_json(path, orient="records", lines=True)
+    else:
+        rows.to_parquet(path) if suffix == "parquet" else rows.to_csv(path, index=False, sep=",\t"[suffix == "tsv"])
+    source = f"hf:{path}" if suffix == "hf" else str(path)
+    how = Linear(hooks=("hook_embed", "blocks.0.attn.hook_z"), folds=3, controls=1)
+    found = how.measure(load(tiny_run), Labels(labels=source)).table()
+    assert found.frame.set_index("hook").loc["hook_embed", "accuracy"] == 1.0
+    assert f"3 labels of {source}" in found.title and found.frame["n"].tolist() == [90, 90]
+    assert found.frame["majority"][0] == pytest.approx(rows["label"].value_counts(normalize=True).max())
+
+
+def test_labels_of_ones_own_default_to_the_last_token_and_say_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text('text,label,group\n"A cat, red ",1,\nA dog,0,g\n')
+    first, second = open_data(Labels(labels=str(path)), load("stories/lfa")).examples
+    assert (first.label, first.group, first.word, first.text[first.start : first.end]) == (
+        "1",
+        "A cat, red ",
+        "red",
+        "A cat, red",
+    )
+    assert second.group == "g"
+    for text, line in (("text,tag\nA,1\n", "row 1: give a text and a label; its fields are text, tag"),
+                       ("text,label,start\nA,1,x\n", "start and end are numbers"),
+                       ("text,label,end\nA,1,5\n", "characters 0 to 5 are not in its text of 1")):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(InputError, match=line):
+            open_data(Labels(labels=str(path)), load("stories/lfa"))
+    with pytest.raises(InputError, match="leave out --task, --groups and --stories"):
+        Labels(labels="a.csv", task="gender")

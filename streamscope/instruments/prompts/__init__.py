@@ -2,9 +2,9 @@
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
 story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts
-ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case, agreement, capitals, pronouns), a JSONL
-file of the same format, or FORMAT:PATH for a published set (winobias, wsc273, wsc285, winogender, gap). `align` says
-where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
+ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case, agreement, capitals, pronouns), a file of
+the same format (JSONL, CSV, parquet), hf:DATASET, or FORMAT:PATH for a published set (winobias, wsc273, wsc285,
+winogender, gap). `align` says where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
 """
 
 import json
@@ -20,7 +20,7 @@ from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfac
 from streamscope.instruments.prompts.loaders import FORMATS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
-from streamscope.text.readers import json_lines
+from streamscope.text.records import is_records, records
 
 if TYPE_CHECKING:
     from streamscope.text.stories import Span
@@ -45,7 +45,7 @@ STORY_N, STORY_SEED = 1000, 2
 
 
 def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | None = None) -> Suite:
-    """A bundled suite (`BUNDLED`), a JSONL file of the same format, or FORMAT:PATH for a published set.
+    """A bundled suite (`BUNDLED`), a JSONL, CSV or parquet file or hf:DATASET of the same fields, or FORMAT:PATH.
 
     Args:
         n: how many minimal pairs of a generated suite, cases of "story-cases" or prompts of a counterfactual suite, by
@@ -67,10 +67,11 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
         bundled = FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
         if not bundled.is_file():
             raise InputError(f"{bundled} is missing; run from a clone of the repository, which holds datasets/")
-        return replace(_read(bundled, name), source=bundled.relative_to(DATASETS.parent).as_posix())  # on any machine
+        relative = bundled.relative_to(DATASETS.parent)  # the same on any machine
+        return replace(_read(str(bundled), name), source=relative.as_posix())
     path = Path(name).expanduser()
-    if path.is_file():
-        return _read(path, path.stem)
+    if is_records(name):
+        return _read(name, name.removeprefix("hf:") if name.startswith("hf:") else path.stem)
     form, colon, rest = name.partition(":")
     if colon:
         if form in FORMATS:
@@ -158,31 +159,46 @@ def _story_cases(n: int, seed: int) -> Suite:
     raise AssertionError("stories do not end")
 
 
-def _read(path: Path, name: str) -> Suite:
+LISTS = ("answers", "foils", "roles", "words")
+
+
+def _read(source: str, name: str) -> Suite:
     prompts = []
-    for i, (where, row) in enumerate(json_lines(path, "a prompt as JSON")):
+    for i, (where, row) in enumerate(records(source, "a prompt as JSON")):
         try:
-            prompts.append(_prompt(row if "clean" not in row else _counterfactual(row, i)))
+            if Path(source).suffix not in (".jsonl", ".ndjson"):
+                row = {key: _value(value) if key in LISTS else value for key, value in row.items()}
+            plain = "clean" in row or ("roles" not in row and isinstance(row.get("text"), str))
+            prompts.append(_prompt(_own(row, i) if plain else row))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-    return Suite(name, tuple(prompts), str(path))
+    return Suite(name, tuple(prompts), source)
 
 
-def _counterfactual(row: dict[str, Any], i: int) -> dict[str, Any]:
-    """A line {"clean": …, "corrupt": …, "answers": […], "foils": […]} as a prompt whose query is its last word."""
-    for side in ("answers", "foils"):
-        if not isinstance(row.get(side), list) or not row[side]:
-            raise InputError(f"a prompt with 'clean' needs {side!r}, a list of continuations")
-    if not isinstance(text := row["clean"], str) or not isinstance(row.get("corrupt"), str):
-        raise InputError("'clean' and 'corrupt' must be text")
-    first: dict[str, Any] = {
-        "id": f"prompt-{i + 1}",
-        "category": "own",
-        "text": text,
-        "roles": {"query": list(last_word(text))},
-    }
-    rest = {key: value for key, value in row.items() if key != "clean"}
-    return {**first, "coherent": row["answers"][0], "incoherent": row["foils"][0], **rest}
+def _value(cell: Any) -> Any:
+    """The list or object that a cell of a table holds as JSON; another text is a list of one."""
+    if isinstance(cell, dict):  # a column of objects has None for what a row lacks
+        return {key: value for key, value in cell.items() if value is not None}
+    if not isinstance(cell, str):
+        return cell
+    try:
+        return json.loads(cell) if cell.lstrip()[:1] in ("[", "{") else [cell]
+    except ValueError:
+        raise InputError(f"{cell[:60]!r} is no JSON; write a list or an object") from None
+
+
+def _own(row: dict[str, Any], i: int) -> dict[str, Any]:
+    """A row without roles as a prompt whose query is its last word: text, coherent and incoherent, or clean, corrupt,
+    answers and foils."""
+    if "clean" in row:
+        for side in ("answers", "foils"):
+            if not isinstance(row.get(side), list) or not row[side]:
+                raise InputError(f"a prompt with 'clean' needs {side!r}, a list of continuations")
+        if not isinstance(row["clean"], str) or not isinstance(row.get("corrupt"), str):
+            raise InputError("'clean' and 'corrupt' must be text")
+        row = {"text": row["clean"], "coherent": row["answers"][0], "incoherent": row["foils"][0], **row}
+        del row["clean"]
+    return {"id": f"prompt-{i + 1}", "category": "own", "roles": {"query": list(last_word(row["text"]))}, **row}
 
 
 def _prompt(row: dict[str, Any]) -> Prompt:

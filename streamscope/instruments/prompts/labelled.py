@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, get_args
 
-from streamscope.cli.errors import unknown
+from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.data import Grouping, LabelTask
+from streamscope.text.records import records
 from streamscope.text.stories import labelled, story
 
 PARTS = 8
@@ -82,4 +83,26 @@ def position_examples(
             word, at = text[start:end].lower(), holds[end - 1]
             label, group = str(at * PARTS // n_ctx), f"text {i}" if groups == "story" else word
             found.append(Example(text=text, start=start, end=end, label=label, group=group, word=word))
+    return found
+
+
+def own_examples(source: str) -> list[Example]:
+    """Labelled positions of a file or dataset, whose rows have text and label, and perhaps start, end, group and word.
+
+    Raises `InputError` for a row without text or label, and for characters outside its text.
+    """
+    found = []
+    for where, row in records(source, '{"text": …, "label": …}'):
+        if row.get("label") is None or not isinstance(row.get("text"), str) or not row["text"].strip():
+            raise InputError(f"{where}: give a text and a label; its fields are {', '.join(map(str, row)) or 'empty'}")
+        text = row["text"]
+        try:
+            start, end = int(row.get("start", 0)), int(row.get("end", len(text.rstrip())))
+        except (TypeError, ValueError):
+            raise InputError(f"{where}: start and end are numbers of characters") from None
+        if not 0 <= start < end <= len(text):
+            raise InputError(f"{where}: characters {start} to {end} are not in its text of {len(text)}")
+        word = str(row.get("word") or text[start:end].split()[-1].lower())
+        group = str(row["group"]) if row.get("group") is not None else text
+        found.append(Example(text=text, start=start, end=end, label=str(row["label"]), group=group, word=word))
     return found
