@@ -283,6 +283,11 @@ def test_two_words_of_your_own_are_compared(page: Page) -> None:
     with torch.no_grad():
         logits = model(tokens)[0, -1]
     said = float(page.text(".verdict").split("log-odds ")[1].replace("\u2212", "-"))
+    cut = model.tokenizer.pieces([ids[0]]) != [" hug"], model.tokenizer.pieces([ids[1]]) != [" kiss"]
+    assert ("Of a word of several tokens, its first." in page.text(".next .hint")) == any(cut)
+    assert page.page.locator(".pairs .name .hint").all_inner_texts() == [
+        w for w, c in zip(("hug", "kiss"), cut, strict=True) if c
+    ]
     assert said == pytest.approx(float(logits[ids[0]] - logits[ids[1]]), abs=0.01)
     assert page.page.locator(".pairs .role").all_inner_texts() == ["first", "second"]
     page.page.get_by_role("button", name="Effect", exact=True).click()
