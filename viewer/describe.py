@@ -1,16 +1,24 @@
 """What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, sentences."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+import torch
+
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import title_of
 from streamscope.instruments.prompts import load_suite
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.observe import answer_log_probs
+from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.models.checkpoint import run_label
+from streamscope.models.head_spec import every_head
 from streamscope.models.hooks.controls import BRIDGED, Control, controls
+from streamscope.models.readout import IGNORE
 from streamscope.text.tokenizer import BYTE_OF
 from streamscope.viewer.engine import Watched, lens_streams
 
@@ -21,6 +29,10 @@ CONTROLS = {
 """The controls of the page, and an array of each."""
 PAIRS = 12
 """Number of pairs of the built-in stories in the menu."""
+ABLATED = 100_000_000
+"""Heads × parameters of a model whose heads are all ablated before the page opens, in less than a second."""
+SCREENED = 4
+"""Heads of another model that are ablated: those whose ablation lowers the score most to first order."""
 
 
 def describe(
@@ -107,6 +119,31 @@ def stories_suite(model: Any) -> list[dict[str, Any]]:
         for prompt in prompts
     ]  # fmt: skip
     return [{"name": "competing-nouns", "title": "Two nouns compete for a pronoun", "cases": cases}]
+
+
+def strongest_head(model: Any, case: Mapping[str, Any]) -> str | None:
+    """The head whose ablation lowers a score most.
+
+    The score is ln p(answer) − ln p(foil) of a case, else ln p of the likeliest token. Beyond `ABLATED` only `SCREENED`
+    heads are ablated. None for a model in a bridge.
+    """
+    if not hasattr(model, "segment"):
+        return None
+    encode, ids = model.tokenizer.encode, model.tokenizer.encode(case["text"])
+    last = len(ids) - 1
+    words = [encode(case[name][0], bos=False)[0] for name in ("answers", "foils") if name in case]
+    if len(set(words)) < 2:  # no case, or a pair whose words begin with one token
+        with torch.inference_mode():
+            words = [int(model(torch.tensor([ids], device=model.cfg.device))[0, -1].argmax())]
+    heads = every_head(model)
+    if len(heads) * sum(p.numel() for p in model.parameters()) > ABLATED:
+        targets = torch.full((1, len(ids)), IGNORE)
+        targets[0, last] = words[0]
+        slope = attribute_heads(model, [(None, torch.tensor([ids]), targets)])
+        heads = [heads[at] for at in np.argsort(slope, axis=None)[:SCREENED]]
+    p = answer_log_probs(model, [ids], [last], [words], [scale_heads([head], 0.0) for head in heads])[1:, 0]
+    layer, head = heads[int((p[:, 0] - p[:, 1:].sum(-1)).argmin())]
+    return f"L{layer}.H{head}"
 
 
 def identities(names: Sequence[str]) -> list[str]:

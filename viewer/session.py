@@ -23,7 +23,7 @@ from streamscope.models.checkpoint import load, load_for_instruments, run_folder
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
 from streamscope.viewer.circuit import circuit_for_page
-from streamscope.viewer.describe import describe, identities
+from streamscope.viewer.describe import describe, identities, strongest_head
 from streamscope.viewer.engine import Watched
 
 KINDS = ("run", "lens", "tokenize")
@@ -93,7 +93,7 @@ def page_data(
 ) -> dict[str, Any]:
     """The data of the page: `report` is a page to link, `state` what it opens with besides the text (`state.js`).
 
-    By default two models are next to each other from the start.
+    By default two models are next to each other from the start. Each has a head to begin with.
     Raises `InputError` for a model without a tokenizer, and for a text that exceeds a model's context.
     """
     for one in shown:
@@ -102,6 +102,11 @@ def page_data(
         state = {"second": shown[1].identity} if shown[1:] else {}
     first = {**({"text": text} if text else {}), **state}
     models = [one.description() for one in shown]
+    for one, model in zip(shown, models, strict=True):
+        cases = {case["text"]: case for suite in model["suites"] for case in suite["cases"]}
+        start = first.get("text") or next(iter(cases), None)
+        if start and "head" not in first:
+            model["start"] = {"text": start, "head": strongest_head(one.model, cases.get(start, {"text": start}))}
     return {"host": host, "version": version(), "models": models, "state": first, "report": report}
 
 

@@ -16,6 +16,8 @@ function show() {
     );
     shown += !claim.hidden;
   }
+  document.getElementById("none").hidden = shown > 0;
+  document.getElementById("columns").hidden = shown === 0;
   count.textContent = `${shown} ${shown === 1 ? "claim" : "claims"}`;
 }
 
@@ -30,6 +32,7 @@ function draw(event) {
 
 document.getElementById("claims").addEventListener("toggle", draw, true);
 form.addEventListener("input", show);
+form.addEventListener("reset", () => setTimeout(show)); // after the fields are reset
 form.addEventListener("submit", (event) => event.preventDefault());
 const linked = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
 show();

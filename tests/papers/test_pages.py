@@ -814,7 +814,14 @@ def test_a_figure_loads_where_its_claim_is_opened(source: Source, tmp_path: Path
         assert len(rows) > 2 and asked == ["index.html"]
         assert page.text_content("#count") == f"{len(rows)} claims"
         page.fill("input[name=text]", rows["id"].iloc[1])
-        assert page.text_content("#count") == "1 claim"
+        assert page.text_content("#count") == "1 claim" and not page.is_visible("#none")
+        page.fill("input[name=text]", "no claim has this")
+        assert page.text_content("#count") == "0 claims" and not page.is_visible("#columns")
+        assert page.inner_text("#none").startswith("No claim matches.")
+        page.click("#none button")
+        page.wait_for_selector("#none", state="hidden")
+        assert page.text_content("#count") == f"{len(rows)} claims" and page.is_visible("#columns")
+        page.fill("input[name=text]", rows["id"].iloc[1])
         page.click(".claim:not([hidden]) summary")
         frame = page.frame_locator(".claim[open] iframe")
         assert page.locator(".claim[open] iframe").bounding_box()["height"] == 300

@@ -189,7 +189,10 @@ def test_a_page_without_circuits_has_no_mode_for_them(chromium: Any) -> None:
     context = chromium.new_context()
     context.route("**/*", Answers(Session(models), bundle.page(page_data(models, "server", state={}))))
     plain = Page(context.new_page()).open(text=TEXT, grid="circuit")
-    assert "Not understood in the address: grid." in plain.text(".notice") and plain.state()["grid"] == "pattern"
+    assert (
+        "In the address, but not in what is shown: grid circuit." in plain.text(".notice")
+        and plain.state()["grid"] == "pattern"
+    )
     assert plain.page.get_by_role("button", name="Circuit").count() == 0 and plain.page.locator(".part").count() == 0
     context.close()
 

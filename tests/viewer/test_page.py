@@ -17,8 +17,10 @@ from streamscope.interventions.edits.streams import replace_everywhere, zero
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
-from streamscope.models.hooks.controls import read_edits
-from streamscope.viewer import View, bundle
+from streamscope.models.hooks.controls import edits_of, read_edits, spelled_out
+from streamscope.models.make import build
+from streamscope.viewer import View, bundle, describe
+from streamscope.viewer.describe import strongest_head
 from streamscope.viewer.screenshot import ADDRESS, Answers
 from streamscope.viewer.session import Session, Shown, page_data
 from tests.viewer.pages import CASES, TEXT, Page, answered, browser
@@ -281,6 +283,11 @@ def test_two_words_of_your_own_are_compared(page: Page) -> None:
     with torch.no_grad():
         logits = model(tokens)[0, -1]
     said = float(page.text(".verdict").split("log-odds ")[1].replace("\u2212", "-"))
+    cut = model.tokenizer.pieces([ids[0]]) != [" hug"], model.tokenizer.pieces([ids[1]]) != [" kiss"]
+    assert ("Of a word of several tokens, its first." in page.text(".next .hint")) == any(cut)
+    assert page.page.locator(".pairs .name .hint").all_inner_texts() == [
+        w for w, c in zip(("hug", "kiss"), cut, strict=True) if c
+    ]
     assert said == pytest.approx(float(logits[ids[0]] - logits[ids[1]]), abs=0.01)
     assert page.page.locator(".pairs .role").all_inner_texts() == ["first", "second"]
     page.page.get_by_role("button", name="Effect", exact=True).click()
@@ -451,6 +458,8 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
     assert page.state()["head"] == "L5.H4" and page.state()["token"] is None
     assert page.do("streamscope.columns[0].edits") == {}
     assert "L99.H0 scale: stories/lfa has no such head (and 2 more)" in page.text(".changes")
+    assert page.text(".changes .lead").startswith("Nothing is changed in stories/lfa: L99.H0 scale")
+    assert page.page.locator(".chip.idle").count() == page.page.locator(".chip").count() == 2
     strange = {"toString": 1, "valueOf": 1}  # what no template can write
     for edits in (
         {"heads": {HEAD: None}}, {"heads": 3}, {"heads": {HEAD: {"scale": strange}}}, {"streams": {"token": strange}},
@@ -466,6 +475,39 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
     page.open(text=TEXT, compare=json.dumps(["monkey", markup]))
     assert f"of {markup}, log-odds" in page.text(".verdict")
     assert page.page.locator("main img").count() == 0
+
+
+def test_heads_and_places_of_an_address_are_spelled_out(page: Page, models: dict[str, Any]) -> None:
+    """As `--edit` reads them; a name that stands for nothing is not in the sentence about what is changed."""
+    edits = {
+        "heads": {"L1.*": {"alpha": 4}, "L3-4.H1-2": {"scale": 0}, "*.H9": {"scale": 0}},
+        "mixing": ["*.v", "L2-9.o"],
+    }
+    page.open(text=TEXT, edits=edits)
+    fitting = {"heads": {name: edits["heads"][name] for name in ("L1.*", "L3-4.H1-2")}, "mixing": ["*.v"]}
+    logits = in_torch(models["lfa"], TEXT, edits_of(fitting, models["lfa"]))[1]
+    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
+    assert page.do("streamscope.columns[0].edits") == spelled_out(fitting, models["lfa"].config)
+    assert page.text(".changes .lead").startswith("With these 11 changes, the next token")
+    assert page.page.locator(".chip.idle").all_inner_texts() == ["*.H9 off"]
+    page.open(text=TEXT, edits={"heads": {"L02.H1": {"scale": 0}, "L1-0.H0": {"scale": 0}, HEAD: {"alpha": 1e-50}}})
+    assert page.do("streamscope.columns[0].edits") == {} and page.page.locator(".chip.idle").count() == 3
+    page.open(text=TEXT, second="gpt2", edits={"streams": {"token": "unembedding"}})
+    assert page.text(".changes .lead").endswith("; in stories/gpt2: nothing is changed.")
+    page.open(text=TEXT, second="gpt2", edits={"streams": {"token": "unembedding"}, **OFF})
+    assert "; in stories/gpt2, with 1 of them: “" in page.text(".changes .lead")
+
+
+def test_what_an_address_names_and_the_page_has_not_is_said(page: Page) -> None:
+    page.open(text=TEXT, model="gpt2", head="L6.H0", lens="context", step=1000, share=0.5, token=200)
+    assert page.text(".notice") == (
+        "In the address, but not in what is shown: head L6.H0, lens context, step 1000, share 0.5. "
+        "Token 200 is not in this text: none is locked."
+    )
+    assert page.state()["step"] is page.state()["token"] is None
+    page.open(text=TEXT, token=2, key=3)
+    assert page.text(".notice") == "In the address, but not in what is shown: key 3."
+    assert page.state()["token"] == 2 and page.state()["key"] is None
 
 
 def test_an_address_with_a_text_that_no_model_reads_says_so_until_another_is_typed(page: Page) -> None:
@@ -572,6 +614,59 @@ def test_the_lens_reads_each_stream_by_layer(page: Page, models: dict[str, Any],
         if last.all_inner_texts() == before:
             page.page.wait_for_timeout(50)
     assert last.all_inner_texts() != before, "the frozen stream alone predicts something else"
+
+
+def test_the_lens_of_the_text_before_is_dimmed(page: Page) -> None:
+    page.open(text=TEXT)
+    page.page.wait_for_selector(".lens td")
+    page.do("""() => {
+      const { engine } = streamscope.columns[0], { run } = engine;
+      const held = new Promise(done => { globalThis.go = done; });
+      engine.run = async (...given) => {
+        const found = await run(...given), { lens } = found;
+        return { ...found, lens: stream => held.then(() => lens(stream)) }; }; }""")
+    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.page.wait_for_function("() => streamscope.columns[0].text === 'Lily had a dog. She'")
+    page.ready()
+    opacity = "() => Number(getComputedStyle(document.querySelector('.lens .body')).opacity)"
+    page.page.wait_for_function(f"() => ({opacity})() < 0.5")
+    assert page.page.locator(".lens tr").first.inner_text() != "" and page.page.locator(".stage .token").count() < 10
+    page.do("go()")
+    page.page.wait_for_selector(".lens:not(.stale) th:text-is('dog')")
+    assert page.do(opacity) == 1
+
+
+def test_bytes_and_marks_that_no_font_draws_are_written_as_codes(page: Page) -> None:
+    page.open(text="Tim \U0001f642 saw\x07 a\u200b\ufeff dog. It", second="gpt2")
+    page.page.wait_for_selector(".lens td")
+    words = page.page.locator(".stage").first.locator(".word").all_inner_texts()
+    assert {"\\xf0", "\\x9f", "\\x07"} <= set(words), words
+    shown = page.do("""[...document.querySelectorAll('.panels *')].flatMap(e => [...e.childNodes])
+      .filter(e => e.nodeType === 3).map(e => e.data).join('')""")
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b\ufeff]", shown) and "\\x13" in page.text(".lens table")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_all_layers_and_heads_of_a_large_model_are_in_sight(chromium: Any, width: int) -> None:
+    for layers, heads in ((30, 9), (4, 32)):
+        shape = {"n_layers": layers, "n_heads": heads, "d_model": heads * 4, "d_vocab": 2048, "n_ctx": 128}
+        model = build("gpt2", "tiny", tokenizer=load("stories/gpt2").tokenizer, **shape)
+        context = chromium.new_context(viewport={"width": width, "height": 900})
+        context.route("**/*", answered(Shown("large", "large", model)))
+        page = Page(context.new_page()).open(text="Lily had a dog. She")
+        grid = page.do("""() => { const e = document.querySelector('.grid');
+          return { wide: e.scrollWidth - e.clientWidth, high: e.scrollHeight - e.clientHeight,
+            kind: e.className }; }""")
+        assert page.page.locator(".thumb").count() == layers * heads and grid["high"] <= 1
+        assert grid["wide"] <= 1 or (width == 390 and heads == 32 and "more-right" in grid["kind"])
+        page.page.wait_for_selector(".lens td")
+        page.page.locator(".lens td").last.scroll_into_view_if_needed()
+        page.page.locator(f".thumb[data-head='L{layers - 1}.H{heads - 1}']").click()
+        assert page.state()["head"] == f"L{layers - 1}.H{heads - 1}"
+        boxes = page.page.locator(".lens th").first.bounding_box(), page.page.locator(".lens .scroll").bounding_box()
+        assert boxes[0]["y"] >= boxes[1]["y"] - 1, "the words stay above the column"
+        assert page.do("document.documentElement.scrollWidth") <= width and page.console == []
+        context.close()
 
 
 def test_a_link_is_copied_without_the_clipboards_permission(page: Page) -> None:
@@ -938,7 +1033,37 @@ def test_pointing_at_a_token_finds_the_heads_that_attend_to_it(page: Page, model
     )
 
 
-def test_a_page_begins_with_the_head_that_attends_most_to_the_answer(page: Page, models: dict[str, Any]) -> None:
+def test_a_page_begins_with_the_head_that_its_first_text_needs_most(
+    chromium: Any, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the heads, the one whose ablation lowers the log-odds of the case most; of a larger model one of a few."""
+    shown, heads = [Shown("stories/lfa", "lfa", models["lfa"])], [Head(i, j) for i in range(6) for j in range(6)]
+    data = page_data(shown, "server", TEXT)
+    case = data["models"][0]["suites"][0]["cases"][4]
+    encode = models["lfa"].tokenizer.encode
+    words = [encode(case[name][0], bos=False)[0] for name in ("answers", "foils")]
+
+    def odds(edits: dict[str, Any]) -> float:
+        right, wrong = in_torch(models["lfa"], case["text"], edits)[1][-1][words]
+        return float(right - wrong)
+
+    change = {f"L{head.layer}.H{head.head}": odds(scale_heads([head], 0.0)) - odds({}) for head in heads}
+    needed = min(change, key=lambda name: change[name])
+    assert strongest_head(models["lfa"], case) == needed and change[needed] < -1
+    monkeypatch.setattr(describe, "ABLATED", 1000)
+    assert change[strongest_head(models["lfa"], case)] < change[needed] / 3, "screened by the gradient"
+    context = chromium.new_context()
+    context.route("**/*", Answers(Session(shown), bundle.page(page_data(shown, "server", case["text"]))))
+    page = Page(context.new_page()).open()
+    assert page.state()["head"] == strongest_head(models["lfa"], case)
+    context.close()
+    assert (
+        data["models"][0]["start"]["text"] == TEXT
+        and "start" not in page_data(shown, "server", state={"head": "L0.H0"})["models"][0]
+    )
+
+
+def test_another_text_begins_with_the_head_that_attends_most_to_the_answer(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT)
     pattern = in_torch(models["lfa"], TEXT)[2]
     noun = page.page.locator(".token .word").all_inner_texts().index("robot")

@@ -58,7 +58,31 @@ export function card(name, title, hint, tools = []) {
   return { node, heading, hint: sentence, head, body };
 }
 
-/** A token as people read it in a list: its leading space as a dot, line breaks and tabs as signs. */
+/** A text with signs for line breaks and tabs, and with the codes of characters that no font draws, such as \x1b. */
+export function printable(text) {
+  const code = (c) => (c < "\x80" ? `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}` : `\\u{${c.codePointAt(0).toString(16)}}`);
+  return text.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(/[\p{C}\p{Zl}\p{Zp}]/gu, code);
+}
+
+/** A token in a sentence. */
+export function quoted(token) {
+  return `“${printable(token).trim() || "a space"}”`;
+}
+
+/** A token as people read it in a list: `printable`, its leading space as a dot. */
 export function visible(token) {
-  return token.replace(/^ /, "·").replaceAll("\n", "↵").replaceAll("\t", "⇥") || "∅";
+  return printable(token).replace(/^ /, "·") || "∅";
+}
+
+/** Fades the sides on which what scrolls goes on. */
+export function cueEdges(node) {
+  const draw = () => {
+    const { scrollLeft, scrollTop, scrollWidth, scrollHeight, clientWidth, clientHeight } = node;
+    node.classList.toggle("more-left", scrollLeft > 4);
+    node.classList.toggle("more-right", scrollLeft < scrollWidth - clientWidth - 4);
+    node.classList.toggle("more-below", scrollTop < scrollHeight - clientHeight - 4);
+  };
+  node.addEventListener("scroll", draw);
+  new ResizeObserver(draw).observe(node);
+  return draw;
 }

@@ -24,15 +24,16 @@ export function isEdits(value) {
   if (![heads, streams].every(isObject) || !Object.values(heads).every(isObject) || !wholes.every(Array.isArray)) return false;
   return [...Object.values(heads), streams, ...wholes].every((one) => Object.values(one).every(isPlain));
 }
+const single = (value) => (typeof value === "number" ? Math.fround(value) : NaN); // as the model's arrays hold it
 const VALID = {
-  scale: Number.isFinite,
-  alpha: (value) => Number.isFinite(value) && value > 0,
+  scale: (value) => Number.isFinite(single(value)),
+  alpha: (value) => Number.isFinite(single(value)) && single(value) > 0,
   gate: (value) => typeof value === "string" && Object.hasOwn(GATES, value),
 };
 
 /** The layer and index of "L2.H3", or null. */
 export function parseHead(name) {
-  const found = /^L(\d{1,4})\.H(\d{1,4})$/.exec(name ?? "");
+  const found = /^L(0|[1-9]\d{0,3})\.H(0|[1-9]\d{0,3})$/.exec(name ?? "");
   return found ? { layer: Number(found[1]), head: Number(found[2]) } : null;
 }
 
@@ -53,6 +54,39 @@ export const streamsOf = (model) => inputOf(model, "stream_all")?.labels[0] ?? [
 export function placesOf(model, part) {
   const [layers, names] = inputOf(model, part)?.labels ?? [[], []];
   return layers.flatMap((layer) => names.map((name) => `${layer}.${name}`));
+}
+
+/** Whether one half of a specification, such as L0-2, H3 or *, covers one half of a name, such as L1. */
+function covers(half, part) {
+  const [, letter, first, last] = /^([LH])(\d+)-(\d+)$/.exec(half) ?? [];
+  const at = Number(part.slice(1));
+  return half === "*" || half === part || (letter === part[0] && at >= Number(first) && at <= Number(last));
+}
+
+/** The names that a specification such as L1.*, L0-2.H3-4, *.v or all stands for; itself if they are not all there. */
+function namesOf(spec, names) {
+  const matches = (wanted) => {
+    const halves = wanted.split(".");
+    return halves.length === 2 ? names.filter((name) => name.split(".").every((part, i) => covers(halves[i], part))) : [];
+  };
+  const whole = spec === "all" ? "*.*" : spec;
+  const found = matches(whole.replaceAll(/\d+-/g, "")).length ? matches(whole) : []; // ranges end inside the model
+  return found.length ? found : [spec];
+}
+
+/** The edits with every head and place by its own name, as the instruments read specifications. */
+export function spellOut(edits, models) {
+  const every = (list) => [...new Set(models.flatMap(list))];
+  const found = { ...edits };
+  if (edits.heads) {
+    const names = every(({ layers, heads }) => Array.from({ length: layers * heads }, (_, at) => headName(Math.floor(at / heads), at % heads)));
+    found.heads = {};
+    for (const [spec, settings] of Object.entries(edits.heads))
+      for (const name of namesOf(spec, names)) found.heads[name] = { ...found.heads[name], ...settings };
+  }
+  for (const part of Object.keys(PLACES))
+    if (edits[part]) found[part] = [...new Set(edits[part].flatMap((spec) => namesOf(String(spec), every((model) => placesOf(model, part)))))];
+  return found;
 }
 
 /**
@@ -116,10 +150,11 @@ function changed(edits, path, value) {
   return copy;
 }
 
-/** One entry per edit: its label for people, and a function that gives the edits without it. */
+/** One entry per edit: its label for people, the edits with it alone, and a function that gives the edits without it. */
 export function listEdits(edits) {
   const found = [];
-  const add = (label, path) => found.push({ label, without: () => changed(edits, path, undefined) });
+  const valueAt = (path) => path.reduce((value, key) => value[key], edits);
+  const add = (label, path) => found.push({ label, only: changed({}, path, valueAt(path)), without: () => changed(edits, path, undefined) });
   for (const [head, settings] of Object.entries(edits.heads ?? {})) {
     const { scale, alpha, gate } = settings;
     if (scale !== undefined) add(scale === 0 ? `${head} off` : `${head} × ${scale}`, ["heads", head, "scale"]);

@@ -1,5 +1,6 @@
 /** How much the model needs each head: the change of a score when that head alone is off, on top of the present changes. */
 
+import { quoted } from "./dom.js";
 import { headName, setHead } from "./edits.js";
 import { logProbability } from "./numbers.js";
 
@@ -28,7 +29,7 @@ export class Effects {
       return { key: `${right.id} over ${wrong.id}`, name, of: (logits) => lnp(logits, right.id) - lnp(logits, wrong.id) };
     }
     const next = at + 1 < column.tokens.length ? column.tokens[at + 1] : view.likeliest(column, at);
-    const name = `ln p of “${column.model.tokenizer.pieces[next].trim() || "a space"}” after ${column.texts[at].quoted}`;
+    const name = `ln p of ${quoted(column.model.tokenizer.pieces[next])} after ${column.texts[at].quoted}`;
     return { key: `${at} ${next}`, name, of: (logits) => lnp(logits, next) };
   }
 

@@ -4,7 +4,7 @@
  */
 
 import { Circuit } from "./circuit.js";
-import { card, element, segments, setText } from "./dom.js";
+import { card, cueEdges, element, segments, setText } from "./dom.js";
 import { colourAt, paintPattern } from "./colours.js";
 import { headName } from "./edits.js";
 import { Effects } from "./effects.js";
@@ -34,6 +34,8 @@ export class Heads {
       },
     });
     grid.style.setProperty("--heads", String(model.heads));
+    grid.style.setProperty("--layers", String(model.layers));
+    cueEdges(grid);
     const part = (name, text, wide) => element("span", { class: `part${wide ? " wide" : ""}`, text, data: { part: name }, title: name });
     if (model.circuit) grid.append(part("input", "input", true));
     grid.append(element("span", { class: "corner" }));

@@ -1,6 +1,6 @@
 /** The logit lens: layers × positions, the likeliest token if the model stopped there, read from one stream. */
 
-import { card, element, segments, setText, visible } from "./dom.js";
+import { card, cueEdges, element, segments, setText, visible } from "./dom.js";
 import { colourAt } from "./colours.js";
 import { plain } from "./numbers.js";
 import { probabilityRows } from "./stage.js";
@@ -23,7 +23,8 @@ export class Lens {
         click: (event) => this.lock(event),
       },
     });
-    this.scroll = element("div", { class: "scroll", on: { scroll: () => this.cue() } }, this.table);
+    this.scroll = element("div", { class: "scroll" }, this.table);
+    this.cue = cueEdges(this.scroll);
     this.card.body.append(this.scroll);
     if (column.model.no_lens) this.card.body.replaceChildren(element("p", { class: "reason", text: column.model.no_lens }));
     this.node = this.card.node;
@@ -69,20 +70,23 @@ export class Lens {
 
   /** Reads the lens when the rest of the page is drawn, and only of the newest answer. */
   async read() {
-    const { result, model } = this.column;
-    if (model.no_lens) return;
+    const { result } = this.column;
     const stream = this.stream();
     if (this.asked?.result === result && this.asked.stream === stream) return;
     this.asked = { result, stream };
     const found = await this.view.alone(() => result.lens(this.streams.indexOf(stream)));
     if (this.asked.result !== result || this.asked.stream !== stream) return;
     this.found = found;
+    this.answered = this.asked;
+    this.node.classList.remove("stale");
     this.drawTable();
   }
 
   draw(changes) {
-    if (!this.column.result) return;
+    const { result, model } = this.column;
+    if (!result || model.no_lens) return;
     this.modes.draw(this.stream());
+    this.node.classList.toggle("stale", this.answered?.result !== result || this.answered.stream !== this.stream());
     if (changes.has("result") || changes.has("view")) this.view.whenIdle(() => this.read());
     if (this.found && this.colours && this.colours !== this.view.colours) this.drawTable();
     this.drawFocus();
@@ -105,7 +109,7 @@ export class Lens {
       cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.6));
       cell.dataset.p = plain(p, 4);
     });
-    this.scroll.scrollLeft = atEnd ? this.scroll.scrollWidth : first.offsetLeft + beyond; // columns are as wide as their words
+    this.scroll.scrollLeft = atEnd ? this.scroll.scrollWidth : first.offsetLeft + Math.min(beyond, first.offsetWidth - 1); // columns are as wide as their words
     this.cue();
     this.drawFocus();
   }
@@ -123,13 +127,6 @@ export class Lens {
     }
     this.columns = heads;
     this.table.replaceChildren(...rows);
-  }
-
-  /** Fades the side on which the table goes on. */
-  cue() {
-    const { scrollLeft, scrollWidth, clientWidth } = this.scroll;
-    this.scroll.classList.toggle("more-left", scrollLeft > 4);
-    this.scroll.classList.toggle("more-right", scrollLeft < scrollWidth - clientWidth - 4);
   }
 
   drawFocus() {

@@ -38,6 +38,9 @@ export class Next {
     setText(this.card.hint, edited ? "Grey: as trained. Blue: with your changes." : "Probability of each candidate.");
     const p = (answer, id) => Math.exp(logProbability(answer.logits, at, model.vocab, id));
     const { answers } = column;
+    const pieces = model.tokenizer.pieces;
+    const isCut = ({ id, label }) => pieces[id].trim() !== label;
+    if (answers.some(isCut)) this.card.hint.append(" Of a word of several tokens, its first.");
     const own = view.state.compare;
     this.words.forEach((input, at) => {
       if (own) input.value = own[at];
@@ -48,14 +51,15 @@ export class Next {
     const likely = [...topTokens(base.logits, at, model.vocab, ROWS), ...topTokens(result.logits, at, model.vocab, ROWS)];
     likely.sort((a, b) => b.p - a.p);
     for (const { id } of likely) if (ids.size < ROWS) ids.add(id);
-    const rows = [...ids].map((id) => ({ id, before: p(base, id), after: p(result, id), role: answers.find((a) => a.id === id)?.role }));
-    rows.sort((a, b) => Boolean(b.role) - Boolean(a.role) || Math.max(b.before, b.after) - Math.max(a.before, a.after));
+    const rows = [...ids].map((id) => ({ id, before: p(base, id), after: p(result, id), answer: answers.find((a) => a.id === id) }));
+    rows.sort((a, b) => Boolean(b.answer) - Boolean(a.answer) || Math.max(b.before, b.after) - Math.max(a.before, a.after));
     const most = Math.max(...view.columns.filter((one) => one.result).map((one) => topOf(one, view.predictAt(one))));
     this.list.replaceChildren(
-      ...rows.map(({ id, before, after, role }) => {
+      ...rows.map(({ id, before, after, answer }) => {
         const bars = element("span", { class: "bars" }, bar("before", before / most), bar("after", after / most));
-        const name = element("span", { class: "name" }, element("span", { text: visible(model.tokenizer.pieces[id] ?? `#${id}`) }));
-        if (role) name.append(element("span", { class: `role ${role}`, text: role }));
+        const name = element("span", { class: "name" }, element("span", { text: visible(pieces[id] ?? `#${id}`) }));
+        if (answer && isCut(answer)) name.append(element("span", { class: "hint", text: answer.label }));
+        if (answer) name.append(element("span", { class: `role ${answer.role}`, text: answer.role }));
         const value = edited ? `${probability(before)} → ${probability(after)}` : probability(before);
         return element("li", { class: edited ? "changed" : "", data: { id: String(id), before: String(before), after: String(after) } }, name, bars, element("span", { class: "value", text: value }));
       }),

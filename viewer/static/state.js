@@ -1,6 +1,6 @@
 /** What the page shows, as one flat object, and its form in the address: #model=lfa&text=…&head=L5.H4&edits={…}. */
 
-import { isEdits, parseHead } from "./edits.js";
+import { hasHead, isEdits, parseHead } from "./edits.js";
 
 /**
  * @typedef {Object} State
@@ -35,8 +35,8 @@ export function toHash(state, defaults) {
 }
 
 /**
- * The state in a hash, over the defaults. What is no valid value is left at its default, and named.
- * @returns {{state: State, problems: string[]}}
+ * The state in a hash, over the defaults. What is no valid value, or not in these models, is left at its default, and named.
+ * @returns {{state: State, problems: string[], missing: string[]}}
  */
 export function fromHash(hash, defaults, models) {
   const state = { ...defaults };
@@ -48,11 +48,22 @@ export function fromHash(hash, defaults, models) {
     else state[name] = value;
   }
   if (state.second === state.model) state.second = null;
-  if (state.grid === "circuit" && !models.some(({ circuit }) => circuit)) {
-    problems.push("grid");
-    state.grid = defaults.grid;
-  }
-  return { state, problems };
+  const shown = [state.model, state.second].map((id) => models.find((model) => model.id === id)).filter(Boolean);
+  const missing = [];
+  const demand = (name, there) => {
+    if (there || state[name] === null || JSON.stringify(state[name]) === JSON.stringify(defaults[name])) return;
+    missing.push(`${name} ${state[name]}`);
+    state[name] = defaults[name];
+  };
+  demand("head", hasHead(shown[0], state.head));
+  demand("lens", shown.some(({ streams }) => streams.includes(state.lens)));
+  demand("step", shown.some(({ snapshots }) => snapshots.length > 1));
+  demand("key", state.key === null || (state.token !== null && state.key <= state.token));
+  const circuit = shown.some((model) => model.circuit);
+  demand("grid", state.grid !== "circuit" || circuit);
+  demand("share", circuit);
+  demand("edges", circuit);
+  return { state, problems, missing };
 }
 
 function read(name, text, ids) {

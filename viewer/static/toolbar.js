@@ -1,7 +1,7 @@
 /** The top of the page: models, snapshots, the text with its menu of sentences, what is changed, and the copy buttons. */
 
-import { element, setText } from "./dom.js";
-import { listEdits } from "./edits.js";
+import { element, quoted, setText } from "./dom.js";
+import { fitEdits, listEdits } from "./edits.js";
 import { meanLoss, plain, probability, topTokens } from "./numbers.js";
 
 export class Toolbar {
@@ -127,11 +127,12 @@ export class Toolbar {
       );
       return;
     }
-    const chips = entries.map(({ label, without }) =>
+    const acts = (edits) => this.view.columns.some(({ model }) => Object.keys(fitEdits(edits, model).edits).length);
+    const chips = entries.map(({ label, only, without }) =>
       element("button", {
-        class: "chip",
+        class: acts(only) ? "chip" : "chip idle",
         text: label,
-        title: "Undo this change",
+        title: acts(only) ? "Undo this change" : "No model shown can be changed so: remove it",
         attributes: { type: "button" },
         on: { click: () => this.view.setEdits(without()) },
       }),
@@ -148,20 +149,24 @@ export class Toolbar {
   /** What the edits do, in one sentence: to the next token, and to the loss; "" without edits, and before an answer. */
   effect(columns = this.view.columns) {
     const { edits } = this.view.state;
-    const entries = listEdits(edits);
     const answered = columns.filter((column) => column.asked === edits);
-    if (!entries.length || !answered.length) return "";
-    const off = entries.length === 1 && / off$/.exec(entries[0].label);
-    const subject = off ? `Without ${entries[0].label.replace(/ off$/, "")}` : entries.length === 1 ? `With ${entries[0].label}` : `With these ${entries.length} changes`;
+    if (!listEdits(edits).length || !answered.length) return "";
+    const labels = [...new Set(answered.flatMap((column) => listEdits(column.edits).map(({ label }) => label)))]; // what acts
+    if (!labels.length) return `Nothing is changed in ${answered.map(({ model }) => model.name).join(" and ")}: ${answered[0].problems[0]}.`;
+    const [first] = labels;
+    const subject = labels.length > 1 ? `With these ${labels.length} changes` : / off$/.test(first) ? `Without ${first.replace(/ off$/, "")}` : `With ${first}`;
     const several = columns.length > 1;
     const parts = answered.map((column) => {
       const { base, result, model } = column;
+      const made = listEdits(column.edits).length;
+      if (!made) return `in ${model.name}: nothing is changed`;
       const at = this.view.predictAt(column);
       const [before] = topTokens(base.logits, at, model.vocab, 1);
       const [after] = topTokens(result.logits, at, model.vocab, 1);
-      const name = ({ id }) => `“${model.tokenizer.pieces[id].trim() || "a space"}”`;
+      const name = ({ id }) => quoted(model.tokenizer.pieces[id]);
       const next = before.id === after.id ? `stays ${name(after)} (${probability(before.p)} → ${probability(after.p)})` : `becomes ${name(after)} instead of ${name(before)}`;
-      if (several) return `in ${model.name}: ${name(before)} ${before.id === after.id ? `stays (${probability(before.p)} → ${probability(after.p)})` : `→ ${name(after)}`}`;
+      const share = made < labels.length ? `, with ${made} of them` : "";
+      if (several) return `in ${model.name}${share}: ${name(before)} ${before.id === after.id ? `stays (${probability(before.p)} → ${probability(after.p)})` : `→ ${name(after)}`}`;
       const change = meanLoss(column.losses) - meanLoss(column.baseLosses);
       const loss = Math.abs(change) < 0.0005 ? "the loss stays" : `the loss ${change > 0 ? "rises" : "falls"} by ${plain(Math.abs(change), 3)} nats`;
       return `the next token ${next} and ${loss}`;

@@ -2,8 +2,8 @@
 
 import { readColours } from "./colours.js";
 import { Controls } from "./controls.js";
-import { element } from "./dom.js";
-import { fitEdits, hasHead, headName, parseHead, setHead } from "./edits.js";
+import { element, printable } from "./dom.js";
+import { fitEdits, hasHead, headName, parseHead, setHead, spellOut } from "./edits.js";
 import { Heads } from "./heads.js";
 import { Lens } from "./lens.js";
 import { Next } from "./next.js";
@@ -15,6 +15,7 @@ import { Tip } from "./tip.js";
 import { Toolbar } from "./toolbar.js";
 
 const TYPING_PAUSE = 120; // ms
+const BROAD = 12; // heads in a layer: more take the whole width
 const ALL = ["result", "focus", "head", "view", "lock", "edges"];
 
 /** One model on the page: its engine, the tokens, the answer as trained (`base`) and with the edits (`result`). */
@@ -87,8 +88,9 @@ export class View {
   readAddress() {
     if (location.hash === this.address) return;
     this.address = location.hash;
-    const { state, problems } = fromHash(location.hash, this.defaults, this.data.models);
-    this.apply(state, problems.length ? [`Not understood in the address: ${problems.join(", ")}.`] : []);
+    const { state, problems, missing } = fromHash(location.hash, this.defaults, this.data.models);
+    const lines = [["Not understood in the address", problems], ["In the address, but not in what is shown", missing]];
+    this.apply(state, lines.filter(([, names]) => names.length).map(([line, names]) => `${line}: ${names.join(", ")}.`));
   }
 
   apply(state, notices) {
@@ -239,7 +241,8 @@ export class View {
       if (!this.engines.has(model.id)) this.engines.set(model.id, this.makeEngine(model));
       return new Column(model, this.engines.get(model.id));
     });
-    if (!hasHead(models[0], this.state.head)) this.state = { ...this.state, head: null };
+    const { head, edits } = this.state;
+    this.state = { ...this.state, head: hasHead(models[0], head) ? head : null, edits: spellOut(edits, models) };
     for (const panel of this.drawn ?? []) panel.resize?.disconnect();
     const each = (Panel) => this.columns.map((column) => new Panel(this, column));
     const groups = { stages: each(Stage), middle: [each(Heads), [new Controls(this)], each(Next)].flat(), lenses: each(Lens) };
@@ -247,6 +250,7 @@ export class View {
     for (const panel of this.drawn) if (panel.column) this.addSaving(panel);
     this.panels.replaceChildren(...Object.entries(groups).map(([name, panels]) => element("div", { class: name }, ...panels.map((panel) => panel.node))));
     this.panels.classList.toggle("two", this.columns.length > 1);
+    this.panels.classList.toggle("broad", models.some(({ heads }) => heads > BROAD));
     this.key0 = null;
   }
 
@@ -279,6 +283,7 @@ export class View {
 
   /** Runs the models for the newest state; a call during a run is remembered, older states are skipped. */
   async refresh() {
+    this.panels.classList.toggle("stale", this.columns.some(({ text }) => text !== this.state.text));
     if (this.running) {
       this.again = true;
       return;
@@ -301,6 +306,7 @@ export class View {
       this.draw(ALL);
     } while (this.again);
     this.running = false;
+    this.panels.classList.remove("stale");
     this.root.dataset.state = "ready";
     for (const panel of this.drawn) panel.drawEffects?.();
     const { text, edits } = this.columns[0];
@@ -339,7 +345,7 @@ export class View {
     }
     column.answers = answers;
     column.question = question;
-    if (this.state.head === null) this.state = { ...this.state, head: strongestHead(column) };
+    if (this.state.head === null) this.state = { ...this.state, head: (model.start?.text === shown && model.start.head) || mostAttentive(column) };
     column.result = result;
     column.asked = edits;
     column.edits = fitted.edits;
@@ -349,8 +355,9 @@ export class View {
     column.shift = patternShift(column.base.patterns, column.result.patterns, model.layers * model.heads, tokens.length);
     column.milliseconds = performance.now() - started;
     const { token, key } = this.state;
-    if (Math.max(token ?? 0, key ?? 0) >= tokens.length) this.state = { ...this.state, token: null, key: null };
-    return refused;
+    if (Math.max(token ?? 0, key ?? 0) < tokens.length) return refused;
+    this.state = { ...this.state, token: null, key: null };
+    return refused ?? `Token ${token} is not in this text: none is locked.`;
   }
 
   /** The snapshot of a model whose training step is nearest to the one chosen; null for the final weights. */
@@ -471,8 +478,8 @@ function refusal(tokens, { model, tokens: shown }) {
   return `${tokens.length} of ${model.n_ctx} tokens: ${model.name} reads no longer text, so shorten it.${last}`;
 }
 
-/** The head to begin with: the one that attends most from the last token to a case's answer, else to any word before. */
-function strongestHead({ model, base, tokens, answers }) {
+/** The head of a text that nobody measured before: it attends most from the last token to a case's answer, else to a word. */
+function mostAttentive({ model, base, tokens, answers }) {
   const length = tokens.length;
   const words = [...tokens.keys()].slice(1, -1);
   const nouns = words.filter((t) => answers[0]?.id === tokens[t]);
@@ -491,7 +498,7 @@ function describeTokens(tokens, { pieces, bos_id: bos }) {
   return Array.from(tokens, (id, at) => {
     const text = pieces[id] ?? `#${id}`;
     if (at === 0 && id === bos) return { label: "start", title: text, quoted: "the start", spaced: true, start: true };
-    const label = text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
+    const label = printable(text);
     const word = label.trim() ? label.replace(/^ /, "") : label.replaceAll(" ", "␣") || "∅";
     return { label: word, title: text, quoted: `“${word.trim()}”`, spaced: label.startsWith(" ") };
   });
