@@ -63,11 +63,11 @@ class Run:
     """A model with what several quantities read, and the rows that were found."""
 
     def __init__(self, folder: Path) -> None:
-        from streamscope.instruments.prompts import align, load_suite
+        from streamscope.instruments.prompts import align, check_tokenizer, load_suite
         from streamscope.models.checkpoint import load
 
         self.folder, self.model = folder, load(folder)
-        self.tokenizer = self.model.tokenizer
+        self.tokenizer = check_tokenizer(self.model)
         self.last = self.model.config.n_layers - 1
         self.pairs = align(load_suite("stories5", n=PAIRS), self.tokenizer, self.model.config.n_ctx)
         self.rows: list[dict[str, Any]] = []
@@ -165,8 +165,8 @@ def position(run: Run) -> None:
         effects.append(abs(cohens_d(after[others].to_numpy(), before[others].to_numpy())))
         odds = coherence_rows(run.model, run.pairs, None, run.tokenizer, edits).set_index("id")["log_odds"]
         changes.append(float((odds - preferred)[others].mean()))
-    run.add("suppress.top3.d", "pooled sd", np.mean(effects))
-    run.add("suppress.top3.preference", "nats", np.mean(changes))
+    run.add("suppress.top3.d", "pooled sd", float(np.mean(effects)))
+    run.add("suppress.top3.preference", "nats", float(np.mean(changes)))
 
 
 def _held_out_best(by_half: Sequence[Any], k: int = 1) -> float:
@@ -259,7 +259,6 @@ def pls(run: Run) -> None:
     from streamscope.instruments.stats.held_out import halves
     from streamscope.interventions.edits import scale_heads
     from streamscope.models.head_spec import Head
-    from streamscope.probes.attention import choose
     from streamscope.probes.coherence.measure import rows as coherence_rows
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.phenomena.measure import losses_and_depths
@@ -268,7 +267,7 @@ def pls(run: Run) -> None:
     layers = documents.sums(run.model.cfg.device, losses_and_depths(run.model))[0]["layers"].sum(1)
     run.add("depth.early", "share of tokens", layers[:2].sum() / layers.sum())
 
-    gender = choose(run.pairs, [i for i, prompt in enumerate(run.pairs.prompts) if prompt.category == "gender"])
+    gender = run.pairs.only([i for i, prompt in enumerate(run.pairs.prompts) if prompt.category == "gender"])
     table = run.probe(Coreference(domain="keys"), prompts=gender)
     side = halves(table, 0)[0]
     half_of = dict(zip(table["id"], side, strict=True))
@@ -276,7 +275,8 @@ def pls(run: Run) -> None:
     def probabilities(edits: Any = None) -> Any:
         return np.exp(coherence_rows(run.model, gender, None, run.tokenizer, edits).set_index("id")["log_p"])
 
-    before, found = probabilities(), {"effect": [], "spread": [], "range": []}
+    before = probabilities()
+    found: dict[str, list[float]] = {"effect": [], "spread": [], "range": []}
     for half in (0, 1):  # found on one half, measured on the other
         attention = table[side == half].groupby(["layer", "index"])["attention"].mean()
         group = [Head(*at) for at in attention.sort_values(ascending=False).index[:2]]
@@ -287,7 +287,7 @@ def pls(run: Run) -> None:
         found["spread"].append(change.std())
         found["range"].append(abs((more - without).mean()))
     for name, values in found.items():
-        run.add(f"entity.log_{name}", "ln of a probability", np.log(np.mean(values)))
+        run.add(f"entity.log_{name}", "ln of a probability", float(np.log(np.mean(values))))
 
     result = Extract(tier="structural", raw=()).measure(run.model, Tokens(data=HELD_OUT, max_tokens=10_000))
     features = features_of(result)
