@@ -36,6 +36,8 @@ ASIDE = 0.05
 """Share of the passages without a label."""
 LENGTHS = (102.0, 163.3)
 """Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
+MISSES = 1000
+"""Draws without a new minimal pair after which there are no more."""
 _CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
 
 
@@ -199,13 +201,16 @@ def minimal_pairs(
     for relation in relations:
         if relation not in RELATIONS:
             raise unknown("relation", relation, list(RELATIONS))
-    pairs: dict[str, MinimalPair] = {}
-    for attempt in range(50 * n + 1000):
-        if len(pairs) == n:
-            return list(pairs.values())
-        pair = _pair(f"stories5 pair {held_out} {seed} {attempt}", relations[len(pairs) % len(relations)], held_out)
-        pairs.setdefault(pair.first, pair)
-    raise InputError(f"only {len(pairs)} distinct pairs found of {n} wanted; ask for a smaller n")
+    pairs, attempt, last = dict[str, MinimalPair](), 0, 0
+    while len(pairs) < n:
+        relation = relations[len(pairs) % len(relations)]
+        pair = _pair(f"stories5 pair {held_out} {seed} {attempt}", relation, held_out)
+        if pair.first not in pairs:
+            pairs[pair.first], last = pair, attempt
+        attempt += 1
+        if attempt - last > MISSES:
+            raise InputError(f"only {len(pairs)} distinct pairs found of {n} wanted; ask for a smaller n")
+    return list(pairs.values())
 
 
 def _pair(seed: str, category: str, held_out: str) -> MinimalPair:

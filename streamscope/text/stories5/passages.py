@@ -154,7 +154,7 @@ def _members(rng: Random, category: str, key: str, held_out: str, told: bool) ->
         habits = two(rng, HABITS[KINDS[first]["pool"]])
     states = two(rng, tuple(STATES))
     rows = zip("ab", names, (first, second), nouns, habits, states, strict=True)
-    members = [Member(f"{mark}{key}", *row) for mark, *row in rows]  # type: ignore[arg-type]
+    members = [Member(f"{mark}{key}", *row) for mark, *row in rows]
     return tuple(members)
 
 

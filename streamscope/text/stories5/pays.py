@@ -107,7 +107,7 @@ PLACES = ("pronoun", "told", "noun", "repeated noun")
 
 
 def _last(text: str) -> str:
-    words = WORD.findall(text[-80:])
+    words = re.findall(r"\w+", text[-80:])
     return words[-1].lower() if words else ""
 
 
