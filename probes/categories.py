@@ -58,7 +58,7 @@ def by_category(
         units=block.units.drop(columns="category"), total=np.where(there, block.total, np.nan).reshape(-1, units),
         size=np.where(there, block.sizes, 0.0).reshape(-1, units),
     )  # fmt: skip
-    filled, made = repeated.inside.any(1), []
+    filled, made = np.count_nonzero(repeated.inside, axis=1), []
     for i, name in enumerate(groups):
         for c in contrasts:
             weights = {i * n + cell: weight for cell, weight in c.weights.items()}

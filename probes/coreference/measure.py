@@ -243,7 +243,7 @@ def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, catego
     }
     of = frame["category"] if categories else [""] * len(frame)
     frame = frame.assign(**{rule: [rules[name][rule] for name in of] for rule in ("chance", *RULES)})
-    missing |= {(i, rule): NOWHERE for rule in ("chance", *RULES) for i in np.flatnonzero(frame[rule].isna())}
+    missing |= {(int(i), rule): NOWHERE for rule in ("chance", *RULES) for i in np.flatnonzero(frame[rule].isna())}
     frame, missing = descending(frame, missing, ["top1", "attention"])
     table = Table(frame, columns, missing, seen.about["title"])
     order = frame["category"].map({name: i for i, name in enumerate(rules)}) if categories else frame.index.to_series()
