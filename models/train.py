@@ -81,6 +81,15 @@ def _start(options: Options, out: Path) -> None:
     tokenizer = options.tokenizer or (options.start and str(run_folder(options.start) / "tokenizer.json"))
     d_vocab = config.d_vocab if "d_vocab" in changes else max(config.d_vocab, LEAST_VOCABULARY)
     data, group, device = _prepare(training, {name: getattr(options, name) for name in SOURCE}, tokenizer, d_vocab)
+    if tokenizer is None and (reached := data.tokenizer.d_vocab) < d_vocab:
+        if "d_vocab" in changes:
+            raise InputError(
+                f"the data fills a vocabulary of {reached}, not {d_vocab}: give more text, or --set d_vocab={reached}"
+            )
+        if group.leader:
+            print(
+                f"the data fills a vocabulary of {reached}, less than {d_vocab}: d_vocab is {reached}", file=sys.stderr
+            )
     if data.tokenizer.d_vocab != config.d_vocab:
         if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
             raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, but d_vocab is {config.d_vocab}")

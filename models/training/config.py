@@ -99,7 +99,8 @@ class Training:
     compile: Literal["off", "blocks", "step"] = "off"
     """Compile for training: each block, or (on CUDA) the whole step with its loss. Analyses are never compiled."""
     log_every: Count = 10
-    """Steps between training-loss rows."""
+    """Steps between rows of metrics.jsonl with training losses. The run folder has all curves for TensorBoard
+    (tensorboard --logdir RUN) in tb/, which W&B reads too (wandb sync RUN/tb)."""
     eval_every: Count = 200
     """Steps between evaluations."""
     eval_batches: Count = 50

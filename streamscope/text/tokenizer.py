@@ -101,10 +101,10 @@ class Tokenizer:
 
     @classmethod
     def train(cls, documents: Iterable[str], d_vocab: int) -> "Tokenizer":
-        """Train a byte-level BPE with exactly `d_vocab` entries; id 0 is `<|endoftext|>`, the BOS token.
+        """Train a byte-level BPE of `d_vocab` entries, or of those that the documents fill; BOS, `<|endoftext|>`, is 0.
 
         The same documents give the same file; a merge must occur twice. Raises `InputError` if `d_vocab` is below 257
-        (256 bytes and BOS), or more than the documents can fill.
+        (256 bytes and BOS), and for documents in which nothing occurs twice.
         """
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         least = len(alphabet) + 1
@@ -116,12 +116,8 @@ class Tokenizer:
             show_progress=False,
         )  # fmt: skip
         backend.train_from_iterator(iter(documents), trainer)
-        reached = backend.get_vocab_size()
-        if reached != d_vocab:
-            raise InputError(
-                f"the corpus is too small for a vocabulary of {d_vocab}; it reached {reached}: give more text, or "
-                f"--set d_vocab={reached}"
-            )
+        if backend.get_vocab_size() == least < d_vocab:
+            raise InputError("the corpus is too small for a vocabulary: no pair of characters occurs twice")
         return cls(backend)
 
     @classmethod

@@ -57,12 +57,11 @@ def test_training_is_deterministic(tokenizer):
     assert Tokenizer.train(DOCUMENTS, 300).sha256 != tokenizer.sha256
 
 
-def test_training_says_how_far_a_small_corpus_reached():
-    with pytest.raises(InputError, match=r"vocabulary of 300; it reached 26\d"):
-        Tokenizer.train(["hello hello world"], 300)
+def test_a_small_corpus_fills_what_it_can():
+    assert 260 <= Tokenizer.train(["hello hello world"], 300).d_vocab < 270
     with pytest.raises(InputError, match="d_vocab=100 .* at least 257"):
         Tokenizer.train(DOCUMENTS, 100)
-    with pytest.raises(InputError, match="reached 257"):
+    with pytest.raises(InputError, match="too small for a vocabulary"):
         Tokenizer.train([], 300)
 
 

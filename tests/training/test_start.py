@@ -9,7 +9,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main
-from tests.tiny import arguments
+from tests.tiny import arguments, corpus_text
 
 
 def test_begins_with_the_weights_of_a_run(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path) -> None:
@@ -42,3 +42,16 @@ def test_another_model_is_refused(corpus: tuple[Path, Path], tiny_run: Path, tmp
     with pytest.raises(InputError, match="is another model"):
         main(arguments(corpus, out, "--start", str(tiny_run), preset="pls"))
     assert not out.exists()
+
+
+def test_a_small_text_gets_the_vocabulary_that_it_fills(tmp_path: Path, capsys) -> None:
+    """Unless a number is asked for (`test_bad_input`): the zoo's has 2048 entries."""
+    text, out = tmp_path / "own.txt", tmp_path / "run"
+    text.write_text(corpus_text(400, 0))
+    main(["lfa", "--data", str(text), "--scale", "zoo", "--steps", "1", "--batch-size", "2", "--out", str(out)])
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "vocabulary" in one]
+    model = load(out)
+    n = model._text().d_vocab
+    assert line == f"the data fills a vocabulary of {n}, less than 2048: d_vocab is {n}"
+    assert model.config.d_vocab == n < 2048
+    main(["--resume", "--out", str(out)])
