@@ -38,7 +38,7 @@ ODDS = Measure(name="log-odds of answer and foil", unit="nats of log-odds", reso
 SHARE = Measure(name="recovery", unit="share of the way from the corrupted to the clean run", resolution=RESOLUTION)
 CELLS = ("direction", "hook", "layer", "position", "head", "index", "name")
 EDGES = ("direction", "sender", "reader", "reader_kind", "reader_layer")
-NO_EDGE = "in this model the reader does not read the sender's output"
+NO_EDGE = "in this model the reader does not read what is patched"
 
 
 @dataclass(frozen=True)
@@ -258,6 +258,11 @@ def errors(swept: SweepResults) -> pd.DataFrame:
     for hook, at in hooks.groupby(hooks, sort=False).groups.items():
         a, b = swept.exact.effect[at].ravel(), swept.guessed[at].ravel()
         a, b = a[np.isfinite(a)], b[np.isfinite(a)]
+        if not len(a):
+            names = ("correlation", "max_abs", "mean_abs", "exact_abs")
+            rows.append({"direction": swept.exact.direction, "hook": hook, "values": 0, **dict.fromkeys(names, np.nan),
+                         "undefined": f"{', '.join(names)}: {NO_EDGE}"})  # fmt: skip
+            continue
         flat = len(a) < 2 or a.std() < RESOLUTION or b.std() < RESOLUTION
         correlation = np.nan if flat else float(np.corrcoef(a, b)[0, 1])
         off = np.abs(b - a)
