@@ -10,7 +10,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
@@ -71,6 +71,10 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Instrum
     pairs = found.pairs
     cells = plan(model, pairs, chosen, how.by if how.by != "token" else "role", layers)
     directions = tuple(dict.fromkeys(how.direction))
+    if hasattr(progress, "say"):
+        both = sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
+        if not (np.abs(both.clean - both.corrupt) >= how.threshold).any():
+            say(progress, f"{_unclear(how.threshold)}: recovery will have no value; give other pairs, or --threshold")
     swept = [sweep(how, model, pairs, cells, direction, progress) for direction in directions]
     seen = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": found.left_out})
     add_blocks(seen, "effect", "recovery", swept, pairs, how.threshold, "hook")
