@@ -6,6 +6,7 @@
     python -m interventions.patch --clean "Leo met a robot and a monkey. Built from metal, it" --answer " beeped"
         --corrupt "Leo met a robot and a monkey. Lonely and sad, it" --foil " lay" --by token
     python -m interventions.patch stories/gpt2 --suite ioi --pairs 40
+    python -m interventions.patch runs/lfa --suite mine.csv --by head --hooks q.token q.context k.token v.token
     python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
 
 A pair is a clean and a corrupted prompt with the same number of tokens: two texts of yours, or prompts of a suite.
@@ -19,6 +20,8 @@ the corrupted run, noise the reverse. Intervals are over independent pairs. The 
 and its error are given as well.
 
 Hooks by short names: z, q, k, v, pattern, attn_out, mlp_out, mlp.post, resid_pre, token_mid, context_post, s1_pre, …
+q.token, q.context, k.token, … are what a head's queries, keys or values read of one stream: only this reader gets the
+other run's stream. Their row is undefined where values do not read the stream.
 --senders adds path patching: the effect of a head, L2.attn or L2.mlp through one reader (`interventions.patch.paths`
 defines what is frozen); top3:recovery takes the heads with the largest recovery on the same pairs. --control patches
 the same places of the same pairs in a second model with the run's tokenizer, and the run's senders.

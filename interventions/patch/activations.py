@@ -15,7 +15,7 @@ Attribution patching approximates the same effects from one gradient (Nanda 2023
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -46,6 +46,7 @@ class Spot:
     time, head: the axis of positions (in patterns the query's) and of heads, or None.
     stream: the number of a parallel stream; None for all.
     kv: whether the heads are those of keys and values, which several query heads may share.
+    read: of q, k or v, the stream of which the layer reads the other run (token, context); empty: the whole activation.
     """
 
     short: str
@@ -54,6 +55,7 @@ class Spot:
     head: int | None
     stream: int | None = None
     kv: bool = False
+    read: str = ""
 
     @property
     def layered(self) -> bool:
@@ -63,6 +65,10 @@ class Spot:
     def hook(self, layer: int) -> str:
         """The hook's full name."""
         return self.name.replace(".L.", f".{layer}.")
+
+
+READ_BY = {"q": "attn_in", "k": "attn_in", "v": "attn_v_in"}
+"""What queries, keys and values are made of."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,23 @@ class Cell:
 def spots(model: Any, names: Sequence[str]) -> list[Spot]:
     """Hooks from short names: the part after `hook_`, with `mlp.`, `attn_hc.`, … except for attention's.
 
-    s0_pre, s1_mid, … are single streams of hyper-connections. Raises `InputError` for a name without a hook, and for a
-    hook that only observes a sum.
+    s0_pre, s1_mid, … are single streams of hyper-connections. q.token, v.context, … are queries, keys and values of
+    this run whose layer reads one stream of the other. Raises `InputError` for a name without a hook, for a hook that
+    only observes a sum, and for a stream that the model lacks.
     """
     known = _known(model)
     found: dict[str, Spot] = {}
     for given in names:
         short, stream = given.replace("hook_", "").removeprefix("attn."), None
+        part, _, read = short.partition(".")
+        if read and part in READ_BY and short not in known:  # HDPL has q.detail
+            streams = model.config.residual.streams
+            if len(streams) < 2:
+                raise InputError(f"{given}: the heads of {model.config.name} read no named streams; patch {part}")
+            if read not in streams:
+                raise unknown("stream", read, list(streams))
+            found[short] = replace(known[part], short=short, read=read)
+            continue
         kind, _, place = short.partition("_")
         if kind[:1] == "s" and kind[1:].isdigit() and f"streams_{place}" in known:
             stream, n = int(kind[1:]), model.config.residual.n
@@ -222,13 +238,48 @@ def patch_pairs(
     """Every cell of every pair, exactly, with one run per cell. Raises `InputError` without pairs or cells."""
 
     def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
-        at = [(cell.hook, source[cell.hook], cell.index(pair, source[cell.hook].ndim + 1)) for cell in cells]
-        return [None if index is None else {hook: partial(_put, source=a, index=index)} for hook, a, index in at]
+        sources = sources_of(model, cells, pair.corrupt if direction == "denoise" else pair.clean, own, source)
+        made: list[dict[str, Edit] | None] = []
+        for cell, a in zip(cells, sources, strict=True):
+            index = None if a is None else cell.index(pair, a.ndim + 1)
+            made.append(None if index is None else {cell.hook: partial(_put, source=a, index=index)})
+        return made
 
     if not cells:
         raise InputError("nothing to patch: give at least one hook and one layer")
-    names = list(dict.fromkeys(cell.hook for cell in cells))
-    return sweep_pairs(model, pairs, names, make, len(cells), direction, progress=progress)
+    return sweep_pairs(model, pairs, names_of(cells), make, len(cells), direction, progress=progress)
+
+
+def names_of(cells: Sequence[Cell]) -> list[str]:
+    """The hooks whose activations in both runs the cells need."""
+    streams = [f"blocks.{cell.layer}.hook_{cell.spot.read}_pre" for cell in cells if cell.spot.read]
+    return list(dict.fromkeys([*(cell.hook for cell in cells), *streams]))
+
+
+def sources_of(
+    model: Any, cells: Sequence[Cell], tokens: Sequence[int], own: Mapping[str, Tensor], source: Mapping[str, Tensor]
+) -> list[Tensor | None]:
+    """What every cell's hook gets: its activation in the source run; or, for one that reads a stream, what the hook has
+    in this run of `tokens` if its layer reads the source's stream. None where the values do not read that stream."""
+    found: dict[tuple[str, str], Tensor] = {}
+    for layer, stream in dict.fromkeys((cell.layer, cell.spot.read) for cell in cells if cell.spot.read):
+        some = [cell for cell in cells if (cell.layer, cell.spot.read) == (layer, stream)]
+        name = f"blocks.{layer}.hook_{stream}_pre"
+        edits = {
+            f"blocks.{layer}.hook_{point}": partial(_add, delta=source[name] - own[name])
+            for point in {READ_BY[cell.spot.short[0]] for cell in some}
+        }
+        seen = run(model, Query(tokens=[tokens], hooks=tuple({cell.hook for cell in some})), edits).hooks
+        found |= {(hook, stream): x[0] for hook, x in seen.items() if hook[-1] != "v" or _values_read(model, stream)}
+    return [found.get((c.hook, c.spot.read)) if c.spot.read else source[c.hook] for c in cells]
+
+
+def _values_read(model: Any, stream: str) -> bool:
+    return stream == "token" or model.config.residual.values != "token"
+
+
+def _add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+    return x + delta.to(x)
 
 
 def sweep_pairs(
@@ -285,25 +336,28 @@ def attribute_pairs(
     """
     if not pairs or not cells:
         raise InputError("nothing to attribute: give at least one pair, one hook and one layer")
-    names = list(dict.fromkeys(cell.hook for cell in cells))
+    hooks = list(dict.fromkeys(cell.hook for cell in cells))
     found = np.full((len(cells), len(pairs)), np.nan)
     for i, pair in enumerate(progress(pairs)):
-        own, source = both_runs(model, pair, names, direction)
+        own, source = both_runs(model, pair, names_of(cells), direction)
         ids = pair.corrupt if direction == "denoise" else pair.clean
         tokens = torch.tensor([ids], device=model.cfg.device)
-        with torch.enable_grad(), capture(model, names, grad=True) as live:
+        with torch.enable_grad(), capture(model, hooks, grad=True) as live:
             logits = model(tokens, logits_at=torch.tensor([[pair.last]], device=tokens.device))[0, 0]
         metric = pair.log_odds(logits)
-        gradients = torch.autograd.grad(metric, [live[name] for name in names], allow_unused=True)
-        products = {}
-        for name, g in zip(names, gradients, strict=True):
-            equal = source[name] == own[name]  # masked scores are −inf in both
-            change = (source[name] - own[name]).masked_fill(equal, 0.0)[None].double()
-            products[name] = torch.zeros_like(change) if g is None else change * g.detach().double()
-        for c, cell in enumerate(cells):
-            index = cell.index(pair, products[cell.hook].ndim)
+        slopes = torch.autograd.grad(metric, [live[name] for name in hooks], allow_unused=True)
+        gradients, products = dict(zip(hooks, slopes, strict=True)), dict[tuple[str, str], Tensor]()
+        for c, (cell, other) in enumerate(zip(cells, sources_of(model, cells, ids, own, source), strict=True)):
+            if other is None:
+                continue
+            key, g = (cell.hook, cell.spot.read), gradients[cell.hook]
+            if key not in products:
+                equal = other == own[cell.hook]  # masked scores are −inf in both
+                change = (other - own[cell.hook]).masked_fill(equal, 0.0)[None].double()
+                products[key] = torch.zeros_like(change) if g is None else change * g.detach().double()
+            index = cell.index(pair, products[key].ndim)
             if index is not None:
-                found[c, i] = float(products[cell.hook][index].sum())
+                found[c, i] = float(products[key][index].sum())
                 if not np.isfinite(found[c, i]):
                     raise InputError(f"the gradient of the pair {pair.id} at {cell.hook} is not finite")
     return found

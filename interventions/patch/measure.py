@@ -10,7 +10,7 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
@@ -38,7 +38,7 @@ ODDS = Measure(name="log-odds of answer and foil", unit="nats of log-odds", reso
 SHARE = Measure(name="recovery", unit="share of the way from the corrupted to the clean run", resolution=RESOLUTION)
 CELLS = ("direction", "hook", "layer", "position", "head", "index", "name")
 EDGES = ("direction", "sender", "reader", "reader_kind", "reader_layer")
-NO_EDGE = "in this model the reader does not read the sender's output"
+NO_EDGE = "in this model the reader does not read what is patched"
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Instrum
     pairs = found.pairs
     cells = plan(model, pairs, chosen, how.by if how.by != "token" else "role", layers)
     directions = tuple(dict.fromkeys(how.direction))
+    if hasattr(progress, "say"):
+        both = sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
+        if not (np.abs(both.clean - both.corrupt) >= how.threshold).any():
+            say(progress, f"{_unclear(how.threshold)}: recovery will have no value; give other pairs, or --threshold")
     swept = [sweep(how, model, pairs, cells, direction, progress) for direction in directions]
     seen = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": found.left_out})
     add_blocks(seen, "effect", "recovery", swept, pairs, how.threshold, "hook")
@@ -265,6 +269,11 @@ def errors(swept: SweepResults) -> pd.DataFrame:
     for hook, at in hooks.groupby(hooks, sort=False).groups.items():
         a, b = swept.exact.effect[at].ravel(), swept.guessed[at].ravel()
         a, b = a[np.isfinite(a)], b[np.isfinite(a)]
+        if not len(a):
+            names = ("correlation", "max_abs", "mean_abs", "exact_abs")
+            rows.append({"direction": swept.exact.direction, "hook": hook, "values": 0, **dict.fromkeys(names, np.nan),
+                         "undefined": f"{', '.join(names)}: {NO_EDGE}"})  # fmt: skip
+            continue
         flat = len(a) < 2 or a.std() < RESOLUTION or b.std() < RESOLUTION
         correlation = np.nan if flat else float(np.corrcoef(a, b)[0, 1])
         off = np.abs(b - a)

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.labelled import Example
@@ -110,6 +110,8 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Instru
     """Cells: hooks, and their control tasks. Units: labelled positions, hit or missed while held out."""
     opened = data[Labels]
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
+    if len({(one.word, one.group) for one in kept}) == len({one.word for one in kept}):
+        say(progress, f"{NOTHING}: selectivity will have no value; give groups that share words")
     seen = seen_of(read(how, run(model, query), kept, progress), kept)
     beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
     seen.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(kept), 'case')}{beyond}"

@@ -174,6 +174,7 @@ class Instrument(ValidatedOptions):
         of = {"checkpoint": None} if not hasattr(data.model, "state_dict") else checkpoint_of(data.model)
         if getattr(data.model, "digests", None) is not None:
             data.model.changed = not of["run"]
+        data.say = lambda line: say(progress, line)
         seen = self.observe(data.model, data, progress)
         if set(seen.blocks) != set(seen.contrasts):
             raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")

@@ -16,6 +16,7 @@ from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.options import ValidatedOptions
 from streamscope.instruments.prompts.sets import check_template
+from streamscope.instruments.prompts.suite import unit_of
 from streamscope.text import SplitAt
 
 
@@ -258,6 +259,10 @@ def about_of(opened: Any) -> dict[str, Any]:
     return {**opened.about(), **({"half": half} if half else {})}
 
 
+COUNTED = (Documents, Prompts, Labels)
+ONE_CASE = "one independent case, so no value will have an interval or a test; give more"
+
+
 class Opened(Mapping[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 
@@ -269,6 +274,8 @@ class Opened(Mapping[type[Data], Any]):
         self.model, self.like, self.opener = model, like, opener
         self.work: Path | None = None
         """A folder for unfinished work, which a killed command finds again and several share."""
+        self.say: Callable[[str], None] = lambda line: None
+        """Where to say, before the work, that data are too few."""
         self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
         self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
 
@@ -278,6 +285,8 @@ class Opened(Mapping[type[Data], Any]):
                 raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
             like = self.like[kind] if self.like is not None and kind in self.like.opened else None
             self.opened[kind] = self.opener(self.specs[kind], self.model, like)
+            if kind in COUNTED and self.opened[kind].cases()["cluster"].map(unit_of).nunique() == 1:
+                self.say(f"{kind.__name__}: {ONE_CASE}")
         return self.opened[kind]
 
     def __iter__(self) -> Iterator[type[Data]]:

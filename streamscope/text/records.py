@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError
-from streamscope.text.corpus import HubCorpus, open_corpus
 from streamscope.text.readers import check_content, first_line, json_lines
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -21,6 +20,8 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     empty ones are left out. Raises `InputError` for a file that cannot be read, and for JSON lines other than
     `expected`."""
     if source.startswith("hf:"):
+        from streamscope.text.corpus import HubCorpus, open_corpus  # no command needs it for its help
+
         hub = open_corpus(source)
         assert isinstance(hub, HubCorpus)
         yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub.records(), 1))

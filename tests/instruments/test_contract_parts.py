@@ -54,10 +54,12 @@ from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, quantity
 from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.patch import Patch
 from streamscope.models import build
 from streamscope.models.checkpoint import ZOO, SnapshotPath, load
 from streamscope.models.tensors import digest
 from streamscope.probes.heads import Heads
+from streamscope.probes.linear import Linear
 
 
 class Mine(Instrument):
@@ -648,3 +650,40 @@ def test_instruments_by_their_names() -> None:
     assert named("ablate") is known["ablate"]
     with pytest.raises(InputError, match="unknown instrument 'ablat': did you mean ablate"):
         named("ablat")
+
+
+class Bar:
+    """A command's bar that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, steps: Any) -> Any:
+        assert self.lines, "it is said before the work"
+        return steps
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Path) -> None:
+    path, labels = tmp_path / "one.jsonl", tmp_path / "mine.csv"
+    row = {"clean": "Tom saw Mia. Mia saw", "corrupt": "Tom saw Mia. Anna saw", "answers": [" Tom"], "foils": [" a"]}
+    path.write_text(json.dumps(row))
+    labels.write_text("text,label\n" + "".join(f"a w{i},{i % 2}\n" for i in range(12)))
+    one = "one independent case, so no value will have an interval or a test; give more"
+    cases = [
+        (Ablate(heads=("L5.H0",), draws=0), Documents(max_documents=1), f"Documents: {one}"),
+        (Patch(hooks=("z",), layers=("5",)), Prompts(suite=str(path)), f"Prompts: {one}"),
+        (Patch(hooks=("z",), layers=("5",), threshold=99), Prompts(suite="ioi"), "no pair differs by 99 nats or more"),
+        (Linear(hooks=("hook_embed",), folds=2), Labels(labels=str(labels)), "no word recurs across groups"),
+    ]  # fmt: skip
+    model = load("stories/gpt2")
+    for how, data, line in cases:
+        bar = Bar()
+        how.measure(model, data, progress=bar)
+        assert bar.lines[0].startswith(line)
+    quiet = Bar()
+    quiet.lines.append("nothing")
+    Ablate(heads=("L5.H0",), draws=0).measure(model, Documents(max_documents=2), progress=quiet)
+    assert quiet.lines == ["nothing"]

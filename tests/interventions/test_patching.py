@@ -1,5 +1,6 @@
 """Patches where the answer is known on paper, against TransformerLens, and put together number by number."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,48 @@ def test_attribution_is_the_derivative(preset: str) -> None:
 
             slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
             assert guessed[c] == pytest.approx(slope, abs=1e-6), cell
+
+
+@pytest.mark.parametrize(("preset", "stream"), [("lfa", "token"), ("dst-kron", "context"), ("pls", "context")])
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_a_heads_input_by_stream_is_patched_for_this_head_alone(preset: str, stream: str, direction: Any) -> None:
+    """By hand: the other run's stream in the input of one layer, and of what that makes one head's q, k or v."""
+    model = make(preset)
+    base, other = (CLEAN[1:], CLEAN[:1]) if direction == "denoise" else (CLEAN[:1], CLEAN[1:])
+    cells = plan(model, PAIRS[:1], spots(model, [f"{part}.{stream}" for part in "qkv"]), "head", [1])
+    found = patch_pairs(model, PAIRS[:1], cells, direction)
+    guessed = attribute_pairs(model, PAIRS[:1], cells, direction)
+    name = f"blocks.1.hook_{stream}_pre"
+    with torch.no_grad(), capture(model, [name]) as seen:
+        model(base)
+        own = seen[name]
+    with torch.no_grad(), capture(model, [name]) as seen:
+        model(other)
+        source = seen[name]
+    inputs = {f"blocks.1.hook_{one}": lambda x, hook: x - own + source for one in ("attn_in", "attn_v_in")}
+    assert len(cells) == 12
+    for c, cell in enumerate(cells):
+        if stream == "context" and cell.spot.short[0] == "v" and preset == "dst-kron":
+            assert np.isnan(found.patched[c, 0]) and np.isnan(guessed[c, 0])  # values read the token stream
+            continue
+        with torch.no_grad(), edit(model, inputs), capture(model, [cell.hook]) as seen:
+            model(base)
+
+        def put(x: Tensor, hook: Any, share: float, head: Any = cell.head, new: Tensor = seen[cell.hook]) -> Tensor:
+            out = x.clone()
+            out[:, :, head] += share * (new - x)[:, :, head]
+            return out
+
+        patched = []
+        for share in (0.0, 1e-6, 1.0):
+            with torch.no_grad(), edit(model, {cell.hook: partial(put, share=share)}):
+                patched.append(odds(model(base)))
+        assert found.patched[c, 0] == pytest.approx(patched[2], abs=1e-8) and abs(found.effect[c, 0]) > 1e-9, cell
+        assert guessed[c, 0] == pytest.approx((patched[1] - patched[0]) / 1e-6, rel=1e-3, abs=1e-7), cell
+
+
+def test_streams_that_no_head_reads_are_refused() -> None:
+    with pytest.raises(InputError, match="the heads of std-t read no named streams; patch q"):
+        spots(make("std-t"), ["q.token"])
+    with pytest.raises(InputError, match="unknown stream 'contxt': did you mean context"):
+        spots(make("lfa"), ["k.contxt"])
