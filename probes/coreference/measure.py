@@ -95,7 +95,7 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     """Cells: heads (attention, hits, ties) over cases, and hits in both orders over pairs."""
     opened = data[Prompts]
     query = plan(how, opened.aligned, opened.tokenizer)
-    rows = read(how, run(model, query), query)
+    rows = read(how, run(model, query, progress=progress), query)
     seen = seen_of(rows, opened.unit)
     seen.extra = (held_out(rows, seed=how.split_seed), seen.extra)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target and distractor')}"

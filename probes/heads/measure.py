@@ -94,7 +94,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
         names, texts = names + [name for name, *_ in kept], [ids for *_, ids in kept]
         clusters += [cluster for _, cluster, _ in kept]
     query = plan(how, texts, tokenizer)
-    seen = seen_of(read(how, run(model, query), query), names, clusters)
+    seen = seen_of(read(how, run(model, query, progress=progress), query), names, clusters)
     seen.about["title"] = (
         f"{title_of(model)}: scores by position, {counted(how.sequences, 'random sequence')}, "
         + counted(len(texts), "text")

@@ -110,7 +110,7 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Instru
     """Cells: hooks, and their control tasks. Units: labelled positions, hit or missed while held out."""
     opened = data[Labels]
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
-    seen = seen_of(read(how, run(model, query), kept, progress), kept)
+    seen = seen_of(read(how, run(model, query, progress=progress), kept, progress), kept)
     beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
     seen.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(kept), 'case')}{beyond}"
     return seen

@@ -60,7 +60,7 @@ def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Instrum
     if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
         raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
     query = plan(how, opened.aligned, opened.tokenizer)
-    seen = seen_of(read(how, run(model, query), query), opened.unit)
+    seen = seen_of(read(how, run(model, query, progress=progress), query), opened.unit)
     lost = left_out(query, "target and distractor")
     seen.about["title"] = f"{title_of(model)} on {opened.title()}{lost}; {how.attention} attention"
     return seen

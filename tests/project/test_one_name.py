@@ -80,7 +80,7 @@ def test_an_instrument_keeps_its_short_name_where_a_paper_or_a_benchmark_has_it_
     [
         ("induction", "heads"), ("lens", "logit_lens"), ("attention", "picture"), ("dla", "direct_logit_attribution"),
         ("sae", "latents"), ("probe", "linear"), ("Patching", "patch"),
-        ("path_patching", "circuits"), ("hooks", "describe"), ("kronecker", "routing"), ("abliteratte", "abliterate"), ("zzz", ""),
+            ("hooks", "describe"), ("kronecker", "routing"), ("abliteratte", "abliterate"), ("zzz", ""),
     ],
 )  # fmt: skip
 def test_a_word_of_the_field_leads_to_its_command(word: str, command: str) -> None:
