@@ -26,7 +26,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import keep_after, say
+from streamscope.instruments.contract import keep_after, say, ticks
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
@@ -68,20 +68,6 @@ class Observed:
         """Values [N] under an edit, by index; None is the baseline."""
         at = self.readouts.index(readout)
         return self.baseline[at] if edit is None else self.edited[edit, at]
-
-
-def ticks(progress: Progress, total: int) -> Callable[[int], None]:
-    """A function that advances a progress bar of `total` steps by n; called with 0 at the end it closes the bar, and
-    with −1 where it is, after an interruption."""
-    bar = iter(progress(range(total)))
-
-    def done(n: int) -> None:
-        if n < 0:
-            getattr(bar, "close", lambda: None)()
-        for _ in range(n) if n else bar:
-            next(bar, None)
-
-    return done
 
 
 FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0

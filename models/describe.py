@@ -16,6 +16,9 @@ import tyro
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import counted, visible
+from streamscope.models.config.presets import PRESETS, preset
+from streamscope.models.config.serialization import parse_set
+from streamscope.models.run_names import foreign_name, run_folder
 
 if TYPE_CHECKING:
     from streamscope.models.config import ModelConfig
@@ -73,8 +76,6 @@ def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, st
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse and print."""
     options = parse(Options, argv, __doc__)
-    from streamscope.models.config.presets import PRESETS
-
     if not options.preset and options.run is None:
         if options != Options():
             raise InputError("--scale, --set and --hooks need a model: name a preset, as in lfa --set n_layers=4")
@@ -88,6 +89,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.run is not None and (options.set or options.scale != Options.scale):
         raise InputError("--scale and --set only change a preset: leave them out with a run")
 
+    if options.run is not None:
+        run_folder(options.run)
+    elif foreign_name(options.preset) is None:
+        preset(options.preset, options.scale, **parse_set(options.set))
     from rich.console import Console
     from rich.table import Table
 
@@ -131,8 +136,6 @@ def _model(options: Options) -> "StreamTransformer":
         from streamscope.models.checkpoint import load
 
         return load(options.run)
-    from streamscope.models.checkpoint import foreign_name
-
     if (name := foreign_name(options.preset)) is not None:
         import torch
 
@@ -143,8 +146,6 @@ def _model(options: Options) -> "StreamTransformer":
             raise InputError("--scale and --set only change a preset: leave them out with hf:NAME")
         with torch.device("meta"):
             return StreamTransformer(read_config(source_folder(name))[0], seed=None)
-    from streamscope.models.config.presets import preset
-    from streamscope.models.config.serialization import parse_set
     from streamscope.models.make import build
 
     return build(preset(options.preset, options.scale, **parse_set(options.set)))

@@ -27,8 +27,9 @@ from typing import Annotated
 import tyro
 
 from streamscope.cli.bounds import Count, Positive
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, near_files
 from streamscope.cli.parse import command, parse
+from streamscope.models.run_names import run_folder
 from streamscope.models.training.config import Training
 
 
@@ -74,11 +75,15 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, check everything, train."""
     options = parse(Options, argv, __doc__)
+    if options.out is None:
+        raise InputError("--out RUN is missing: name the run folder")
+    for path in filter(None, (options.data, options.valid)):
+        if not path.exists():
+            raise InputError(f"{path} does not exist; {near_files(path) or 'check the path'}")
+    run_folder(options.run or options.out)
 
     from streamscope.models.training.tuning import resume, start
 
-    if options.out is None:
-        raise InputError("--out RUN is missing: name the run folder")
     if options.resume:
         if options != replace(Options(), out=options.out, resume=True):
             raise InputError("--resume takes all options from the run in --out: leave out the others")

@@ -21,11 +21,12 @@ from typing import Any
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.cli.provenance import pick_device
+from streamscope.cli.provenance import check_device, pick_device
 from streamscope.cli.terminal import counted, visible
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
+from streamscope.models.run_names import run_folder
 from streamscope.models.training.config import (
     Options,
     Training,
@@ -34,6 +35,7 @@ from streamscope.models.training.config import (
     phases_of,
     with_recipe,
 )
+from streamscope.text.corpus import open_corpus
 
 SOURCE = ("data", "valid", "text_field", "max_documents", "split_at", "valid_fraction", "valid_blocks")
 """Options of the data."""
@@ -72,9 +74,13 @@ def _start(options: Options, out: Path) -> None:
     config = preset(options.preset, options.scale, **changes)
     training = with_recipe(options.training, options.preset, options.scale)
     check_given(options.training, training, config, Training())
+    check_device(training.device)
+    for source in filter(None, (options.data, options.valid)):
+        open_corpus(source, text_field=options.text_field, split_at=options.split_at)
+    if options.start:
+        run_folder(options.start)
     training = replace(training, device=pick_device(training.device))
 
-    from streamscope.models.checkpoint import run_folder
     from streamscope.models.training.run import check_startable
 
     check_startable(out)
@@ -146,7 +152,6 @@ def _trainer(
 ) -> Any:  # fmt: skip
     """Make the model, the windows and, after all checks, the run folder."""
     from streamscope.cli.provenance import provenance
-    from streamscope.models.checkpoint import run_folder
     from streamscope.models.derived import parent_of
     from streamscope.models.training.data import windows
     from streamscope.models.training.loop import Trainer

@@ -21,6 +21,7 @@ import tyro
 from streamscope.cli.bounds import Bounds
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
+from streamscope.models.run_names import run_folder
 
 EXTRA = ("onnx", "onnxscript", "starlette", "uvicorn")
 """What the page needs besides the rest."""
@@ -65,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(Options, argv, __doc__)
     names, text = options.run or ("stories/lfa",), options.text or ""
     check_words(options.text)
+    for name in names:
+        run_folder(name.removesuffix("@all"))
     check_extra()
     if options.out is not None:
         from streamscope.cli.disk import check_writable

@@ -20,7 +20,7 @@ from streamscope.features.cluster.parts import other_way, parts_table
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
-from streamscope.instruments.contract import InstrumentData, Progress
+from streamscope.instruments.contract import InstrumentData, Progress, ticks
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each, estimate
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
@@ -43,6 +43,7 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
         )
     x, constant = varying_features(found)
     umap = _umap(how.seed) if how.umap else None
+    done = ticks(progress, 2 + how.umap)
     if how.fitted is None:
         _check_size(how, x)
         raw = raw_rows_of(how.raw, opened.files) if how.raw else None
@@ -53,7 +54,9 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
         x = found.table[list(modes.feature_names_in_)]
         labels = labels_of(found, *modes.predict_soft(x))
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
+    done(1)
     unplaced = _place(umap, labels, z, vector) if umap is not None else ""
+    done(1)
     n_layers, kstar = found.about["n_layers"], found.about["options"]["kstar"]
     clusters, held = cluster_table(labels, vector, n_layers, kstar), labels["cluster"].to_numpy() >= 0
     blocks = {"depth": depths(labels, n_layers, kstar), "coverage": coverage(labels)}
@@ -65,6 +68,7 @@ def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> In
         "clusters": clusters_of(clusters, labels, title),
         "labels": LongTable.of([labels], tuple(one for one in LABELS if one.name in labels), f"{title}{unplaced}"),
     }  # fmt: skip
+    done(0)
     used = {"columns": x.shape[1], "zero": sum(column.constant for column in found.columns), "constant": len(constant)}
     documents = labels["document"].to_numpy()
     if raw is not None:

@@ -77,7 +77,7 @@ def explain(
     if found < least:
         raise InputError(f"{counted(found, 'document')}: folds and intervals over documents need at least {least}")
     split = folds_of(codes, folds, seed)
-    fit = ridge if model == "ridge" else partial(boosting, seed=seed, progress=progress)
+    fit, each = (ridge, progress) if model == "ridge" else (partial(boosting, seed=seed, progress=progress), iter)
     varies = effects.std(0) > ROUNDING
     if not varies.any():
         raise InputError(f"no effect differs between tokens by more than rounding ({ROUNDING:g} nats)")
@@ -92,7 +92,7 @@ def explain(
     low, high = cluster_bootstrap(_r2, errors["features"], around, **how)
     gain_low, gain_high = cluster_bootstrap(_gain, errors["both"], errors["baselines"], around, **how)
     rng = np.random.default_rng(seed)
-    shuffled = [_shuffled(fit, x, rng.permutation(y), split) for _ in range(shuffles)]
+    shuffled = [_shuffled(fit, x, rng.permutation(y), split) for _ in each(range(shuffles))]
     columns = {
         "r2": r2.pop("features"), "r2_low": low, "r2_high": high, **r2,
         "gain": _gain(errors["both"], errors["baselines"], around), "gain_low": gain_low, "gain_high": gain_high,

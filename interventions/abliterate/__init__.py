@@ -24,6 +24,7 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, say
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
+from streamscope.probes.directions.names import check_direction_name, in_model
 
 if TYPE_CHECKING:
     from streamscope.instruments.result import Result
@@ -68,10 +69,11 @@ class Abliterate(Instrument):
                 "leave out --embedding"
             )
 
+    def check_sources(self) -> None:
+        check_direction_name(self.direction)
+
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
-        from streamscope.probes.directions.choice import in_model
-
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
 
     def with_resolved_heads(self, data: Opened) -> "Abliterate":

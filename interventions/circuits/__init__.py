@@ -22,6 +22,7 @@ from streamscope.cli.bounds import Bounds, Count, NotNegative, Only, Seed, Share
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
+from streamscope.instruments.prompts import check_suite
 from streamscope.interventions.circuits.names import Contrast, Method, Metric, Points
 
 
@@ -68,6 +69,9 @@ class Circuits(Instrument):
     exports: ClassVar = (".json", ".pt")
     quick: ClassVar = {"pairs": 24, "draws": 2, "steps": 2}
     planted: ClassVar = "tests/interventions/test_circuits.py::test_planted_circuits_are_found"
+
+    def check_sources(self) -> None:
+        check_suite(self.task)
 
 
 main = main_of(Circuits, __doc__)

@@ -1,7 +1,7 @@
 """Change how parallel streams are mixed, read or written, and measure the loss increase (KROM).
 
     python -m interventions.mixing                        the bundled KromCanon: every change, everywhere and by module
-    python -m interventions.mixing runs/kromhc --change res-identity res-mean --out mixing.parquet --figure mixing.svg
+    python -m interventions.mixing runs/kromhc --change res-identity res-mean --out mixing.parquet --figure mixing.html
     python -m interventions.mixing runs/kromhc --change permute average --where L2.attn *.mlp --draws 23
     python -m interventions.mixing runs/kromhc --control runs/mhc --where everywhere
 

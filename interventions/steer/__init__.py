@@ -21,6 +21,7 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Sets
 from streamscope.instruments.figures import Curve
+from streamscope.probes.directions.names import check_direction_name, in_model
 
 
 @instrument("steer", Documents(batch_size=16), Sets())
@@ -57,10 +58,11 @@ class Steer(Instrument):
     quick: ClassVar = {"scale": (-1.0, 0.0, 1.0), "draws": 1, "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_steer.py::test_the_table"
 
+    def check_sources(self) -> None:
+        check_direction_name(self.direction)
+
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
-        from streamscope.probes.directions.choice import in_model
-
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
 
 

@@ -25,6 +25,7 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Histogram
+from streamscope.instruments.prompts import check_suite
 
 
 @instrument("suppress", Prompts(), Documents(max_documents=50))
@@ -61,6 +62,10 @@ class Suppress(Instrument):
     planted: ClassVar = (
         "tests/interventions/test_suppress.py::test_the_semantic_head_carries_sps_and_coherence_as_on_paper"
     )
+
+    def check_sources(self) -> None:
+        if self.rank_on is not None:
+            check_suite(self.rank_on)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are not read if no loss is measured."""

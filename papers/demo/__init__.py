@@ -17,6 +17,8 @@ import tyro
 
 from streamscope.cli.bounds import Bounds, Count
 from streamscope.cli.parse import main_with_body
+from streamscope.cli.provenance import check_device
+from streamscope.models.run_names import runs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,11 @@ class Options:
     """Random sets of k heads to compare them with; with 39 the smallest p_rank is 0.05."""
     device: str = "auto"
     """auto, cpu or cuda."""
+
+    def check_sources(self) -> None:
+        """Raise `InputError` for a device or a run that is not there."""
+        check_device(self.device)
+        runs_of(self.runs)
 
 
 main = main_with_body(Options, __doc__, "streamscope.papers.demo.report")

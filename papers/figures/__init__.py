@@ -1,7 +1,7 @@
 """Draw the figures and tables of the five papers from our results, next to the printed values.
 
     python -m papers.lfa --figure list                          what there is, and what draws or measures it
-    python -m papers.lfa --figure 7 --format pdf                lfa-figure-7.pdf, of the tables that are shipped
+    python -m papers.lfa --figure 7 --format html               lfa-figure-7.html, of the tables that are shipped
     python -m papers.dst --figure all --out figures             every figure of DST into a folder
     python -m papers.pls --table 2                              printed and measured, row by row, with verdicts
     python -m papers.lfa --figure 4 --tables results/mine       of tables of one's own comparison

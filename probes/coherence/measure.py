@@ -126,8 +126,9 @@ def read(how: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
 
 
 def rows(
-    model: Any, aligned: Aligned, others: Aligned | None, tokenizer: Any, edits: Edits | None = None
-) -> pd.DataFrame:
+    model: Any, aligned: Aligned, others: Aligned | None, tokenizer: Any, edits: Edits | None = None,
+    progress: Any = iter,
+) -> pd.DataFrame:  # fmt: skip
     """`read` for the prompts, under edits if given, and for `others`, the prompts after other nouns
     (`aligned_control`).
 
@@ -136,7 +137,9 @@ def rows(
     """
     how = Coherence()
     table, after = (
-        None if one is None else read(how, run(model, query := plan(how, one, tokenizer), edits), query)
+        None
+        if one is None
+        else read(how, run(model, query := plan(how, one, tokenizer), edits, progress=progress), query)
         for one in (aligned, others)
     )
     assert table is not None
@@ -151,7 +154,7 @@ def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> I
     """Cells: category × (ln p of each word, after the own text and elsewhere), and whether the right word leads."""
     opened = data[Prompts]
     others = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
-    found = rows(model, opened.aligned, others, opened.tokenizer)
+    found = rows(model, opened.aligned, others, opened.tokenizer, progress=progress)
     asked = {p.id for p in opened.prompts if p.coherent is not None}
     cases = opened.cases()
     groups = groups_of(cases[cases["id"].isin(asked)])

@@ -2,7 +2,7 @@
 
     python -m probes.contraction                                  the bundled KromCanon
     python -m probes.contraction runs/kromhc --data valid.txt --out contraction.parquet
-    python -m probes.contraction runs/kromhc@all --max-documents 50 --figure contraction.svg
+    python -m probes.contraction runs/kromhc@all --max-documents 50 --figure contraction.html
 
 Streams X [n, D] of a position begin equal; each module m mixes them and writes to them, X ← H_m X + W_m. After every
 module, over the positions of documents that have a target, with X̄ the mean of the streams:

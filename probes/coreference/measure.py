@@ -105,7 +105,7 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     """Cells: heads (attention, hits, ties) over cases, and hits in both orders over pairs."""
     opened = data[Prompts]
     query = plan(how, opened.aligned, opened.tokenizer)
-    rows = read(how, run(model, query), query)
+    rows = read(how, run(model, query, progress=progress), query)
     seen = seen_of(rows, opened.unit)
     chosen = best_by_category(seen, rows, opened.cases(), how.split_seed)
     seen.extra = (held_out(rows, seed=how.split_seed), seen.extra, chosen)

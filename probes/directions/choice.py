@@ -15,11 +15,8 @@ from streamscope.instruments.data import Opened, Sets
 from streamscope.models.checkpoint import run_label
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions import Directions
+from streamscope.probes.directions.names import CHOICES, MAKE_ONE, NO_FILE, file_of, in_model
 from streamscope.probes.stream_states import RESID, streams_of
-
-CHOICES = ("best", "norm")
-MAKE_ONE = "make one with python -m probes.directions RUN --out FILE.parquet"
-NO_FILE = f"is not a file of directions; {MAKE_ONE}"
 
 
 @dataclass(frozen=True)
@@ -29,11 +26,6 @@ class Direction:
     vector: Tensor
     layer: int
     about: dict[str, Any]
-
-
-def in_model(spec: str) -> bool:
-    """Whether the direction is found in the model, by its layer, and not in a file."""
-    return spec in CHOICES or spec.isdigit()
 
 
 def check_choice(spec: str, model: Any, stream: str, method: str) -> None:
@@ -71,10 +63,7 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
     §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for another file, a layer or stream
     that it lacks, and a layer without a direction.
     """
-    name, _, which = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
-    path = Path(name or spec)
-    if not path.is_file():
-        raise InputError(f"{path} {NO_FILE}")
+    path, which = file_of(spec)
     if path.suffix == ".parquet":
         arrays = path.with_suffix(".safetensors")
         raise InputError(f"{path} is a table; {f'its arrays are in {arrays}' if arrays.is_file() else MAKE_ONE}")

@@ -2,7 +2,7 @@
 
     python -m probes.dual_path                                  the bundled hdpl
     python -m probes.dual_path runs/hdpl --data valid.txt --out paths.parquet
-    python -m probes.dual_path runs/hdpl@all --max-documents 50 --figure paths.svg
+    python -m probes.dual_path runs/hdpl@all --max-documents 50 --figure paths.html
 
 For each projection y = d + g, detail path d = x W_block, global path g = W_dec SiLU(z), over the positions t of
 documents with a target (HDPL Eq. 1 to 9):

@@ -116,7 +116,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
         clusters += [cluster for _, cluster, _ in kept]
     pool = trained_words(tokenizer, data[Documents].rows()) if how.pool == "trained" else None
     query = plan(how, texts, tokenizer, pool)
-    seen = seen_of(read(how, run(model, query), query), names, clusters)
+    seen = seen_of(read(how, run(model, query, progress=progress), query), names, clusters)
     seen.about["title"] = (
         f"{title_of(model)}: scores by position, {counted(how.sequences, 'random sequence')}, "
         + counted(len(texts), "text")

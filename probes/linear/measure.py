@@ -112,7 +112,7 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Instru
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
     if len({(one.word, one.group) for one in kept}) == len({one.word for one in kept}):
         say(progress, f"{NOTHING}: selectivity will have no value; give groups that share words")
-    seen = seen_of(read(how, run(model, query), kept, progress), kept)
+    seen = seen_of(read(how, run(model, query, progress=progress), kept, progress), kept)
     beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
     seen.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(kept), 'case')}{beyond}"
     return seen

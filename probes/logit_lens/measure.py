@@ -125,18 +125,19 @@ def _candidates(logits: Tensor, following: Tensor, k: int) -> pd.DataFrame:
 
 
 def candidates(
-    model: Any, how: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None
-) -> pd.DataFrame:
+    model: Any, how: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None,
+    progress: Any = iter,
+) -> pd.DataFrame:  # fmt: skip
     """`read` for rows of token ids, BOS first; under edits the streams are those of the edited pass."""
     lens = lens_of(model, tokenizer)
     query = plan(how, lens, rows)
-    return read(how, lens, run(model, query, edits), query)
+    return read(how, lens, run(model, query, edits, progress=progress), query)
 
 
 def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: layers. Units: prompts, with the loss at every position that has a next token."""
     opened = data[Text]
-    found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer)
+    found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer, progress=progress)
     seen = seen_of(found, opened.names)
     seen.about["title"] = title_of(model) + opened.title()
     return seen

@@ -22,6 +22,7 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import HeadMap, Histogram, Intervals
+from streamscope.models.run_names import run_folder
 
 FIXED = 0.075
 """The paper's threshold, μ+σ of its Std-T (LFA §3.2)."""
@@ -58,6 +59,10 @@ class Pds(Probe):
         super().__post_init__()
         if self.reference is not None and self.threshold is not None:
             raise InputError("--reference sets the threshold: leave out --threshold, or --reference")
+
+    def check_sources(self) -> None:
+        if self.reference is not None:
+            run_folder(self.reference)
 
 
 main = main_of(Pds, __doc__)

@@ -88,7 +88,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
         other = Pds(per_pair=how.per_pair).measure(reference, given)
         about["threshold"] = mean_plus_sd(other.table().frame)
     query = plan(how, opened.aligned, opened.tokenizer)
-    captures = run(model, query)
+    captures = run(model, query, progress=progress)
     first, last, bos = both_orders(captures, query)
     columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))
     total = np.stack([first, last, np.abs(last - first)])  # [orders, pairs, L, H]

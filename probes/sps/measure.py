@@ -61,7 +61,7 @@ def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Instrum
     if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
         raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
     query = plan(how, opened.aligned, opened.tokenizer)
-    rows = read(how, run(model, query), query)
+    rows = read(how, run(model, query, progress=progress), query)
     seen, groups = seen_of(rows, opened.unit), groups_of(opened.cases())
     block = seen.blocks["sps"]
     if len(groups) > 1:

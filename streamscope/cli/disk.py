@@ -420,10 +420,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InputError` if a file cannot be written at `path`; its folder is created if necessary.
+    """Raise `InputError` if a file cannot be written at `path`, in a folder that is there or can be made.
 
-    An empty file is created there and deleted, because permissions do not show whether a file system accepts files.
+    An empty file is created there and deleted, because permissions do not show whether a file system accepts files; so
+    are the folders that are not there yet.
     """
+    missing = [folder for folder in path.parents if not os.path.exists(folder)]
     part = path.parent / f".probe.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     try:
         if os.path.isdir(path):  # does not raise for a name that is too long
@@ -433,6 +435,10 @@ def check_writable(path: Path) -> None:
         part.unlink()
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):  # another process made it, and writes there
+            for folder in missing:
+                folder.rmdir()
 
 
 def check_folder(folder: Path) -> None:

@@ -113,6 +113,7 @@ def main_with_body(options: type[Options], doc: str | None, body: str) -> Callab
 
     def main(argv: Sequence[str] | None = None) -> None:
         parsed = parse(options, argv, doc)
+        getattr(parsed, "check_sources", lambda: None)()  # before anything heavy is imported
         import_module(body).measure(parsed)
 
     return main

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -23,15 +24,20 @@ PACKAGES = ("torch", "transformer-lens", "tokenizers", "safetensors", "numpy")
 
 def pick_device(name: str) -> str:
     """Resolve `auto` to CUDA if available; an unavailable device raises `InputError`."""
+    check_device(name)
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {name}: torch finds no CUDA device; use --device cpu")
-    if name.split(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device {name!r} is unknown: give auto, cpu, cuda or cuda:N")
     return name
+
+
+def check_device(name: str) -> None:
+    """Raise `InputError` for what names no device, without importing torch."""
+    if not re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", name):
+        raise InputError(f"device {name!r} is unknown: give auto, cpu, cuda or cuda:N")
 
 
 def peak_resident_bytes() -> int:

@@ -22,6 +22,7 @@ from streamscope.cli.launch import is_worker, launch
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
 from streamscope.instruments.arguments import Arguments
+from streamscope.instruments.notebook_bar import OF_COMMAND
 
 if TYPE_CHECKING:
     from streamscope.instruments.contract import Instrument
@@ -65,8 +66,12 @@ def signs_of_life(label: str) -> Iterator[None]:
             _LAST_SIGN[0] = time.monotonic()
             print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
 
-    with every(show):
-        yield
+    OF_COMMAND.append(lambda inner: iter if _BARS else progress_bar(f"{label}: {inner}"))
+    try:
+        with every(show):
+            yield
+    finally:
+        OF_COMMAND.pop()
 
 
 UNKNOWN = "-:--:--"
@@ -128,7 +133,7 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
 def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
     """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
     a table that another command than `module` wrote."""
-    from streamscope.instruments.result import check_out
+    from streamscope.instruments.out_path import check_out
 
     if out is None:
         return
@@ -187,9 +192,9 @@ class Job:
     @cached_property
     def task(self) -> str:
         """Its name in a ledger: what is measured how on which models and data, by the content of all their files."""
-        from streamscope.models.checkpoint import run_folder
         from streamscope.models.hooks.user_edits import about_edits
         from streamscope.models.interop.huggingface.convert import content_digest
+        from streamscope.models.run_names import run_folder
 
         models = [(one, content_digest(run_folder(one))) for one in (self.run, self.control) if one]
         how, data = asdict(self.instrument), [[type(one).__name__, asdict(one)] for one in self.data]
@@ -274,15 +279,22 @@ class Job:
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
     from streamscope.cli.output_lock import share_output
+    from streamscope.cli.provenance import check_device
     from streamscope.instruments.figures import check_figure
-    from streamscope.instruments.result import check_out
+    from streamscope.instruments.out_path import check_out
+    from streamscope.models.run_names import runs_of
 
-    if options.out is not None:
-        check_out(options.out, how.name, _inputs(how, data, options), how.exports)
     if options.figure is not None:
         check_figure(options.figure)
         if options.figure.resolve() in [one.resolve() for one in _inputs(how, data, options)]:
             raise InputError(f"--figure {options.figure} is an input, which would be lost; name another file")
+    if options.out is not None:
+        check_out(options.out, how.name, _inputs(how, data, options), how.exports)
+    check_device(options.device)
+    for source in (how, *data):
+        source.check_sources()
+    for names in (options.run, [options.control] if options.control is not None else []):
+        runs_of(names)
     how.check_read(data)
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder next to it")
@@ -299,7 +311,7 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     """`measure` once it is known that nobody else writes there."""
     from streamscope.cli.provenance import pick_device, provenance
     from streamscope.instruments.pool_results import pool_results
-    from streamscope.models.checkpoint import run_folder, runs_of
+    from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(one.alone for one in data) and not options.run and options.control is None:
         if options.edit:

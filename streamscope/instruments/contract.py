@@ -56,6 +56,20 @@ def say(progress: Any, line: str) -> None:
     getattr(progress, "say", lambda line: None)(line)
 
 
+def ticks(progress: Progress, total: int) -> Callable[[int], None]:
+    """A function that advances a progress bar of `total` steps by n; called with 0 at the end it closes the bar, and
+    with −1 where it is, after an interruption."""
+    bar = iter(progress(range(total)))
+
+    def done(n: int) -> None:
+        if n < 0:
+            getattr(bar, "close", lambda: None)()
+        for _ in range(n) if n else bar:
+            next(bar, None)
+
+    return done
+
+
 def keep_after(interrupt: KeyboardInterrupt, progress: Any, done: int, of: int, what: str, *, least: int = 1) -> None:
     """Note on a command's bar that only `done` of `of` were measured, so that the command ends with these.
 

@@ -15,9 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.options import ValidatedOptions
-from streamscope.instruments.prompts.sets import check_template
+from streamscope.instruments.prompts import check_suite, check_task
+from streamscope.instruments.prompts.sets import check_template, contrast
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.text import SplitAt
+from streamscope.text.corpus import open_corpus
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class Half(Data):
     def filled(self, usual: Data) -> "Half":
         return replace(self, whole=self.whole.filled(usual))
 
+    def check_sources(self) -> None:
+        self.whole.check_sources()
+
     def small(self) -> "Half":
         """A half of little."""
         return replace(self, whole=self.whole.small())
@@ -120,6 +125,10 @@ class Documents(Data):
     max_windows: Count | None = None
     """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
+    def check_sources(self) -> None:
+        if self.data is not None:
+            open_corpus(self.data, text_field=self.text_field, split_at=self.split_at)
+
     def small(self) -> "Documents":
         """Four documents."""
         return replace(self, max_documents=4)
@@ -143,6 +152,10 @@ class Tokens(Data):
     context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least 100
     documents, each is cut at the context; otherwise half the context."""
 
+    def check_sources(self) -> None:
+        if self.data is not None:
+            open_corpus(self.data, text_field=self.text_field, split_at=self.split_at)
+
     def small(self) -> "Tokens":
         """A thousand."""
         return replace(self, max_tokens=1000)
@@ -162,6 +175,9 @@ class Prompts(Data):
     suite_seed: Seed | None = None
     """Which of them to generate (default 2)."""
 
+    def check_sources(self) -> None:
+        check_suite(self.suite, n=self.n, seed=self.suite_seed)
+
     def small(self) -> "Prompts":
         """Sixty, where they are generated."""
         return replace(self, n=60) if self.suite in ("stories", "story-cases", "story-events") else self
@@ -173,6 +189,10 @@ class Tasks(Data):
 
     tasks: Names = ("capitalization", "gender", "winograd")
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
+
+    def check_sources(self) -> None:
+        for name in self.tasks:
+            check_task(name)
 
     def small(self) -> "Tasks":
         """Two small ones."""
@@ -213,6 +233,9 @@ class Sets(Data):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_template(self.template)
+
+    def check_sources(self) -> None:
+        contrast(self.a, self.b)
 
 
 LabelTask = Literal["antecedent", "gender", "number", "position"]

@@ -51,6 +51,17 @@ class ValidatedOptions:
             object.__setattr__(self, one.name, value)
         check(self)
 
+    def check_sources(self) -> None:
+        """Raise `InputError` for a file that the options name and that is not there; a command asks before its work.
+
+        It imports nothing heavy: a name with a mistake is answered at once.
+        """
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            for path in value if isinstance(value, tuple) else (value,):
+                if isinstance(path, Path) and not path.expanduser().exists():
+                    raise InputError(f"--{one.name.replace('_', '-')} {path} does not exist; check the path")
+
 
 def _plain(hint: Any, value: Any) -> Any:
     """A value as the validator wants it: see `ValidatedOptions`."""

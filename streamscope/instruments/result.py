@@ -12,7 +12,6 @@ says so, and a cell without a value is "undefined", with the reason below the ta
 """
 
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,11 +25,12 @@ import pyarrow as pa
 import torch
 from pyarrow import csv
 
-from streamscope.cli.disk import check_writable, write_atomically, write_text
+from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.output_lock import one_at_a_time
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.out_path import check_out
 from streamscope.instruments.registry import discover
 from streamscope.instruments.table import (
     Column,
@@ -38,7 +38,6 @@ from streamscope.instruments.table import (
     Table,
     check_own,
     json_meta,
-    maker_of,
     plain_number,
     read_about,
     read_parquet,
@@ -245,31 +244,6 @@ class Result:
         known = discover().get(about.get("instrument"))
         plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
         return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
-
-
-def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exports: Sequence[str] = ()) -> Path:
-    """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
-    it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
-    table of another instrument, tensors that are none of its arrays. `exports` are further suffixes."""
-    if path.name == ".." or os.path.isdir(path):
-        raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
-    if path.suffix not in (".parquet", ".csv", *exports):
-        other = "".join(f" or {one}" for one in exports)
-        raise InputError(
-            f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv{other}"
-        )
-    whole, arrays = path.resolve(), path.with_suffix(".safetensors")
-    for one in (given.resolve() for given in inputs):
-        if one == whole or (one.is_dir() and os.path.exists(path) and one in whole.parents and not maker_of(path)):
-            raise InputError(f"--out {path} is an input, which would be lost; name another file")
-        if one == arrays.resolve():
-            raise InputError(f"--out {path}: {one.name} is an input, and arrays are written there; name another file")
-        if one.parent == whole.parent and one.suffix == whole.suffix and one.name.startswith(f"{whole.stem}-"):
-            raise InputError(f"--out {path}: {one.name} is an input, and other tables are named so; name another file")
-    for one in (path, arrays) if instrument else ():
-        check_own(one, instrument)
-    check_writable(path)
-    return path
 
 
 def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:

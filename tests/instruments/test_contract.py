@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -27,12 +28,33 @@ INSIDE = [check for check in CHECKS if check != "values"]
 SLOW = ("repeated", "figures")
 """What is saved is drawn too."""
 _kept: dict[str, Result] = {}
+_steps: dict[str, int] = {}
+"""How many steps of the progress bar each took."""
+QUICK = {"mixing_monitor", "routing"}
+"""Instruments that read weights, or what a training wrote."""
 
 
 def result_of(name: str) -> Result:
+    def bar(label: str) -> Callable[[Iterable], Iterable]:
+        def count(steps: Iterable) -> Iterator:
+            for step in steps:
+                yield step
+                _steps[name] = _steps.get(name, 0) + 1
+
+        return count
+
     if name not in _kept:
-        _kept[name] = measure_small(INSTRUMENTS[name])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("streamscope.instruments.notebook_bar.notebook_bar", bar)
+            _kept[name] = measure_small(INSTRUMENTS[name])
     return _kept[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_instrument_says_how_far_it_is(name: str) -> None:
+    """Without steps a command would only print "working for 202 s"."""
+    result_of(name)
+    assert _steps.get(name, 0) > 0 or name in QUICK
 
 
 def test_instruments_are_found() -> None:

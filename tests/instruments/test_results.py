@@ -555,7 +555,7 @@ def test_static_figures_without_kaleido_are_refused_before_the_work(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(InputError, match=r"needs kaleido and Chromium: pip install .*or .html") as caught:
+    with pytest.raises(InputError, match=r"needs kaleido and a Chrome: pip install .*html needs neither$") as caught:
         check_figure(tmp_path / f"x.{suffix}")
     assert "\n" not in str(caught.value)
     assert check_figure(tmp_path / "x.html") == tmp_path / "x.html"
@@ -645,5 +645,9 @@ def test_work_before_the_bar_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPat
             time.sleep(0.3)
     assert len(before) > 2 and set(before) == {"runs/a: working for 0 s"}
     assert not [line for line in said.getvalue().splitlines()[len(before) + 1 :] if "working" in line]
+    with signs_of_life("runs/a"):
+        assert list(notebook_bar("features")(range(2))) == [0, 1], "of a measurement inside that of the command"
+        inner = [list(notebook_bar("inside")(range(1))) for _ in progress_bar("bar")(range(1))]
+    assert inner == [[0]] and "runs/a: features ━" in said.getvalue() and "inside" not in said.getvalue()
     time.sleep(0.2)
     assert said.getvalue().count("\n") < 30, "nothing is printed after the end"

@@ -287,7 +287,7 @@ def test_loss_of_documents_is_a_measure_like_the_others() -> None:
 
 
 def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
+    monkeypatch.setattr("streamscope.models.run_names.run_folder", Path)
     monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
     monkeypatch.setattr("streamscope.instruments.open_data.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "s.parquet"
@@ -320,7 +320,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
 def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
     net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("streamscope.models.checkpoint.run_folder", Path)
+    monkeypatch.setattr("streamscope.models.run_names.run_folder", Path)
     monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
     monkeypatch.setattr("streamscope.instruments.open_data.load_suite", lambda name, n=None, seed=None: planted.suite())
     out = tmp_path / "a.parquet"

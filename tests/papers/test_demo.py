@@ -88,7 +88,7 @@ def test_bad_input_is_refused_in_one_line(runs: list[Path], tmp_path: Path) -> N
         ([], "give a run folder"),
         ([str(tmp_path / "none")], "not a run folder"),
         ([first, other], "different tokenizers"),
-        ([first, first], "given twice"),
+        ([first, first], "named twice"),
         ([first, "--out", str(tmp_path / "file")], "is a file"),
         ([first, "--pairs", "2"], "at least 4"),
         ([first, "--documents", "1"], "documents must be at least 2"),

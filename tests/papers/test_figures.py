@@ -498,7 +498,7 @@ def test_a_format_that_cannot_be_written_is_refused_in_one_line(
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "kaleido", None)
-        with pytest.raises(InputError, match=r"lfa-figure-1.pdf needs kaleido and Chromium: .*or .html$"):
+        with pytest.raises(InputError, match=r"lfa-figure-1.pdf needs kaleido and a Chrome: .*html needs neither$"):
             lfa.main(argv)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "kaleido", ModuleType("kaleido"))

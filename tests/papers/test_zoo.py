@@ -11,7 +11,7 @@ import torch
 from streamscope.cli.disk import read_rows
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import checkpoint_of, title_of
-from streamscope.models import checkpoint
+from streamscope.models import checkpoint, run_names
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
 from streamscope.models.training.data import _tokenizer_path
 from streamscope.papers.comparison.runs import all_agree, opened
@@ -131,7 +131,7 @@ def test_pages_call_a_bundled_model_by_a_name_that_every_clone_has() -> None:
 
 def test_a_bundled_model_that_is_not_there_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ZOO / "lfa", tmp_path / "lfa")
-    monkeypatch.setattr(checkpoint, "ZOO", tmp_path)
+    monkeypatch.setattr(run_names, "ZOO", tmp_path)
     assert bundled() == ("stories/lfa",) and load("lfa").config.name == "lfa"
     line = "stories/pls is not part of this installation, which has stories/lfa; give the folder models/zoo/pls"
     with pytest.raises(InputError, match=line):

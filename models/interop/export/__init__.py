@@ -19,6 +19,7 @@ import tyro
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
 from streamscope.cli.terminal import visible
+from streamscope.models.run_names import run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.run or options.out is None:
         raise InputError("give a run and an output folder: python -m models.interop.export RUN --out FOLDER")
 
+    run_folder(options.run)
     from streamscope.models.interop.export.write import export
 
     choices = {"native": options.native, "snapshots": options.snapshots}

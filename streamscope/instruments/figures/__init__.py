@@ -7,6 +7,7 @@ A figure names columns; titles, units and intervals come from the table. This mo
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -196,14 +197,23 @@ def check_figure(path: Path) -> Path:
     if path.suffix not in SUFFIXES or os.path.isdir(path):
         raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix != ".html":
-        try:
-            import kaleido  # noqa: F401
-        except ImportError:
-            raise InputError(
-                f"{path} needs kaleido and Chromium: pip install 'streamscope[figures]', or .html"
-            ) from None
+        _check_kaleido(path)
     check_writable(path)
     return path
+
+
+def _check_kaleido(path: Path) -> None:
+    """Raise `InputError` where kaleido, or the Chrome that it draws with, is not installed."""
+    chrome = "kaleido_get_chrome fetches a Chrome where there is none; .html needs neither"
+    try:
+        import kaleido  # noqa: F401
+    except ImportError:
+        raise InputError(f"{path} needs kaleido and a Chrome: pip install 'streamscope[figures]'; {chrome}") from None
+    with suppress(ImportError):  # where another kaleido finds its Chrome in another way, it says so when it draws
+        from choreographer.browsers.chromium import Chromium
+
+        if Chromium.find_browser(skip_local=False) is None:
+            raise InputError(f"{path} needs a Chrome or Chromium: {chrome}")
 
 
 def embedded(figure: Any) -> str:

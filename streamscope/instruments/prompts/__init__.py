@@ -17,9 +17,10 @@ from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
-from streamscope.instruments.prompts.loaders import FORMATS
+from streamscope.instruments.prompts.loaders import FORMATS, PAIRS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
+from streamscope.text.readers import read_error
 from streamscope.text.records import is_records, records
 
 if TYPE_CHECKING:
@@ -52,36 +53,67 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
             default `STORY_N` or `counterfactual.N`.
         seed: which ones, by default `STORY_SEED`.
     """
-    name = str(name_or_path)
+    name, path = str(name_or_path), Path(name_or_path).expanduser()
+    check_suite(name, n=n, seed=seed)
     if name in GENERATED:
         count = (N if name in SUITES else STORY_N) if n is None else n
         which = STORY_SEED if seed is None else seed
-        if count < 1:
-            raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {count}")
         if name in SUITES:
             return counterfactual_suite(name, count, which)
         return _story_cases(count, which) if name == "story-cases" else _pairs(name, count, which)
+    if name in FILES or name in TASKS:
+        bundled = _bundled(name)
+        relative = bundled.relative_to(DATASETS.parent)  # the same on any machine
+        return replace(_read(str(bundled), name), source=relative.as_posix())
+    if is_records(name):
+        return _read(name, name.removeprefix("hf:") if name.startswith("hf:") else path.stem)
+    form, _, rest = name.partition(":")
+    return FORMATS[form](rest)
+
+
+def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> None:
+    """Raise `InputError` where `load_suite` finds no suite of this name, or makes none of that size."""
+    path, (form, colon, rest) = Path(name).expanduser(), name.partition(":")
+    if name in GENERATED:
+        if n is not None and n < 1:
+            raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {n}")
+        return
     if n is not None or seed is not None:
         raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
     if name in FILES or name in TASKS:
-        bundled = FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
-        if not bundled.is_file():
-            raise InputError(f"{bundled} is missing; run from a clone of the repository, which holds datasets/")
-        relative = bundled.relative_to(DATASETS.parent)  # the same on any machine
-        return replace(_read(str(bundled), name), source=relative.as_posix())
-    path = Path(name).expanduser()
-    if is_records(name):
-        return _read(name, name.removeprefix("hf:") if name.startswith("hf:") else path.stem)
-    form, colon, rest = name.partition(":")
-    if colon:
-        if form in FORMATS:
-            return FORMATS[form](rest)
+        if not _bundled(name).is_file():
+            raise InputError(f"{_bundled(name)} is missing; run from a clone of the repository, which holds datasets/")
+    elif not is_records(name) and colon and form not in FORMATS:
         raise unknown("format of a prompt suite", form, list(FORMATS))
-    if near := did_you_mean(name, BUNDLED) or near_files(path):
-        raise InputError(f"unknown prompt suite {name!r}: {near}")
-    if path.suffix or len(path.parts) > 1:
-        raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
-    raise unknown("prompt suite", name, list(BUNDLED))
+    elif not is_records(name) and colon:
+        _check_file(rest)
+    elif not is_records(name):
+        if near := did_you_mean(name, BUNDLED) or near_files(path):
+            raise InputError(f"unknown prompt suite {name!r}: {near}")
+        if path.suffix or len(path.parts) > 1:
+            raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
+        raise unknown("prompt suite", name, list(BUNDLED))
+
+
+def _bundled(name: str) -> Path:
+    """The file of a bundled suite that is not generated."""
+    return FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
+
+
+def check_task(name: str) -> None:
+    """Raise `InputError` where `tasks.load_task` finds no task of this name."""
+    form, colon, rest = name.partition(":")
+    if colon and form in PAIRS:
+        _check_file(rest)
+    elif colon and form not in FORMATS and not is_records(name):
+        raise unknown("format of a task", form, [*FORMATS, *PAIRS])
+    else:
+        check_suite(name)
+
+
+def _check_file(name: str) -> None:
+    if not (path := Path(name)).exists():
+        raise read_error(path, FileNotFoundError(2, "No such file or directory"))
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:

@@ -19,17 +19,16 @@ A case that cannot be scored is filtered and counted with its reason.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts import check_task, load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
-from streamscope.instruments.prompts.loaders import FORMATS, PAIRS, SentencePair, SentencePairs
+from streamscope.instruments.prompts.loaders import PAIRS, SentencePair, SentencePairs
 from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.text.tokenizer import Tokenizer
@@ -114,11 +113,10 @@ def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task
 
     Raises `InputError` for an unknown name, a file of another format, and when no case can be scored.
     """
+    check_task(str(name))
     form, colon, path = str(name).partition(":")
     if colon and form in PAIRS:
         return sentence_task(PAIRS[form](path), tokenizer, n_ctx)
-    if colon and form not in FORMATS and not Path(name).expanduser().is_file():
-        raise unknown("format of a task", form, [*FORMATS, *PAIRS])
     return token_task(load_suite(name), tokenizer, n_ctx)
 
 

@@ -1,0 +1,185 @@
+"""Names of runs: folders, bundled models, snapshots and models of other libraries; found without importing torch.
+
+    run_folder("stories/lfa"), run_folder("runs/lfa@512"), run_folder("hf:FOLDER")
+
+`models.checkpoint` reads what is in the folders.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from streamscope.cli.disk import Snapshot, read_json
+from streamscope.cli.errors import InputError
+from streamscope.text.cache import cache_root
+
+ZOO = Path(__file__).parent / "zoo"
+NAMES = (
+    "lfa", "std-t", "d-cas", "cfm", "pls", "c2", "dst-dense", "dst-kron", "llama", "hdpl", "gpt2", "canon", "kromcanon",
+    "kromcanon-b2", "kromcanon-bf16", "std-t-rope", "dst-ind", "dst-full-ind", "kromhc",
+)  # fmt: skip
+WITH_SNAPSHOTS = ("lfa", "std-t-rope")
+"""Bundled models with snapshots, in a clone; a wheel has none."""
+STORIES = "stories/"
+"""Prefix of the names of bundled models, which are trained on the built-in stories."""
+AMBIGUOUS_NAMES = {"gpt2": "hf:gpt2 is OpenAI's", "llama": "hf:FOLDER is the model of a Hugging Face folder"}
+"""Bundled models that need the prefix, because their short name is also that of a well-known model."""
+HUGGING_FACE = "hf:"
+"""Prefix of the names of Hugging Face folders, of models in the hub's cache, and of GGUF files."""
+PREFIXES = (HUGGING_FACE, "gguf:")
+"""Both mean the same."""
+
+
+def foreign_name(run_or_path: str | Path) -> str | None:
+    """NAME of hf:NAME or gguf:NAME; None for other names."""
+    name = str(run_or_path)
+    prefix = next((one for one in PREFIXES if name.startswith(one)), None)
+    return None if prefix is None else name.removeprefix(prefix)
+
+
+def bundled() -> tuple[str, ...]:
+    """Names of the bundled models, such as "stories/lfa"; the first is the default."""
+    return tuple(f"{STORIES}{name}" for name in NAMES if (ZOO / name / "config.json").is_file())
+
+
+def bundled_folder(name: str) -> Path | None:
+    """The folder of the bundled model stories/NAME, or NAME for short; None for other names.
+
+    Raises `InputError` for an ambiguous short name, and for a bundled model that this installation lacks.
+    """
+    short = name.removeprefix(STORIES)
+    if short not in NAMES:
+        return None
+    if name in AMBIGUOUS_NAMES:
+        other = AMBIGUOUS_NAMES[name]
+        raise InputError(f"{name} is ambiguous: {STORIES}{name} is the bundled story model, {other}")
+    if not (ZOO / short / "config.json").is_file():
+        raise InputError(
+            f"{name} is not part of this installation, which has {', '.join(bundled()) or 'no bundled model'}; "
+            f"give the folder models/zoo/{short} of a clone of the repository, or install that with pip install -e ."
+        )
+    return ZOO / short
+
+
+def run_folder(run_or_path: str | Path) -> Path:
+    """The folder of a run or of a bundled model; an existing folder of that name has priority.
+
+    `RUN@STEP` is a snapshot of the run, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
+    or GGUF file (`models.interop.huggingface`), converted to a run folder in the cache. Raises `InputError` for other
+    names.
+    """
+    if not isinstance(run_or_path, str | os.PathLike):
+        raise InputError(f"a run is named by text or a path, such as 'stories/lfa', not {run_or_path!r:.80}")
+    if not str(run_or_path):
+        raise InputError("the name of a run is empty; give a run folder or a bundled model")
+    if (name := foreign_name(run_or_path)) is not None:
+        from streamscope.models.interop.huggingface.convert import cached_run  # torch, for these names only
+
+        return cached_run(name)
+    path = Path(run_or_path)
+    if path.is_dir():
+        return SnapshotPath(path) if snapshot_step(path) is not None else path
+    if (folder := bundled_folder(str(run_or_path))) is not None:
+        return folder
+    name, at, step = str(run_or_path).rpartition("@")
+    if at and name:
+        folder = run_folder(name)
+        known = [row["step"] for row in snapshots(folder)]
+        if not known:
+            raise InputError(f"{name} has no snapshots, so {path} does not exist: {_snapshot_source(folder)}")
+        if not step.isdecimal() or int(step) not in known:
+            every = f"{name}@all stands for all snapshots where a command measures several runs: give one of"
+            no = every if step == "all" else f"{name} has no snapshot {step!r}; it has"
+            raise InputError(f"{no} {', '.join(map(str, known))}")
+        return SnapshotPath(f"{folder}@{int(step)}")
+    if path.is_file() and path.suffix == ".gguf":
+        raise InputError(f"{path} is a GGUF file: write {HUGGING_FACE}{path}")
+    if path.is_file():
+        raise InputError(
+            f"{path} is a file, but a run is a folder; files belong to options: --data, --features, --suite"
+        )
+    raise InputError(
+        f"{path} is not a run folder{f' or bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
+        f"train one with python -m models.train PRESET --data SOURCE --out {path}"
+    )
+
+
+def _snapshot_source(folder: Path) -> str:
+    """How to get snapshots of a run that has none."""
+    names = " and ".join(f"{STORIES}{name}" for name in WITH_SNAPSHOTS)
+    clone = f"; among the bundled models {names} have snapshots, in a clone" if folder.parent == ZOO else ""
+    return f"train with --snapshots log{clone}"
+
+
+def runs_of(names: Sequence[str]) -> list[str]:
+    """Expand the names of runs: RUN@all becomes RUN@STEP for every snapshot, in order.
+
+    Raises `InputError` for a run that does not exist, has no snapshots, or is named twice.
+    """
+    runs: list[str] = []
+    for name in names:
+        run, at, step = name.rpartition("@")
+        if at and step == "all" and not Path(name).is_dir():
+            folder = run_folder(run)
+            steps = [row["step"] for row in snapshots(folder)]
+            if not steps:
+                raise InputError(f"{run} has no snapshots: {_snapshot_source(folder)}")
+            runs += [f"{run}@{step}" for step in steps]
+        else:
+            run_folder(name)
+            runs.append(name)
+    folders = [str(run_folder(name)) for name in runs]
+    if twice := [name for i, name in enumerate(runs) if folders[i] in folders[:i]]:
+        raise InputError(f"{twice[0]} is named twice")
+    return runs
+
+
+class SnapshotPath(type(Path())):  # type: ignore[misc]
+    """`runs/lfa@512` as a folder: model.safetensors is the snapshot, every other file is the run's."""
+
+    def __truediv__(self, name: Any) -> Path:
+        folder, step = _split(self)
+        if str(name) == "model.safetensors" and step is not None:
+            return folder / snapshot_file(step)
+        return folder / name
+
+    def is_dir(self, **options: Any) -> bool:
+        """Whether the run exists."""
+        return _split(self)[0].is_dir(**options)
+
+
+def _split(path: Path) -> tuple[Path, int | None]:
+    """(run, step) of a `SnapshotPath`; (path, None) of another path."""
+    name, at, step = str(path).rpartition("@")
+    return (Path(name), int(step)) if at and isinstance(path, SnapshotPath) else (Path(str(path)), None)
+
+
+def snapshot_step(folder: Path) -> int | None:
+    """The step of a run named RUN@STEP; None for the final run."""
+    return _split(folder)[1]
+
+
+def snapshot_file(step: int) -> str:
+    """Path of a snapshot inside its run folder."""
+    return f"snapshots/step-{step:06d}.safetensors"
+
+
+def snapshots(folder: Path) -> list[dict[str, Any]]:
+    """{"step", "file", "sha256", "bytes", "dtype"} of each snapshot of a run, sorted by step."""
+    path = folder / "snapshots" / "snapshots.json"
+    rows = read_json(path, list[Snapshot]) if path.is_file() else []
+    return sorted(rows, key=lambda row: row["step"])
+
+
+def run_label(folder: Path) -> str:
+    """The name by which a run can be opened: its path, stories/NAME if bundled, hf:NAME if converted from Hugging
+    Face."""
+    if folder.parent == ZOO:
+        return f"{STORIES}{folder.name}"
+    if folder.parent == cache_root() / "huggingface":
+        from streamscope.models.interop.huggingface.convert import source_name
+
+        source = read_json(folder / "manifest.json", dict[str, Any])["source"]
+        return f"{HUGGING_FACE}{source_name(Path(source))}"
+    return str(folder)
