@@ -19,7 +19,7 @@ from streamscope.text.corpus import open_corpus
 from streamscope.text.stories5 import CATEGORIES, NOUNS, documents, is_held_out, labelled, minimal_pairs, story
 from streamscope.text.stories5.__main__ import main
 from streamscope.text.stories5.lexicon import BASES
-from streamscope.text.stories5.pays import Clue, clues, gain, passages_of_prompts, passages_of_stories
+from streamscope.text.stories5.pays import Clue, clues, gain, passages_of_stories, read_passages
 from streamscope.text.stories5.repeats import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,14 +59,14 @@ def test_the_word_after_a_pronoun_is_the_habit_of_its_antecedent(held_out):
     found = Counter()
     for text, case in cases(labelled(1, 150, held_out)):
         noun = NOUN_OF[at(text, case.antecedent)]
-        habit = noun.habit or case.told
+        habit = noun.habit or case.guest_habit
         after = words(text[case.pronoun.end :])
         assert after[0] == habit or after[:2] == ["would", BASES[habit]]
-        assert bool(case.told) == (noun.habit == "") and case.cue_before
+        assert bool(case.guest_habit) == (noun.habit == "") and case.cue_before
         assert case.antecedent in case.candidates and case.candidates[0].end < case.candidates[1].start
         others = [at(text, span) for span in case.candidates if span != case.antecedent]
-        assert not case.told or {habit, BASES[habit]} & set(words(text[: case.pronoun.start]))
-        assert case.told or NOUN_OF[others[0]].habit != habit
+        assert not case.guest_habit or {habit, BASES[habit]} & set(words(text[: case.pronoun.start]))
+        assert case.guest_habit or NOUN_OF[others[0]].habit != habit
         found[case.category, case.candidates[0] == case.antecedent] += 1
     assert {category for category, _ in found} == set(CATEGORIES)
     first = sum(n for (_, is_first), n in found.items() if is_first) / found.total()
@@ -142,12 +142,12 @@ def test_repeats_have_every_period_from_2_to_60():
     assert len({word for text in documents(4, 500, 1.0) for word in words(text)} & set(WORDS)) > 0.95 * len(WORDS)
 
 
-def planted(n, told, seed=0):
+def planted(n, chance, seed=0):
     """Clues whose antecedent, one of 8, tells the next word with this chance; else it is any of 8."""
     rng, rows = Random(seed), []
     for i in range(n):
         noun = rng.randrange(8)
-        word = noun if rng.random() < told else rng.randrange(8)
+        word = noun if rng.random() < chance else rng.randrange(8)
         rows.append(Clue(("she", rng.choice("xyz")), f"n{noun}", f"w{word}", i // 4))
     return rows
 
@@ -167,8 +167,8 @@ def test_gain_is_the_information_that_was_planted():
 def test_the_world_pays_in_every_category_and_version_3_does_not():
     found = clues(passages_of_stories(labelled(0, 3000)))
     for category in CATEGORIES:
-        told = gain(found["pronoun"][category])  # of 3,000 stories; of 20,000 every gain is above 1.3
-        assert told.low > 0.6 and told.nats + told.bias > 1.3
+        found_gain = gain(found["pronoun"][category])  # of 3,000 stories; of 20,000 every gain is above 1.3
+        assert found_gain.low > 0.6 and found_gain.nats + found_gain.bias > 1.3
     assert gain(found["repeated noun"]["number"]).low > 0.5 and gain(found["told"]["tool-container"]).low > 1
     old = clues(passages_of_stories(stories.labelled(0, 4000)))["pronoun"]
     assert abs(gain(old["gender"]).nats) < 0.03 and abs(gain(old["number"]).nats) < 0.05
@@ -187,8 +187,12 @@ def test_pays_reads_a_users_labels(tmp_path, capsys):
     main(["--pays", "--labels", str(path)])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| own | 300 |"))
     assert float(line.split("|")[3].split()[0]) == pytest.approx(math.log(3), abs=0.1)
-    found = clues(passages_of_prompts(load_suite("stories5", n=140).prompts))["pronoun"]
-    assert sum(map(len, found.values())) == 280
+    path.write_text(json.dumps({"text": "She", "category": "x", "roles": {"query": [0, 3]}, "coherent": " hid"}))
+    with pytest.raises(InputError, match="no prompt with the role 'target'"):
+        main(["--pays", "--labels", str(path)])
+    path.write_text(json.dumps({"text": "She", "category": "x", "roles": {"query": [0, 3], "target": [0, 9]}}))
+    with pytest.raises(InputError, match="own.jsonl:1: role 'target'"):
+        list(read_passages(path))
     with pytest.raises(InputError, match="leave them out"):
         main(["--pays", "--labels", str(path), "--n", "3"])
 

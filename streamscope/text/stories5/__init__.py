@@ -46,8 +46,8 @@ class Case:
     """A pronoun with its antecedent, whose habit is the word after the pronoun, or follows "would" in its base form.
 
     `candidates` are the two nouns, each at its last mention before the pronoun, in the order of the text. The `cue`
-    comes before the pronoun or is its form, so a causal model can resolve the case at the pronoun. `told` is the habit
-    if only this story tells it, else "".
+    comes before the pronoun or is its form, so a causal model can resolve the case at the pronoun. `guest_habit` is
+    the habit if only this story tells it, else "".
     """
 
     category: str
@@ -56,7 +56,7 @@ class Case:
     antecedent: Span
     candidates: tuple[Span, ...]
     cue: Span
-    told: str
+    guest_habit: str
 
     @property
     def cue_before(self) -> bool:
@@ -153,8 +153,8 @@ def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
     cue = next((span for key, span in spans if key == f"u{label.mark}"), pronoun)
     before = {key: span for key, span in spans if span.end <= pronoun.start}
     candidates = sorted((before[f"a{label.key}"], before[f"b{label.key}"]), key=lambda span: span.start)
-    told = label.habits[0] if label.told else ""
-    return Case(label.category, label.relation, pronoun, before[label.target], tuple(candidates), cue, told)
+    guest_habit = label.habits[0] if label.guests else ""
+    return Case(label.category, label.relation, pronoun, before[label.target], tuple(candidates), cue, guest_habit)
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def marked_text(one: Story) -> str:
     inserts: set[tuple[int, str]] = set()
     for case in one.cases:
         answer = one.text[case.antecedent.start : case.antecedent.end]
-        inserts.add((case.pronoun.end, f"{{{case.category}: {answer}{', told' if case.told else ''}}}"))
+        inserts.add((case.pronoun.end, f"{{{case.category}: {answer}{', told' if case.guest_habit else ''}}}"))
         for span in case.candidates:
             inserts |= {(span.start, "["), (span.end, "]")}
     text = one.text

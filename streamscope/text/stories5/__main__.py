@@ -1,4 +1,4 @@
-"""Print children's stories with their cases marked, or what the meaning of a pronoun tells about the next word.
+"""Print stories with labelled pronouns, or what a pronoun's meaning tells about the next word.
 
 streamscope stories --n 3 --held-out words         three stories with reserved words
 streamscope stories --pays                         the table of the data card, from 20,000 stories
@@ -61,9 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         tales = stories5.labelled(options.seed, options.n or STORIES, options.held_out or "")
         print(table(pays.clues(pays.passages_of_stories(tales))))
         return
-    from streamscope.instruments.prompts import load_suite
-
-    passages = list(pays.passages_of_prompts(load_suite(options.labels).prompts))
+    passages = list(pays.read_passages(options.labels))
     if not passages:
         raise InputError(f"{options.labels} has no prompt with the role 'target': mark the antecedents")
     print(table(pays.clues(passages)))

@@ -17,7 +17,7 @@ CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
 KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]
 HELD_OUT = ("", "pairs", "told", "words")
 """Training; held-out pairs of known nouns; guests, whose habits the text tells; reserved nouns, likewise."""
-TOLD = 0.1
+GUESTS = 0.1
 """Share of the passages that tell the habits."""
 NAMES = ("girls", "boys")
 PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
@@ -41,12 +41,12 @@ class Label:
     nouns: tuple[str, str]
     """The antecedent and its competitor."""
     habits: tuple[str, str]
-    told: bool
+    guests: bool
 
 
 @dataclass(frozen=True)
 class Member:
-    """One of the two nouns of a passage: which side of the category, its kind, and what is said of it."""
+    """One of the two nouns of a passage: which side of the category, its kind, and what is sentences of it."""
 
     key: str
     side: str
@@ -77,13 +77,13 @@ class Member:
 Members = tuple[Member, ...]
 
 
-def draw(rng: Random, kinds: tuple[str, str], held_out: str, told: bool) -> tuple[Noun, Noun]:
+def draw(rng: Random, kinds: tuple[str, str], held_out: str, guests: bool) -> tuple[Noun, Noun]:
     """Two different nouns on the wanted side of `is_held_out`, with different habits."""
-    source = NOUNS["reserved" if held_out == "words" else "guests" if told else "known"]
+    source = NOUNS["reserved" if held_out == "words" else "guests" if guests else "known"]
     while True:
         first, second = pick(rng, source[kinds[0]]), pick(rng, source[kinds[1]])
         wanted = held_out in ("told", "words") or is_held_out(first, second) == (held_out == "pairs")
-        if wanted and first.singular != second.singular and (told or first.habit != second.habit):
+        if wanted and first.singular != second.singular and (guests or first.habit != second.habit):
             return first, second
 
 
@@ -101,56 +101,56 @@ def passage(
     Marks: a and b with `key` are the nouns; q, u and `key` with the side's number are pronoun and cue.
     """
     short = swapped is not None
-    told = held_out in ("told", "words") or (not held_out and rng.random() < TOLD)
-    members = _members(rng, category, key, held_out, told)
+    guests = held_out in ("told", "words") or (not held_out and rng.random() < GUESTS)
+    members = _members(rng, category, key, held_out, guests)
     env = {**values, "place": pick(rng, LISTS["places"]), "elder": pick(rng, LISTS["elders"])}
     env["who"] = pick(rng, (*LISTS["elders"], env["hero"], env["friend"]))
     env["goods"] = pick(rng, LISTS["goods"])
     turned = rng.random() < 0.5 if swapped is None else swapped
     order = members[::-1] if turned else members
     parts = Random(f"{rng.random()}")  # of its own: the two orders of a pair may draw from it unequally often
-    said = []
-    with_scene = not told or category not in PLAIN_SCENE or (not short and rng.random() < 0.5)
-    if told:
-        said.append(_tell(parts, env, members if with_scene and short else order, members))
+    sentences = []
+    with_scene = not guests or category not in PLAIN_SCENE or (not short and rng.random() < 0.5)
+    if guests:
+        sentences.append(_tell(parts, env, members if with_scene and short else order, members))
         if not short and rng.random() < 0.5:
             order = order[::-1]
     if with_scene:
-        said.append(_scene(parts, env, category, order, members, short))
+        sentences.append(_scene(parts, env, category, order, members, short))
     if not short:
-        said[0] = expand(pick(rng, FRAME["leads"]), env, rng) + said[0]
+        sentences[0] = expand(pick(rng, FRAME["leads"]), env, rng) + sentences[0]
         if rng.random() < BETWEEN:
-            said.append(expand(pick(rng, FRAME["between"]), env, rng))
+            sentences.append(expand(pick(rng, FRAME["between"]), env, rng))
     asked = members if rng.random() < 0.5 else members[::-1]
     labels = []
     for i, member in enumerate(asked if not short and rng.random() < BOTH else asked[:1]):
         mark = f"{key}{'xy'[i]}"
         other = members[1] if member is members[0] else members[0]
-        said.append(_ask(rng, env, category, member, mark, short))
+        sentences.append(_ask(rng, env, category, member, mark, short))
         labels.append(
             Label(category, member.side, key, mark, member.key, (member.noun.form, other.noun.form),
-                  (member.habit, other.habit), told)
+                  (member.habit, other.habit), guests)
         )  # fmt: skip
     if not short and rng.random() < AGAIN:
         named = {**env, "n": member.again, "h": member.habit}
-        said.append(
+        sentences.append(
             expand(
                 pick(rng, FRAME["repeats"][member.sentences]),
                 named,
                 rng,
             )
         )
-    return " ".join(map(capital, said)), labels
+    return " ".join(map(capital, sentences)), labels
 
 
-def _members(rng: Random, category: str, key: str, held_out: str, told: bool) -> Members:
+def _members(rng: Random, category: str, key: str, held_out: str, guests: bool) -> Members:
     sides = CATEGORIES[category]["sides"]
     names = tuple(sides)
     first = pick(rng, sides[names[0]])
     second = first if sides[names[1]] == ["same"] else pick(rng, sides[names[1]])
-    nouns = draw(rng, (first, second), held_out, told)
+    nouns = draw(rng, (first, second), held_out, guests)
     habits = tuple(noun.habit for noun in nouns)
-    if told:
+    if guests:
         habits = two(rng, HABITS[KINDS[first]["pool"]])
     states = two(rng, tuple(STATES))
     rows = zip("ab", names, (first, second), nouns, habits, states, strict=True)

@@ -1,8 +1,8 @@
 """What the meaning of a pronoun tells about the words after it, in nats: whether a text pays for attention to it.
 
-    clues(passages_of_stories(labelled(0, 1000)))            of the built-in world
-    clues(passages_of_prompts(load_suite("own.jsonl").prompts))  of a user's own text
-    gain(clues["pronoun"]["gender"])                         nats, interval, bias
+    clues(passages_of_stories(labelled(0, 1000)))     of the built-in world
+    clues(read_passages(Path("own.jsonl")))           of a user's own text
+    gain(clues["pronoun"]["gender"])                  nats, interval, bias
 
 In a group of equal category, pronoun and previous word, the gain is
 
@@ -18,8 +18,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
+
+from streamscope.cli.errors import InputError
+from streamscope.text.readers import json_lines, strings
 
 WORD = re.compile(r"\w+|[^\w\s]")
 SHUFFLES = 5
@@ -38,14 +42,14 @@ class Clue:
 
 @dataclass(frozen=True)
 class Passage:
-    """A labelled pronoun in a text: characters of the pronoun and its antecedent; `told` is "" or the told habit."""
+    """A labelled pronoun: characters of it and its antecedent; `guest_habit` is "" or the habit that the text told."""
 
     text: str
     query: tuple[int, int]
     target: tuple[int, int]
     category: str
     story: Hashable
-    told: str = ""
+    guest_habit: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,32 @@ def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
         for case in one.cases:
             pronoun, noun = case.pronoun, case.antecedent
             yield Passage(one.text, (pronoun.start, pronoun.end), (noun.start, noun.end), case.category, i,
-                          getattr(case, "told", ""))  # fmt: skip
+                          getattr(case, "guest_habit", ""))  # fmt: skip
 
 
-def passages_of_prompts(prompts: Iterable[Any]) -> Iterator[Passage]:
-    """The prompts that have a target; what follows a text that ends with its pronoun is `coherent`."""
-    for one in prompts:
-        if "target" in one.roles:
-            yield Passage(one.text + (one.coherent or ""), one.roles["query"], one.roles["target"], one.category,
-                          one.pair or one.cluster or one.text)  # fmt: skip
+def read_passages(path: Path) -> Iterator[Passage]:
+    """The prompts of a JSONL file that have a target; what follows a text that ends with its pronoun is `coherent`.
+
+    Raises `InputError` with the line whose text, category or roles are missing or do not fit.
+    """
+    for where, row in json_lines(path, "a prompt as JSON"):
+        text, category = strings(where, row, ("text", "category"))
+        roles = row.get("roles")
+        if not isinstance(roles, dict) or "query" not in roles:
+            raise InputError(f"{where}: give the characters [start, end) of its pronoun as role 'query'")
+        if "target" not in roles:
+            continue
+        for role in ("query", "target"):
+            match roles[role]:
+                case [int(start), int(end)] if 0 <= start < end <= len(text):
+                    pass
+                case _:
+                    raise InputError(
+                        f"{where}: role {role!r} is {roles[role]}; give characters [start, end) of its text"
+                    )
+        query, target = ((roles[role][0], roles[role][1]) for role in ("query", "target"))
+        yield Passage(text + str(row.get("coherent") or ""), query, target, category,
+                      str(row.get("pair") or row.get("cluster") or text))  # fmt: skip
 
 
 def clues(passages: Iterable[Passage]) -> dict[str, dict[str, list[Clue]]]:
@@ -92,8 +113,8 @@ def clues(passages: Iterable[Passage]) -> dict[str, dict[str, list[Clue]]]:
         after = _first(text[end:])
         if after:
             found["pronoun"][one.category].append(Clue(context, noun, after, one.story))
-            if one.told:
-                found["told"][one.category].append(Clue(context, one.told, after, one.story))
+            if one.guest_habit:
+                found["told"][one.category].append(Clue(context, one.guest_habit, after, one.story))
         again = re.compile(rf"\b{re.escape(noun)}\b", re.IGNORECASE).search(text, end, _paragraph_end(text, end))
         if again:
             before = _last(text[: again.start()])

@@ -50,9 +50,9 @@ def _fresh(rng: Random, n: int) -> list[str]:
 
 def _game(rng: Random, size: int) -> str:
     """Lines in which someone says one list."""
-    said = pick(rng, (" ", ", ")).join(_fresh(rng, log_uniform(rng, SHORTEST, 20)))
+    chant = pick(rng, (" ", ", ")).join(_fresh(rng, log_uniform(rng, SHORTEST, 20)))
     people, lines = [noun.form for kind in ("girls", "boys") for noun in NOUNS["known"][kind]], list[str]()
     while len(lines) < 2 or len(" ".join(lines).split()) < size:
-        values = {"x": said, "who": pick(rng, (*people, *LISTS["elders"]))}
+        values = {"x": chant, "who": pick(rng, (*people, *LISTS["elders"]))}
         lines.append(capital(expand(pick(rng, TEXT["frame"]["chants"]), values, rng)))
     return " ".join(lines)
