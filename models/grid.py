@@ -293,7 +293,7 @@ def with_options(cell: Cell, given: Sequence[str]) -> Cell:
             raise InputError(f"--train {word}: give KEY=VALUE for an option other than set, such as scale=paper")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             value = text
         new, flag = _words({key: value}), f"--{key.replace('_', '-')}"
         if flag in argv:

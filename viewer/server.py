@@ -70,7 +70,7 @@ async def _question(request: Request) -> Any:
             raise InputError(f"a question has at most {LARGEST:,} bytes")
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError("a question is JSON") from None
 
 

@@ -107,7 +107,7 @@ def read_edits(text: str, where: str = "the edits") -> dict[str, Any]:
     """The JSON of `where`, whose keys are known. Raises `InputError` for other JSON."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: this is no JSON ({error})") from None
     if not isinstance(data, dict):
         raise InputError(f"{where} must be an object such as {EXAMPLE}")

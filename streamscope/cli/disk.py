@@ -297,7 +297,7 @@ def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     data = read_bytes(path, remedy)
     try:
         value = tomllib.loads(data.decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not valid TOML ({error}); {remedy}") from None
     return parse(json.dumps(value, default=str), kind, path, remedy)  # a date is its text
 

@@ -117,7 +117,7 @@ class Ledger:
             if path.is_file():
                 try:
                     return State(kind, json.loads(path.read_text(encoding="utf-8")))
-                except ValueError:
+                except (ValueError, RecursionError):
                     raise InputError(f"{path} is damaged: delete it, and the task is done again") from None
         found = self._last_claim(name)
         if found is not None and self._alive(found[1]):

@@ -202,7 +202,7 @@ class Result:
             before = {  # a copied file names tables that are another's
                 path.with_name(name) for name in named if name.startswith(f"{path.stem}-") and name.endswith(".csv")
             }
-        except (ValueError, KeyError, TypeError, AttributeError):  # another's file, or a damaged one
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # another's file, or a damaged one
             before = set()
         for old in before - set(written):
             old.unlink(missing_ok=True)

@@ -620,7 +620,7 @@ def maker_of(path: Path) -> str:
         else:
             about = read_about(path).get("about", {})
         words = about.get("argv", [])
-    except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
     words = words.split() if isinstance(words, str) else words
     made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""

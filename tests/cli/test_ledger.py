@@ -169,6 +169,7 @@ def test_a_ledger_that_was_tidied_up_is_not_begun_again(tmp_path: Path) -> None:
 def test_names_are_file_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="task 'a/b': letters, digits"):
         Ledger(tmp_path).work(["a/b"], lambda name: None)
-    (tmp_path / "t0.done").write_text("{")
-    with pytest.raises(InputError, match=r"t0.done is damaged: delete it"):
-        Ledger(tmp_path).state("t0")
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "t0.done").write_text(text)
+        with pytest.raises(InputError, match=r"t0.done is damaged: delete it"):
+            Ledger(tmp_path).state("t0")

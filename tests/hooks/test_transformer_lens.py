@@ -22,8 +22,8 @@ CORRUPTED = CLEAN.roll(1, 0)
 TIGHT = dict(rtol=0, atol=1e-10)
 
 
-def make(name: str) -> StreamTransformer:
-    return randomise(build(name, "tiny", init_std=0.2).double())
+def make(name: str, **overrides: Any) -> StreamTransformer:
+    return randomise(build(name, "tiny", init_std=0.2, **overrides).double())
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "dst-kron", "pls", "canon", "kromcanon"])
@@ -144,6 +144,20 @@ def test_hook_result(model: StreamTransformer) -> None:
     assert model.cfg.use_attn_result and set(model.run_with_cache(CLEAN)[1].keys()) == set(model.hook_dict)
     model.set_use_attn_result(False)
     assert not model.cfg.use_attn_result
+
+
+def test_results_are_without_the_bias_of_the_output() -> None:
+    model = make("std-t", **{"attention.o": "dense", "attention.o.bias": True, "attention.kv_heads": 2})
+    _, cache = model.run_with_cache(CLEAN, names_filter=["*hook_result", "*hook_z", "*hook_attn_out"])
+    for layer in range(2):
+        attn = model.blocks[layer].attn
+        assert attn.b_O.abs().min() > 0 and model.config.kv_heads == 2 != model.config.n_heads
+        each = torch.einsum("bthk,hkd->bthd", cache["z", layer], attn.W_O)
+        torch.testing.assert_close(cache["result", layer], each, **TIGHT)
+        torch.testing.assert_close(each.sum(2) + attn.b_O, cache["attn_out", layer], **TIGHT)
+    with edit(model, {"blocks.*.attn.hook_result": lambda x, hook: x * 1}):  # computed head by head
+        by_result = model(CLEAN)
+    torch.testing.assert_close(by_result, model(CLEAN), **TIGHT)
 
 
 def test_a_result_sees_the_mixing_matrix_in_use() -> None:

@@ -151,6 +151,7 @@ def test_text_for_other_programs(tmp_path: Path) -> None:
     [
         "[]",
         "{",
+        "[" * 100_000,
         "{}",
         '{"files": 3}',
         '{"files": [3]}',

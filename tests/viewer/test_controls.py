@@ -125,6 +125,7 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
     [
         ("[1]", 'the edits must be an object such as {"heads": {"L2.H3": {"scale": 0}}}'),
         ("{", "the edits: this is no JSON .*"),
+        ("[" * 100_000, "the edits: this is no JSON .*"),
         ('{"head": {}}', "unknown key of the edits 'head': did you mean heads?"),
         ('{"heads": {"L9.H0": {"scale": 0}}}', "'L9.H0': this model has layers 0 to 1"),
         ('{"heads": {"H0": {"scale": 0}}}', "'H0' does not name a head: .*"),

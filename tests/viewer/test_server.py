@@ -147,7 +147,9 @@ def test_a_wrong_question_is_one_line(client: TestClient, kind: str, asked: Any,
 
 def test_what_is_no_question(client: TestClient) -> None:
     headers = {"X-Streamscope-Token": TOKEN}
-    assert client.post("/run", content=b"{", headers=headers).json() == {"error": "a question is JSON"}
+    for content in (b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000):
+        answer = client.post("/run", content=content, headers=headers)
+        assert answer.status_code == 400 and answer.json() == {"error": "a question is JSON"}
     large = client.post("/run", content=b" " * (LARGEST + 1), headers=headers)
     assert large.status_code == 400 and large.json() == {"error": "a question has at most 1,048,576 bytes"}
 
