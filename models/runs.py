@@ -5,6 +5,7 @@ python -m models.runs show runs/lfa
 python -m models.runs diff runs/lfa runs/std-t
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _list(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
+    os.listdir(folder)  # raises for one that may not be read, where rglob finds nothing
     runs = sorted(path.parent for path in folder.rglob("manifest.json"))
     if not runs:
         raise InputError(f"{folder} contains no run: train one with python -m models.train")

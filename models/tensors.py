@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from streamscope.cli.disk import write_atomically, write_text
+from streamscope.cli.disk import check_readable, write_atomically, write_text
 from streamscope.cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def read_tensors(
     recorded sha256 (files of other programs have none); `remedy` then says what to do."""
     if not path.is_file():
         raise InputError(f"{path} is missing: {path.parent} is not a complete run folder")
+    check_readable(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118

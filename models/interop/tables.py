@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from streamscope.cli.disk import check_readable
 from streamscope.cli.errors import InputError
 from streamscope.models.config import ModelConfig
 from streamscope.models.decoder import Decoder
@@ -130,6 +131,7 @@ def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[st
 
 def opened(path: Path) -> Any:
     """An open safetensors file of another program. Raises `InputError` for a damaged one."""
+    check_readable(path)
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -276,6 +276,15 @@ def read_bytes(path: Path, missing: str = "check the path") -> bytes:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; {missing}") from None
 
 
+def check_readable(path: Path) -> None:
+    """Raise `InputError` for a file that cannot be opened, with the system's reason: safetensors knows none but "No
+    such file"."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file") from None
+
+
 def sha256(path: Path) -> str:
     """sha256 of a file as hex digits."""
     with open(path, "rb") as file:

@@ -34,6 +34,8 @@ Options = TypeVar("Options")
 SCRIPT = "streamscope "
 """What `sys.argv[0]` begins with where a command is run by the entry point of the installed package."""
 
+LONGEST = 160
+"""Characters of an argument that an error repeats."""
 OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
 """An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
 
@@ -67,7 +69,7 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     except SystemExit as end:
         if not end.code:
             raise
-        message = _plainly(_one_line(output.getvalue()), options)
+        message = _plainly(_unbroken(_one_line(output.getvalue()), words), options)
         message = _second_value(message, words, options) or message
         raise InputError(
             f"{message}{_nearest(message, options)}; {prog or 'this command'} --help lists the options"
@@ -227,6 +229,13 @@ def _one_line(message: str) -> str:
     return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
 
 
+def _unbroken(message: str, words: Sequence[str]) -> str:
+    """`message` with the long words that tyro broke at the edge of its box in one piece."""
+    for word in (part for typed in words for part in (typed, typed.partition("=")[2]) if len(part) > 40):
+        message = re.sub(" ?".join(map(re.escape, word)), lambda found, word=word: word, message)
+    return message
+
+
 def _constructors() -> Any:
     """tyro's, but for paths: "" would be the working folder; and the metavar of an optional value leaves out None."""
     from dataclasses import replace
@@ -297,6 +306,16 @@ def _until_the_reader_goes(stream: Any) -> Any:
     return io.TextIOWrapper(buffer, encoding=stream.encoding, errors="spelled", line_buffering=lines)
 
 
+def _shortened(line: str) -> str:
+    """`line` with the first characters of what was typed, where that is long, and with its two ends if it is long all
+    the same."""
+    for word in sorted(sys.argv[1:], key=len, reverse=True):
+        for part in (word, *re.split(r"[=:,@#\s]", word)):
+            if len(part) > LONGEST:
+                line = line.replace(visible(part), f"{visible(part[:LONGEST])}… ({len(part):,} characters)")
+    return line if len(line) < 2000 else f"{line[:1000]} … {line[-400:]}"
+
+
 def command(main: Callable[[], None]) -> None:
     """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130, and so does SIGTERM.
 
@@ -307,10 +326,11 @@ def command(main: Callable[[], None]) -> None:
     try:
         main()
     except InputError as error:
-        print(f"error: {visible(spoken(str(error)))}", file=sys.stderr)
+        print(f"error: {_shortened(visible(spoken(str(error))))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ")), file=sys.stderr)
+        line = visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
+        print(_shortened(line), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import ZOO
 
+ROOT = Path(__file__).resolve().parents[2]
 HUGE, DEEP = "9" * 5000, "[" * 5000
 
 
@@ -345,3 +348,72 @@ def test_two_processes_may_write_one_table(tmp_path: Path) -> None:
     assert path.read_text() == "outer"
     assert len(set(seen)) == 2
     assert os.listdir(tmp_path) == ["x"]
+
+
+CLOSED = """
+logit_lens {folder}/weights
+logit_lens {folder}/tokenizer
+logit_lens {folder}/closed/run
+export {folder}/weights --out {folder}/new
+steer --direction {folder}/weights/model.safetensors
+runs list {folder}/closed
+runs show {folder}/manifest
+ablate --data {folder}/text.txt
+pds --suite {folder}/text.jsonl
+directions --a {folder}/text.txt
+cluster --features {folder}/text.parquet
+grid {folder}/text.toml --out {folder}/new
+"""
+AS_OWNER = """
+import ctypes, json, sys
+if sys.platform == "linux":  # root reads everything, unless it gives that up
+    from os import execv, environ
+    if "dropped" not in environ:
+        environ["dropped"] = "1"
+        for right in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, right)
+        execv(sys.executable, sys.orig_argv)
+from streamscope.__main__ import main
+from streamscope.cli.errors import InputError
+answers = {}
+for line in json.loads(sys.argv[1]):
+    try:
+        main(line.split())
+    except (InputError, PermissionError) as error:
+        answers[line] = str(error)
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files")
+def test_a_file_without_permission_is_called_so(run: Path, tmp_path: Path) -> None:
+    signal.alarm(900)  # a dozen commands
+    shutil.copytree(run, tmp_path / "closed" / "run")
+    for name, file in (
+        ("weights", "model.safetensors"),
+        ("tokenizer", "tokenizer.json"),
+        ("manifest", "manifest.json"),
+    ):
+        (shutil.copytree(run, tmp_path / name) / file).chmod(0)
+    for suffix in ("txt", "jsonl", "parquet", "toml"):
+        write(tmp_path / f"text.{suffix}", "text")
+        (tmp_path / f"text.{suffix}").chmod(0)
+    (tmp_path / "closed").chmod(0)
+    lines = [line.format(folder=tmp_path) for line in CLOSED.split("\n") if line]
+    done = subprocess.run([sys.executable, "-c", AS_OWNER, json.dumps(lines)], cwd=ROOT, capture_output=True, text=True)
+    (tmp_path / "closed").chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert [line for line in lines if "ermission denied" not in answers.get(line, "no error")] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ablate {}", "{}", "ablate --data {}", "ablate --heads={}", "ablate --seed {}", "pds --suite winobias:{}",
+     "linear --task {}"],
+)  # fmt: skip
+def test_a_long_argument_is_not_echoed_whole(line: str) -> None:
+    argv = [sys.executable, "-m", "streamscope", *line.format("9" * 3000).split()]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr[-300:]
+    assert len(done.stderr) < 800 and "9" * 50 in done.stderr and "9" * 200 not in done.stderr, done.stderr[:100]
