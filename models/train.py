@@ -33,6 +33,7 @@ from streamscope.models.training.config import (
     check_given,
     late_positions_message,
     phases_of,
+    recorded_dtype,
     with_recipe,
 )
 from streamscope.text.corpus import open_corpus
@@ -115,6 +116,8 @@ def _resume(out: Path) -> None:
         raise InputError(f"{folder} is a fine-tuning: use python -m models.sft --resume --out {folder}")
     saved = read_json(folder / "config.json", TrainedConfig)
     training = from_dict(Training, saved["training"])
+    on_cpu = pick_device(training.device) == "cpu"
+    training = replace(training, dtype=recorded_dtype(training.dtype, on_cpu, config.d_model))
     source: dict[str, Any] = saved["data"]
     data, group, device = _prepare(
         replace(training, device=pick_device(training.device)), source, str(folder / "tokenizer.json"), config.d_vocab
@@ -172,7 +175,7 @@ def _trainer(
             **({} if start is None else {"parent": parent_of(run_folder(start))}),
             **provenance(device),
         }  # fmt: skip
-        saved = {"model": to_dict(config), "training": asdict(training), "data": source}
+        saved = {"model": to_dict(config), "training": asdict(trainer.training), "data": source}
         trainer.run = Run.create(out, saved, data.tokenizer, manifest)
     return trainer
 

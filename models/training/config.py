@@ -91,7 +91,8 @@ class Training:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, …"""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Autocast. auto: bf16 on CUDA, and on a CPU from width 128 (below that bf16 is slower)."""
+    """Autocast. auto: bf16 on CUDA, and from width 96 on a CPU with bf16 instructions (elsewhere it is slower); the run
+    records the choice, and --resume keeps it."""
     param_dtype: Literal["fp32", "bf16"] | None = None
     """Storage dtype of parameters, gradients and moments; for hyper-connections see --set residual.hc_dtype."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
@@ -199,6 +200,11 @@ def late_positions_message(phases: Sequence[Phase], n_ctx: int) -> str:
         f"learned positions {short} to {n_ctx - 1} are not all trained before step {whole:,}: earlier validation "
         "losses include untrained positions"
     )
+
+
+def recorded_dtype(dtype: str, on_cpu: bool, d_model: int) -> Any:
+    """The dtype of a run's matrix products. Where an older run says auto, it was bf16 on CUDA and from width 128."""
+    return dtype if dtype != "auto" else "fp32" if on_cpu and d_model < 128 else "bf16"
 
 
 def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:

@@ -18,7 +18,7 @@ from streamscope.models.derived import inherited, parent_of
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.convert import read_eos, read_generation
 from streamscope.models.training.checkpoints import none_yet
-from streamscope.models.training.config import Training, check_given, with_recipe
+from streamscope.models.training.config import Training, check_given, recorded_dtype, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.lora import add_lora
 from streamscope.models.training.memory import announce
@@ -54,7 +54,7 @@ def start(options: Any, out: Path) -> None:
     }  # fmt: skip
     trainer, counts = _trainer(folder, out, sft, training)
     config, manifest = inherited(folder)
-    saved = {"model": to_dict(trainer.model.config), "training": asdict(training), **config, "sft": sft}
+    saved = {"model": to_dict(trainer.model.config), "training": asdict(trainer.training), **config, "sft": sft}
     manifest = {"preset": trainer.model.config.name, "scale": "", **manifest}
     manifest |= {
         "seed": training.seed, "parameters": counts.pop("parameters"), "parent": parent_of(folder), "sft": counts,
@@ -82,6 +82,8 @@ def resume(out: Path) -> None:
         )
     saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
     training = from_dict(Training, saved["training"])
+    on_cpu, width = pick_device(training.device) == "cpu", model_config(folder).d_model
+    training = replace(training, dtype=recorded_dtype(training.dtype, on_cpu, width))
     restarts = none_yet(folder, training.checkpoint_every)
     start = _parent(manifest) if restarts else folder
     trainer, counts = _trainer(start, folder, saved["sft"], training, load_weights=restarts)

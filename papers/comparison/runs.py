@@ -18,7 +18,7 @@ from streamscope.models.config import ModelConfig, Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.runs import flatten
-from streamscope.models.training.config import tokens_seen
+from streamscope.models.training.config import recorded_dtype, tokens_seen
 from streamscope.models.training.optim import warmup_steps
 from streamscope.papers.comparison import TRAINED
 
@@ -59,6 +59,8 @@ class Run:
         """What must be the same in all runs of a comparison, by name."""
         data, model = self.manifest["data"], self.config["model"]
         training = {f"training.{k}": v for k, v in self.config["training"].items() if k not in FREE}
+        on_cpu = str(self.manifest.get("device", "cpu")).startswith("cpu")
+        dtype = recorded_dtype(self.config["training"].get("dtype", "auto"), on_cpu, model["d_model"])
         return {
             "scale": self.manifest["scale"],
             "steps": self.manifest["steps"],
@@ -68,6 +70,7 @@ class Run:
             "tokenizer": data["tokenizer"]["sha256"],
             **{name: model[name] for name in SHAPE},
             **training,
+            "training.dtype": dtype,
         }
 
     @property
