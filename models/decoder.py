@@ -36,6 +36,11 @@ class Embedding(nn.Module):
         self.init, self.scale = init, scale
         self.weight = nn.Parameter(torch.empty(rows, d_model))
 
+    @property
+    def W_E(self) -> Float[Tensor, "V D"]:
+        """The table times its scale."""
+        return self.weight if self.scale == 1 else self.weight * self.weight.new_tensor(self.scale)
+
     def init_weights(self, std: float, generator: torch.Generator) -> None:
         """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
@@ -52,6 +57,11 @@ class Unembedding(Embedding):
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__(config.d_vocab, config.d_model, config.init.embed)
         self.cap = config.readout.softcap
+
+    @property
+    def W_U(self) -> Float[Tensor, "D V"]:
+        """The table, transposed."""
+        return self.weight.T
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """The logits of a normed stream, with the readout's cap."""
@@ -70,6 +80,11 @@ class TiedUnembedding(nn.Module):
     def weight(self) -> Tensor:
         """The embedding's table [V, D], without the embedding's scale."""
         return self._table[0].weight
+
+    @property
+    def W_U(self) -> Float[Tensor, "D V"]:
+        """The table, transposed."""
+        return self.weight.T
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """The logits of a normed stream, with the readout's cap."""

@@ -6,6 +6,7 @@ model.segment(state, start, stop)      layers start … stop−1 on a cached sta
 model.loss(tokens, targets)            training loss, with per-layer supervision if configured
 """
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, UnknownOption, unknown
 from streamscope.models import config as c
 from streamscope.models import readout
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.decoder import BlockCall, Decoder, gather_positions
 from streamscope.models.generate import generate
 from streamscope.models.hooks import CleanCopies, eager_when_hooked
-from streamscope.models.interop.transformer_lens_api import LensMixin
+from streamscope.models.interop.transformer_lens_api import LensMixin, check_padding
 from streamscope.models.interop.transformer_lens_core import HookedRootModule
 from streamscope.models.layers.hdpl import HdplProjection, take_penalties
 from streamscope.models.layers.head import unembed
@@ -29,6 +30,16 @@ from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.residual import State
 from streamscope.models.tensors import save
 from streamscope.text.tokenizer import Tokenizer
+
+INSTEAD = {
+    "return_type": "it returns a list of ids for each prompt, whose text is model.to_string(ids)",
+    "prepend_bos": "give ids, model.to_tokens(text, prepend_bos=False)",
+    "padding_side": "prompts of different lengths need no padding",
+    "eos_token_id": "set model.eos_ids",
+    "freq_penalty": "give repetition_penalty",
+    "use_past_kv_cache": "keys and values are kept where nobody edits by position",
+}
+"""What serves in place of an option of TransformerLens' `generate`."""
 
 
 class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
@@ -56,7 +67,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     @eager_when_hooked
     def forward(
         self,
-        tokens: Any,
+        tokens: Any = None,
         logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | str | None = None,
         *,
         return_type: str | None = "logits",
@@ -65,17 +76,24 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         start_at_layer: int | None = None,
         stop_at_layer: int | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
+        input: Any = None,
+        attention_mask: Tensor | None = None,
+        padding_side: str | None = None,
     ) -> Any:
         """Logits [B, T, V] of tokens or texts, or [B, P, V] at `logits_at`; "loss", "both", or None (hooks only).
 
         The loss is the mean next-token loss in nats, or [B, T − 1] with `loss_per_token`. `mask` (from `to_batch`)
         excludes padding, as target and as the token before one; texts are padded on the right and have their own mask.
         `stop_at_layer` k returns the residual stream [B, T, D] that enters layer k (with several streams, their
-        readout); negative k counts from the end. `start_at_layer` takes that stream instead of tokens.
+        readout); negative k counts from the end. `start_at_layer` takes that stream instead of tokens. `input` and
+        `attention_mask` are TransformerLens' names of tokens and mask; `padding_side` must be right.
 
         Raises `InputError` for tokens outside the vocabulary, sequences longer than the context, unknown return types,
         layers that do not exist, and `start_at_layer` with several streams.
         """
+        tokens = input if tokens is None else tokens
+        mask = attention_mask.bool() if mask is None and attention_mask is not None else mask
+        check_padding(padding_side)
         if isinstance(logits_at, str):
             raise InputError(f"name the return type: model(tokens, return_type={logits_at!r})")
         if return_type not in ("logits", "loss", "both", None):
@@ -145,13 +163,21 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
             worst = int(tokens.max()) if int(tokens.min()) >= 0 else int(tokens.min())
             raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
 
-    def generate(self, prompts: Any, **options: Any) -> list[list[int]]:
+    def generate(
+        self, prompts: Any = None, *, input: Any = None, do_sample: bool = True, verbose: bool = False, **options: Any
+    ) -> list[list[int]]:
         """Sample continuations of texts or lists of ids: max_new_tokens, temperature, top_k, top_p,
         min_p, repetition_penalty, suppress_tokens, seed, edits.
 
-        Defaults and errors are those of `models.generate.generate`; the same seed gives the same text.
+        Defaults and errors are those of `models.generate.generate`; the same seed gives the same text. `input` is
+        TransformerLens' name of the prompts; with `do_sample` False the temperature is 0; `verbose` changes nothing.
+        Raises `UnknownOption` for TransformerLens' other options.
         """
-        return generate(self, prompts, **options)
+        if missing := options.keys() - inspect.signature(generate).parameters.keys():
+            name = min(missing)
+            raise UnknownOption(f"generate has no option {name!r}: {INSTEAD.get(name, 'leave it out')}")
+        greedy = {} if do_sample else {"temperature": 0}
+        return generate(self, input if prompts is None else prompts, **options | greedy)
 
     def loss(
         self, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"], *, blocks: Sequence[BlockCall] | None = None

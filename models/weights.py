@@ -39,13 +39,12 @@ class WeightsMixin:
     @property
     def W_E(self) -> Float[Tensor, "V D"]:
         """Token embedding, times its scale."""
-        weight, scale = self.embed.weight, self.embed.scale  # type: ignore[attr-defined]
-        return weight if scale == 1 else weight * weight.new_tensor(scale)
+        return self.embed.W_E  # type: ignore[attr-defined]
 
     @property
     def W_U(self) -> Float[Tensor, "D V"]:
         """Unembedding."""
-        return self.unembed.weight.T  # type: ignore[attr-defined]
+        return self.unembed.W_U  # type: ignore[attr-defined]
 
     @property
     def b_U(self) -> Float[Tensor, " V"]:
@@ -68,7 +67,7 @@ class WeightsMixin:
         if not self.config.positions.table:
             kind = self.config.positions.kind
             raise Undefined(f"W_pos is a table of learned positions, but this model has positions of kind {kind}")
-        return self.pos_embed.weight  # type: ignore[attr-defined]
+        return self.pos_embed.W_pos  # type: ignore[attr-defined]
 
     @property
     def W_E_pos(self) -> Float[Tensor, "rows D"]:

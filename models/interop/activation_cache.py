@@ -60,6 +60,7 @@ class NormedCache(ActivationCache):
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens, with the norm's weight and the model's logit scale (Granite, Cohere).
 
+        The final norm's bias is nobody's part: parts of a whole stream add up to the logit minus `model.logit_bias`.
         Raises `InputError` for logits that are not linear in the input of the head.
         """
         scale = self.model.logit_scale

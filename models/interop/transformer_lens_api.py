@@ -1,6 +1,6 @@
 """The interface that TransformerLens' tools expect: `cfg`, run_with_cache, text (weights: `models.weights`)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,12 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "dtype": attrgetter("embed.weight.dtype"),
 }
 """Names and meanings as in TransformerLens, read from a model."""
+
+
+def check_padding(padding_side: str | None) -> None:
+    """Raise `InputError` for padding on the left."""
+    if padding_side not in (None, "right"):
+        raise InputError(f"padding_side={padding_side!r}: padding is on the right, where it changes no real position")
 
 
 class LensConfig:
@@ -194,6 +200,11 @@ class LensMixin(WeightsMixin):
                 "hook_k or hook_v"
             )
 
+    set_use_attn_in = set_use_split_qkv_input
+
+    def set_use_hook_mlp_in(self, use_hook_mlp_in: bool) -> None:
+        """Do nothing: `hook_mlp_in` always fires."""
+
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
         """Attention weights of the chosen layers."""
@@ -209,53 +220,99 @@ class LensMixin(WeightsMixin):
         return self.tokenizer
 
     def to_tokens(
-        self, text: str | Sequence[str], prepend_bos: bool = True, special: bool = False
-    ) -> Int[Tensor, "B T"]:
-        """Token ids, padded on the right (`to_batch` also gives the mask); `special` reads special tokens from text."""
-        return self.to_batch(text, prepend_bos, special)[0]
+        self, input: str | Sequence[str], prepend_bos: bool | None = None, padding_side: str | None = None,
+        move_to_device: bool = True, truncate: bool = False, *, special: bool = False,
+    ) -> Int[Tensor, "B T"]:  # fmt: skip
+        """Token ids of texts, padded on the right (`to_batch` also gives the mask).
+
+        `special` reads special tokens from text, `truncate` cuts at the context (TransformerLens' default). Raises
+        `InputError` for padding on the left.
+        """
+        check_padding(padding_side)
+        tokens = self.to_batch(input, prepend_bos, special)[0]
+        tokens = tokens[:, : self.cfg.n_ctx] if truncate else tokens
+        return tokens if move_to_device else tokens.cpu()
 
     def to_chat(self, messages: Sequence[Mapping[str, str]], reply: bool = True) -> Int[Tensor, "1 T"]:
         """Ids of a conversation by the model's chat template, with `reply` up to the answer (`Tokenizer.chat`)."""
         return torch.tensor([self._text().chat(messages, reply=reply)], device=self.cfg.device)
 
     def to_batch(
-        self, text: str | Sequence[str], prepend_bos: bool = True, special: bool = False
+        self, text: str | Sequence[str], prepend_bos: bool | None = None, special: bool = False
     ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """(tokens, mask), padded on the right; the mask is True on real tokens."""
         texts = [text] if isinstance(text, str) else list(text)
-        tokens, mask = self._text().batch(texts, bos=prepend_bos, special=special)
+        tokens, mask = self._text().batch(texts, bos=prepend_bos is not False, special=special)
         device = self.cfg.device
         return tokens.to(device), mask.to(device)
 
     def to_string(self, tokens: Any) -> Any:
-        """Text of a sequence of ids, or a list of texts for a batch."""
-        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        """Text of an id or a sequence of ids, or a list of texts for a batch. Raises `InputError` for anything else."""
+        ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+        ids = [ids] if isinstance(ids, int) else ids
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise InputError(f"to_string takes ids of tokens or lists of them, not {tokens!r:.40}")
+        ids = list(ids)
         nested = bool(ids) and isinstance(ids[0], list)
         return [self._text().decode(row) for row in ids] if nested else self._text().decode(ids)
 
-    def to_str_tokens(self, text: Any, prepend_bos: bool = True) -> Any:
+    def to_str_tokens(self, input: Any, prepend_bos: bool | None = None, padding_side: str | None = None) -> Any:
         """The text of every token of a text or of ids [T] or [1, T]; a list of lists for several texts."""
-        if isinstance(text, list | tuple) and text and all(isinstance(one, str) for one in text):
-            return [self.to_str_tokens(one, prepend_bos) for one in text]
-        if isinstance(text, str):
-            ids = self._text().encode(text, bos=prepend_bos)
+        check_padding(padding_side)
+        if isinstance(input, list | tuple) and input and all(isinstance(one, str) for one in input):
+            return [self.to_str_tokens(one, prepend_bos) for one in input]
+        if isinstance(input, str):
+            ids = self._text().encode(input, bos=prepend_bos is not False)
         else:
-            rows = torch.as_tensor(text)
+            rows = torch.as_tensor(input)
             if rows.ndim > 2 or (rows.ndim == 2 and len(rows) != 1):
                 raise InputError(f"to_str_tokens takes one sequence of ids, got {list(rows.shape)}: call it row by row")
             ids = rows.reshape(-1).tolist()
         return self._text().pieces(ids)
 
-    def to_single_str_token(self, token: int) -> str:
+    def to_single_str_token(self, int_token: int) -> str:
         """The text of one id."""
-        return self._text().pieces([token])[0]
+        return self._text().pieces([int_token])[0]
 
-    def to_single_token(self, text: str) -> int:
+    def to_single_token(self, string: str) -> int:
         """The id of a text that is a single token; `InputError` otherwise."""
-        ids = self._text().encode(text, bos=False)
+        ids = self._text().encode(string, bos=False)
         if len(ids) != 1:
-            raise InputError(f"{text!r} is {len(ids)} tokens, not one")
+            raise InputError(f"{string!r} is {len(ids)} tokens, not one")
         return ids[0]
+
+    def get_token_position(
+        self, single_token: str | int, input: Any, mode: str = "first", prepend_bos: bool | None = None,
+        padding_side: str | None = None,
+    ) -> int:  # fmt: skip
+        """The first or last position of a token in a text or in ids [T] or [1, T].
+
+        Raises `InputError` if it is not there, and for another mode or several rows.
+        """
+        tokens = self.to_tokens(input, prepend_bos, padding_side) if isinstance(input, str) else torch.as_tensor(input)
+        if mode not in ("first", "last"):
+            raise unknown("mode", str(mode), ["first", "last"])
+        if tokens.ndim > 2 or (tokens.ndim == 2 and len(tokens) != 1):
+            raise InputError(f"get_token_position takes one sequence, got {list(tokens.shape)}: call it row by row")
+        token = self.to_single_token(single_token) if isinstance(single_token, str) else int(single_token)
+        places = (tokens.reshape(-1) == token).nonzero()[:, 0].tolist()
+        if not places:
+            raise InputError(f"the token {single_token!r} is not in this sequence of {tokens.numel()} tokens")
+        return int(places[0 if mode == "first" else -1])
+
+    def input_to_embed(
+        self, input: Any, prepend_bos: bool | None = None, padding_side: str | None = None, attention_mask: Any = None
+    ) -> tuple[Float[Tensor, "B T D"], Int[Tensor, "B T"], None, Any]:
+        """(stream that enters layer 0, tokens, None, mask) of texts or ids; `start_at_layer=0` goes on from the stream.
+
+        Raises `InputError` for a model with several streams.
+        """
+        if names := self.config.residual.streams:
+            raise InputError(f"this model has the streams {' and '.join(names)}: use model.embed_tokens(tokens)")
+        text = isinstance(input, str | list | tuple)
+        tokens = self.to_tokens(input, prepend_bos, padding_side) if text else torch.as_tensor(input)
+        tokens = tokens[None] if tokens.ndim == 1 else tokens
+        return self(tokens, stop_at_layer=0), tokens, None, attention_mask  # type: ignore[operator]
 
     def tokens_to_residual_directions(self, tokens: Any) -> Tensor:
         """Columns of W_U: the directions of the stream that raise the tokens' logits."""

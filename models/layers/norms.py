@@ -32,6 +32,16 @@ class Norm(nn.Module):
             self.hook_normalized = OnDemand()
 
     @property
+    def w(self) -> Float[Tensor, " D"]:
+        """γ, the weight."""
+        return self.weight
+
+    @property
+    def b(self) -> Float[Tensor, " D"] | None:
+        """β, the bias, if there is one."""
+        return self.bias
+
+    @property
     def listening(self) -> bool:
         """Whether somebody listens to the statistics."""
         return self.hooks and (self.hook_scale.listening or self.hook_normalized.listening)

@@ -133,6 +133,11 @@ class PositionTable(nn.Module):
         self.init = init
         self.weight = nn.Parameter(torch.empty(n_ctx, d_model))
 
+    @property
+    def W_pos(self) -> Float[Tensor, "n_ctx D"]:
+        """The table."""
+        return self.weight
+
     def init_weights(self, std: float, generator: torch.Generator) -> None:
         """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)

@@ -139,6 +139,73 @@ def test_stopping_and_starting(preset) -> None:
 
 
 @torch.no_grad()
+def test_text_as_users_of_transformer_lens_write_it(model) -> None:
+    """prepend_bos=None is the default, input= the name of the first argument, padding on the right."""
+    tokens = model.to_tokens(TEXTS)
+    for options in ({"prepend_bos": None}, {"padding_side": "right", "move_to_device": False}, {"truncate": True}):
+        assert torch.equal(model.to_tokens(input=TEXTS, **options), tokens)
+    assert torch.equal(model.to_tokens(TEXTS, prepend_bos=False), tokens[:, 1:])
+    long = " ".join(TEXTS * 20)
+    assert model.to_tokens(long).shape[1] > model.cfg.n_ctx == model.to_tokens(long, truncate=True).shape[1]
+    assert model.to_str_tokens(input=TEXTS[0], prepend_bos=None) == model.to_str_tokens(TEXTS[0])
+    assert model.to_str_tokens(tokens[1].numpy()) == model.to_str_tokens(tokens[1])
+    one = int(tokens[1, 3])
+    assert model.to_string(one) == model.to_string(torch.tensor(one)) == model.to_string([one])
+    assert model.to_string(tokens.numpy()) == model.to_string(tokens) == TEXTS
+    assert torch.equal(model(input=TEXTS[1], padding_side="right"), model(TEXTS[1]))
+    _, mask = model.to_batch(TEXTS)
+    loss = model(tokens, return_type="loss", attention_mask=mask.long())
+    assert torch.equal(loss, model(TEXTS, return_type="loss")) and loss != model(tokens, return_type="loss")
+    greedy = model.generate(input=TEXTS[0], max_new_tokens=3, do_sample=False, verbose=False)
+    assert greedy == model.generate(TEXTS[0], max_new_tokens=3, temperature=0)
+    for call in (model.to_tokens, model.to_str_tokens, model):
+        with pytest.raises(InputError, match="padding_side='left': padding is on the right"):
+            call(TEXTS[0], padding_side="left")
+    with pytest.raises(InputError, match="to_string takes ids of tokens or lists of them, not 'Lily'"):
+        model.to_string("Lily")
+    with pytest.raises(InputError, match=r"no option 'return_type': .* model.to_string\(ids\)"):
+        model.generate(TEXTS[0], return_type="str")
+
+
+def test_positions_of_tokens(model) -> None:
+    text = "Lily ran. The dog ran. Ben sat."
+    ids = model.to_tokens(text)[0].tolist()
+    end = model.to_single_token(".")
+    places = [i for i, token in enumerate(ids) if token == end]
+    assert len(places) == 3
+    assert model.get_token_position(".", text) == model.get_token_position(end, torch.tensor(ids)) == places[0]
+    assert model.get_token_position(".", text, mode="last") == places[2]
+    assert model.get_token_position(".", input=text, prepend_bos=False) == places[0] - 1
+    for line, options in (("not in this sequence of", {"single_token": 0, "input": torch.tensor([[3, 4]])}),
+                          ("unknown mode 'next'", {"single_token": end, "input": text, "mode": "next"}),
+                          ("row by row", {"single_token": end, "input": torch.zeros(2, 3)})):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            model.get_token_position(**options)
+
+
+@torch.no_grad()
+def test_parts_by_the_names_of_transformer_lens() -> None:
+    model = randomise(build("std-t", "tiny", embed_scale=1.5), std=0.2)
+    tokens = torch.arange(12).reshape(2, 6)
+    stream, same, none, mask = model.input_to_embed(tokens)
+    assert torch.equal(same, tokens) and none is None and mask is None
+    torch.testing.assert_close(stream, model.embed.W_E[tokens] + model.pos_embed.W_pos[:6])
+    assert torch.equal(model(stream, start_at_layer=0), model(tokens))
+    normed = model.ln_final(model(tokens, stop_at_layer=2))
+    torch.testing.assert_close(normed @ model.unembed.W_U, model(tokens))
+    norm, x = model.blocks[0].ln1, torch.randn(3, model.cfg.d_model)
+    want = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + norm.eps).sqrt() * norm.w + norm.b
+    torch.testing.assert_close(norm(x), want)
+    assert model.ln_final.w is model.ln_final.weight
+    with pytest.raises(InputError, match=r"token and context: use model.embed_tokens\(tokens\)"):
+        build("lfa", "tiny").input_to_embed(tokens)
+    model.set_use_hook_mlp_in(True)
+    model.set_use_attn_in(False)
+    with pytest.raises(InputError, match="heads share one input, hook_attn_in"):
+        model.set_use_attn_in(True)
+
+
+@torch.no_grad()
 def test_layer_logits_everywhere(model) -> None:
     tokens = model.to_tokens("Lily ran.")
     torch.testing.assert_close(model.layer_logits(tokens)[:, :, -1], model(tokens))
