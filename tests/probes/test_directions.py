@@ -398,3 +398,22 @@ def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, caps
     assert check_direction(best, load(krom)) == f"found in {wide}"
     with pytest.raises(InputError, match="parquet"):
         main([str(krom), "--out", "x.xlsx"])
+
+
+def test_sets_of_unequal_size_count_by_their_texts() -> None:
+    """Seven long vectors and twenty short ones: the size of the stream is the mean over the 27 texts."""
+    model, _ = planted()
+    with torch.no_grad():
+        model.embed.weight[1 : 1 + WORDS] *= 3
+    a, b = stream_states(model, texts(1, 7), "mean"), stream_states(model, texts(1 + WORDS, 20, seed=1), "mean")
+    found = find(a, b, draws=0)
+    x, y = a.of("resid"), b.of("resid")
+    norms = [np.linalg.norm(one, axis=-1).mean(0) for one in (x, y)]
+    assert (norms[0] > 1.5 * norms[1]).all()
+    layers = found.layers[found.layers["stream"] == "resid"]
+    difference = x.mean(0) - y.mean(0)
+    assert layers["norm"].to_numpy() == pytest.approx(np.linalg.norm(difference, axis=-1))
+    assert layers["relative"].to_numpy() == pytest.approx(
+        layers["norm"].to_numpy() * 27 / (7 * norms[0] + 20 * norms[1])
+    )
+    assert (layers["n_a"] < layers["n_b"]).all()

@@ -85,6 +85,14 @@ def test_no_information_is_chance() -> None:
     assert abs(np.mean(shares) - 0.5) < 0.03
 
 
+def test_a_probe_that_knows_nothing_is_not_better_than_the_commonest_label() -> None:
+    """Three of four cases have one label: noise is right three times in four, half of which were chance of two."""
+    examples = [Example(**{**vars(e), "label": "b" if i % 4 else "a"}) for i, e in enumerate(made())]
+    row = row_of(Linear(controls=1, c=0.001), examples, noise(240))
+    assert (row["chance"], row["majority"]) == (0.5, 0.75) and row["accuracy"] > 0.7
+    assert row["accuracy_p"] > 0.2
+
+
 def test_words_can_be_learnt_by_heart() -> None:
     """Activations that name the word, labels that follow from it: accuracy 1, control 1, selectivity 0."""
     examples = made(words=12)
