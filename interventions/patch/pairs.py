@@ -26,6 +26,7 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Unit, check_space
 from streamscope.probes.attention import clusters
+from streamscope.text import is_bos
 from streamscope.text.tokenizer import Tokenizer
 
 Contrast = Literal["corrupt", "clue", "noun", "order"]
@@ -114,7 +115,16 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
         why = Counter(reason for _, reason in filtered).most_common(1)
         reason = why[0][0] if why else "it has no minimal pairs"
         raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
+    if not tokenizer.adds_bos:
+        found = [replace(pair, places=_without_bos(pair.places)) for pair in found]
     return Pairs(tuple(found), tuple(filtered))
+
+
+def _without_bos(places: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The places of a text that begins without BOS: its first token is before the nouns."""
+    before = places.get("BOS", ()) + places.get("before", ())
+    rest = {label: at for label, at in places.items() if label not in ("BOS", "before")}
+    return {"before": before, **rest} if before else rest
 
 
 def choose_pairs(pairs: Pairs, n: int) -> Pairs:
@@ -156,7 +166,7 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
 def token_labels(tokenizer: Tokenizer, clean: Sequence[int], corrupt: Sequence[int]) -> list[str]:
     """One label per position: its number and token, or both tokens if the texts differ."""
     texts = zip(tokenizer.pieces(list(clean)), tokenizer.pieces(list(corrupt)), strict=True)
-    return [f"{p} BOS" if p == 0 else f"{p} {a}" + (f" |{b}" if a != b else "") for p, (a, b) in enumerate(texts)]
+    return [f"{p} BOS" if is_bos(a, p) else f"{p} {a}" + (f" |{b}" if a != b else "") for p, (a, b) in enumerate(texts)]
 
 
 def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair]:
@@ -316,6 +326,6 @@ def _places(at: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str, tup
     found: dict[str, list[int]] = {}
     for p in range(n):
         rest = "before" if p < low else "between" if p < high else "after nouns" if p < query else "after query"
-        label = "BOS" if p == 0 else "last" if p == n - 1 else named.get(p, rest)
+        label = "BOS" if p == 0 and p not in named else "last" if p == n - 1 else named.get(p, rest)
         found.setdefault(label, []).append(p)
     return {label: tuple(found[label]) for label in PLACES if label in found}

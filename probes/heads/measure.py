@@ -63,7 +63,7 @@ def plan(how: Heads, prompts: Any, tokenizer: Any, pool: np.ndarray | None = Non
     tokens = []
     for _ in range(how.sequences):
         r = rng.choice(pool, how.length, replace=False).tolist()
-        tokens.append([tokenizer.bos_id, *r, *r])
+        tokens.append([*tokenizer.encode(""), *r, *r])
     for i, prompt in enumerate(prompts or ()):
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if len(ids) < 3:
@@ -77,25 +77,26 @@ def plan(how: Heads, prompts: Any, tokenizer: Any, pool: np.ndarray | None = Non
 def read(how: Heads, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt, score and head; the random sequences come first."""
     found, tables = by_layer(captures, "hook_pattern").values(), []
+    bos = len(query.tokens[0]) - 2 * how.length  # 1, or 0 where texts begin without BOS
     for i, ids in enumerate(query.tokens):
         a = torch.stack([layer[i].detach().float().cpu() for layer in found])
         even = torch.ones(len(ids), len(ids)).tril() / torch.arange(1, len(ids) + 1)[:, None]
         repeated = i < how.sequences
         for score in SCORES if repeated else SCORES[:2]:
-            value = _score(a, score, how.length)
+            value = _score(a, score, how.length, bos)
             layers, heads = np.indices(value.shape).reshape(2, -1)
             values = {"layer": layers, "index": heads, "value": value.double().flatten().numpy()}
             about = {"prompt": i, "kind": "random" if repeated else "text", "score": score}
-            tables.append(pd.DataFrame({**about, **values, "uniform": float(_score(even, score, how.length))}))
+            tables.append(pd.DataFrame({**about, **values, "uniform": float(_score(even, score, how.length, bos))}))
     return pd.concat(tables, ignore_index=True)
 
 
-def _score(a: Tensor, score: str, n: int) -> Tensor:
-    """One score for patterns a [..., T, T] -> [...]."""
+def _score(a: Tensor, score: str, n: int, bos: int) -> Tensor:
+    """One score for patterns a [..., T, T] -> [...]; `bos` is the number of tokens before r."""
     if score == "first":
         return a[..., 2:, 0].mean(-1)
     back = {"previous": 1, "duplicate": n, "induction": n - 1}[score]
-    start = {"previous": 2, "duplicate": n + 1, "induction": n + 1}[score]
+    start = {"previous": 1 + bos, "duplicate": n + bos, "induction": n + bos}[score]
     return a.diagonal(-back, -2, -1)[..., start - back :].mean(-1)  # entry j is A[j + back, j]
 
 

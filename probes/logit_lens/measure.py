@@ -19,6 +19,7 @@ from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.models.layers.head import unembed
 from streamscope.probes.logit_lens import LogitLens
+from streamscope.text import is_bos
 
 LONGEST = 8
 """Characters of a token that fit a cell of the picture."""
@@ -180,7 +181,7 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
     texts = [visible(t.strip(" ") or t, LONGEST) for t in best["token"]]
     best["picture_text"] = [f"<u>{t}</u>" if true else t for t, true in zip(texts, best["actual"], strict=True)]
     read_tokens = zip(best["position"], best["read"], strict=True)
-    best["read"] = ["BOS" if p == 0 else visible(t, LONGEST) for p, t in read_tokens]
+    best["read"] = ["BOS" if is_bos(t, p) else visible(t, LONGEST) for p, t in read_tokens]
     lens = "most probable next token after each layer, underlined if it is the true one"
     return {
         "layers": Table(frame, LAYERS, missing, f"{title}: loss of the actual next token after each layer"),

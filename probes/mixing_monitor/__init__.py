@@ -30,6 +30,7 @@ class MixingMonitor(Instrument):
               title="Distance of the mixing matrices from the identity, by initial bias"),
         Curve("loss", table="runs", x="bias", over_runs=True, title="Loss by initial bias"),
     )  # fmt: skip
+    reads_text: ClassVar = False
     planted: ClassVar = "tests/probes/test_mixing_monitor.py::test_streams_mix_beyond_what_decay_alone_gives"
 
 

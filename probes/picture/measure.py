@@ -23,6 +23,7 @@ from streamscope.probes.logit_lens.measure import visible
 from streamscope.probes.pds.measure import summary as by_pds
 from streamscope.probes.picture import Picture
 from streamscope.probes.probe import measure
+from streamscope.text import is_bos
 
 HOOK = "blocks.{}.attn.hook_pattern"
 LONGEST = 14
@@ -48,7 +49,7 @@ class PicturePrompt:
             return max((p for p, role in self.roles.items() if role == "query"), default=len(self.ids) - 1)
         if isinstance(query, int):
             if not 0 <= query < len(self.ids):
-                raise InputError(f"query {query}: the text has the tokens 0 (BOS) to {len(self.ids) - 1}")
+                raise InputError(f"query {query}: the text has the tokens 0 to {len(self.ids) - 1}")
             return query
         word = query.strip()
         edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
@@ -78,7 +79,7 @@ def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int 
     ids, spans = tokenizer.spans(text)
     ids, spans = ids[:most], spans[:most]
     if len(ids) > n_ctx:
-        raise InputError(f"the text has {counted(len(ids), 'token')} with BOS, the context holds {n_ctx}; shorten it")
+        raise InputError(f"the text has {counted(len(ids), 'token')}, the context holds {n_ctx}; shorten it")
     return PicturePrompt(text, ids, spans, {p: role for role, where in at.items() for p in where})
 
 
@@ -188,7 +189,7 @@ def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, f
 
 def axis_label(piece: str, position: int, role: str = "") -> str:
     """A token's text on an axis: visible spaces, escaped HTML, cut to `LONGEST` characters, with its role."""
-    text = visible(piece.replace(" ", "·"), LONGEST) if position else "BOS"
+    text = "BOS" if is_bos(piece, position) else visible(piece.replace(" ", "·"), LONGEST)
     return f"<b>{text}</b> ({role})" if role else text
 
 

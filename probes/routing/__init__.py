@@ -42,6 +42,7 @@ class Routing(Instrument):
         Intervals("over_even", table="heads", label="name", title="Hub score of each head, minus the uniform score"),
         Curve("max", x="layer", by="projection", title="Largest |W| of the routing matrices, by layer"),
     )  # fmt: skip
+    reads_text: ClassVar = False
     planted: ClassVar = "tests/probes/test_routing.py::test_a_star_has_one_hub"
 
 

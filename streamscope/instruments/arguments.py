@@ -8,6 +8,7 @@ import tyro
 
 from streamscope.cli.help import Group
 from streamscope.cli.launch import LaunchOptions
+from streamscope.text import BosChoice
 
 MODEL, OUTPUT = Group("Model"), Group("Output")
 
@@ -35,6 +36,9 @@ class Arguments(LaunchOptions):
     that were measured before a kill are not measured again when you repeat the command."""
     figure: Annotated[Path | None, OUTPUT] = None
     """Write the first figure here: .html, .svg, .pdf or .png."""
+    bos: Annotated[BosChoice, MODEL] = "yes"
+    """Whether every text begins with BOS; model: as the files of its tokenizer say. In Python, before measuring:
+    `model.tokenizer = model.tokenizer.with_bos("no")`."""
     device: Annotated[str, MODEL] = "auto"
     """auto, cpu or cuda."""
     dtype: Annotated[Literal["fp32", "bf16"], MODEL] = "fp32"

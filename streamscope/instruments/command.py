@@ -23,6 +23,7 @@ from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
 from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.notebook_bar import OF_COMMAND
+from streamscope.text import BosChoice
 
 if TYPE_CHECKING:
     from streamscope.instruments.contract import Instrument
@@ -188,6 +189,7 @@ class Job:
     work: Path | None = None
     """Where unfinished work is kept, of an instrument that shares it."""
     dtype: Literal["fp32", "bf16"] = "fp32"
+    bos: BosChoice = "yes"
 
     @cached_property
     def task(self) -> str:
@@ -199,20 +201,27 @@ class Job:
         models = [(one, content_digest(run_folder(one))) for one in (self.run, self.control) if one]
         how, data = asdict(self.instrument), [[type(one).__name__, asdict(one)] for one in self.data]
         files = list(contents([how, data]))
-        about = [self.instrument.name, how, data, files, models, self.dtype, *about_edits(self.edits)]
+        about = [self.instrument.name, how, data, files, models, self.dtype, self.bos, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
         """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
         from streamscope.instruments.data import Documents
         from streamscope.instruments.open_data import same_tokens
+        from streamscope.instruments.prompts.alignment import check_tokenizer
         from streamscope.models.checkpoint import load_for_instruments
 
-        model = load_for_instruments(self.run, device=self.device, dtype=self.dtype)
+        def opened(name: str) -> Any:
+            model = load_for_instruments(name, device=self.device, dtype=self.dtype)
+            if self.bos != "yes":
+                model.tokenizer = check_tokenizer(model).with_bos(self.bos)
+            return model
+
+        model = opened(self.run)
         if self.control is None:
             self.instrument.check(model)
             return model, None
-        control = load_for_instruments(self.control, device=self.device, dtype=self.dtype)
+        control = opened(self.control)
         _same_shape(model, control, self.control)
         if Documents in map(type, self.instrument.takes):
             same_tokens(model, control, self.control)
@@ -296,12 +305,14 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     for names in (options.run, [options.control] if options.control is not None else []):
         runs_of(names)
     how.check_read(data)
+    if options.bos != "yes" and not how.reads_text:
+        raise InputError(f"{how.name} reads no text, so --bos has no effect: leave it out")
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
         edit_file(spec)
     work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,
-                       options.dtype], default=str)  # fmt: skip
+                       options.dtype, options.bos], default=str)  # fmt: skip
     out, keep = options.out, is_worker(options)
     with nullcontext() if out is None else share_output(_parts(out), work, out, keep=keep):
         _measure(how, data, options, command)
@@ -314,6 +325,8 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(one.alone for one in data) and not options.run and options.control is None:
+        if options.bos != "yes":
+            raise InputError(f"--bos: {how.name} reads files, and no text; give it to what made them")
         if options.edit:
             raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
         about = provenance("cpu")
@@ -326,7 +339,7 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
     about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
     controls = _controls_of(names, runs_of([options.control]) if options.control is not None else [])
     jobs = [
-        Job(name, control, how, data, str(device), options.edit, dtype=options.dtype)
+        Job(name, control, how, data, str(device), options.edit, dtype=options.dtype, bos=options.bos)
         for name, control in zip(names, controls, strict=True)
     ]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}

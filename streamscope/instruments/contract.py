@@ -119,6 +119,8 @@ class Instrument(ValidatedOptions):
     """The test that measures it on a case whose answer is known: FILE::TEST."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Options that make it quick, for the tests of the contract and the reference."""
+    reads_text: ClassVar[bool] = True
+    """Whether it gives the model any text, so that `--bos` has an effect."""
     exports: ClassVar[tuple[str, ...]] = ()
     """Suffixes of further files that `export(result, path)` of the package's module formats writes."""
     shared: ClassVar[bool] = False
@@ -204,6 +206,7 @@ class Instrument(ValidatedOptions):
             "checkpoint": of["checkpoint"],
             **numerics_of(data.model),
             **getattr(data.model, "origin", {}),
+            "bos": bos_of(data.model),
             **recipe_of(data.model),
             **code(),
             **seen.about,
@@ -378,12 +381,19 @@ def title_of(model: Any) -> str:
     name = getattr(getattr(model, "config", None), "name", type(model).__name__)
     run, edited = getattr(model, "run", None), ", edited" if edited_at(model) else ""
     edited += ", hooked" if hooked_at(model) else ""
+    edited += ", without BOS" if bos_of(model) == "none" else ""
     edited += ", weights changed" if getattr(model, "changed", False) else ""
     if run is None:
         read = getattr(model, "label", "")
         return f"{name} ({read}{edited})" if read else f"{name}{edited}"
     label = run_label(run)
     return f"{label}{edited}" if label.startswith(STORIES) else f"{name} ({label}{edited})"
+
+
+def bos_of(model: Any) -> str | None:
+    """The token that begins every text, and whether the tokenizer's files add it; "none" without BOS; None where no
+    tokenizer of ours says it."""
+    return getattr(getattr(model, "tokenizer", None), "bos_policy", getattr(model, "origin", {}).get("bos"))
 
 
 def recipe_of(model: Any) -> dict[str, Any]:

@@ -137,7 +137,9 @@ def pack(
     def cut(ids: Sequence[int]) -> Sequence[Sequence[int]]:
         if part == "all" or valid_blocks is None:
             return [ids]
-        return pieces(ids, part, valid_fraction, valid_blocks)
+        if tokenizer.adds_bos:
+            return pieces(ids, part, valid_fraction, valid_blocks)
+        return [piece[1:] for piece in pieces([tokenizer.bos_id, *ids], part, valid_fraction, valid_blocks)]
 
     def build(folder: Path) -> None:
         counts = _write(folder, corpus, tokenizer, keep, progress, cut)

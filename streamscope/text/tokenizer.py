@@ -30,7 +30,7 @@ from torch import Tensor
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
-from streamscope.text import END_OF_TEXT
+from streamscope.text import END_OF_TEXT, BosChoice
 from streamscope.text.chat import TEMPLATE, read_template, render
 from streamscope.text.special_tokens import MAP, ROLES, SpecialTokens, special_tokens
 
@@ -58,6 +58,7 @@ class Tokenizer:
         note: deviations from the files, or "".
         roles: the special tokens of a chat template by role (`special_tokens.ROLES`), as its files name them.
         bos_policy: the token that begins every text, and whether its own files add it.
+        adds_bos: whether `encode` puts BOS first, which `with_bos` turns off.
         chat_template: the Jinja template of a conversation, or None; it and its roles are saved next to tokenizer.json.
     """
 
@@ -68,6 +69,7 @@ class Tokenizer:
     note: str
     roles: dict[str, str]
     bos_policy: str
+    adds_bos: bool = True
     chat_template: str | None = None
 
     def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):
@@ -81,6 +83,7 @@ class Tokenizer:
         named = named or SpecialTokens()
         _add(backend, named)
         self.bos_id, self.eos_id, self.note, own = _ends(backend, named)
+        self._own_bos = own
         if named.prefix_space and "add_prefix_space=False" in repr(backend.pre_tokenizer):
             space = f"{named.source} puts a space before a text, but tokenizer.json does not: none is put"
             self.note = f"{self.note}; {space}" if self.note else space
@@ -190,6 +193,21 @@ class Tokenizer:
         padded = copy.copy(self)
         padded._ids = max(size, self.d_vocab)
         return padded
+
+    def with_bos(self, bos: BosChoice) -> "Tokenizer":
+        """This tokenizer with BOS before every text, without, or as its own files do (model)."""
+        if self.adds_bos == (bos == "yes" or (bos == "model" and self._own_bos)):
+            return self
+        if not self.adds_bos:
+            return self._usual.with_bos(bos)
+        bare = copy.copy(self)
+        for name in ("sha256", "_special_backend"):  # of the usual one
+            vars(bare).pop(name, None)
+        bare._backend = tokenizers.Tokenizer.from_str(self.to_json())
+        bare._backend.encode_special_tokens = True
+        bare._backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+        bare.adds_bos, bare.bos_policy, bare._usual = False, "none", self
+        return bare
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`, including the BOS rule."""
