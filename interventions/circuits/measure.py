@@ -88,8 +88,10 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
                 "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
     }  # fmt: skip
     blocks = {"scores": total, "circuits": values}
-    made = {"scores": each("score", cells), "circuits": _contrasts(how, values)}
-    return InstrumentData(blocks, made, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing]))
+    contrasts = {"scores": each("score", cells), "circuits": _contrasts(how, values)}
+    return InstrumentData(
+        blocks, contrasts, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing])
+    )
 
 
 EFFECT = Contrast(quantity="effect", weights={0: 1.0, 1: -1.0}, labels={"ranking": "whole model", "share": 1.0})

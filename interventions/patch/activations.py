@@ -242,7 +242,7 @@ def patch_pairs(
         made: list[dict[str, Edit] | None] = []
         for cell, a in zip(cells, sources, strict=True):
             index = None if a is None else cell.index(pair, a.ndim + 1)
-            made.append(None if index is None else {cell.hook: partial(_put, source=a, index=index)})
+            made.append(None if a is None or index is None else {cell.hook: partial(_put, source=a, index=index)})
         return made
 
     if not cells:

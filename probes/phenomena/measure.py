@@ -389,13 +389,14 @@ REPEAT_LOGITS = 2**24
 def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
     """Per sequence BOS + r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second time, nats.
 
-    The first token of r is left out, because nothing announces the repetition.
+    The first token of r is left out, because nothing announces the repetition. Sequences may also begin without BOS.
     """
     found = []
     for row, ids in zip(logits, tokens, strict=True):
         log_p = row[:-1].double().log_softmax(-1)
         loss = -log_p.gather(1, torch.as_tensor(list(ids[1:]), device=log_p.device)[:, None])[:, 0]  # of token i + 1
-        found.append(float(loss[1:n].mean() - loss[n + 1 :].mean()))
+        bos = len(ids) - 2 * n
+        found.append(float(loss[bos : bos + n - 1].mean() - loss[bos + n :].mean()))
     return np.array(found)
 
 

@@ -70,6 +70,7 @@ class Tokenizer:
     roles: dict[str, str]
     bos_policy: str
     adds_bos: bool = True
+    _usual: "Tokenizer"
     chat_template: str | None = None
 
     def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):

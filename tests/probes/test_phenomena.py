@@ -127,6 +127,7 @@ def test_what_a_repeat_saves_by_hand() -> None:
             rows[at, after] = np.log(p)
         logits.append(rows)
     assert repetition_gain(logits, tokens, n) == pytest.approx([2.0, 2.0])
+    assert repetition_gain([rows[1:] for rows in logits], [ids[1:] for ids in tokens], n) == pytest.approx([2.0, 2.0])
 
 
 def test_attention_that_chooses_by_hand() -> None:

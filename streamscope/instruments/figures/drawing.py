@@ -180,7 +180,7 @@ def scale(
     high = max(0.0, float(np.nanmax(values))) if signed else limit
     power = 2 if root else 1
     ends = [np.sign(end) * (abs(end) / limit) ** (1 / power) for end in (low, high)]
-    at = np.linspace(*ends, 41)  # of the colours, evenly
+    at = np.linspace(ends[0], ends[1], 41)  # of the colours, evenly
     places = (np.sign(at) * np.abs(at) ** power * limit - low) / ((high - low) or 1.0)
     colors = sample_colorscale("RdBu_r", 0.5 + 0.5 * at) if signed else sample_colorscale("Blues", at)
     return list(zip(np.clip(places, 0, 1).tolist(), colors, strict=True)), low, high, root
