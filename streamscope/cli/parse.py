@@ -232,7 +232,7 @@ def _one_line(message: str) -> str:
 def _unbroken(message: str, words: Sequence[str]) -> str:
     """`message` with the long words that tyro broke at the edge of its box in one piece."""
     for word in (part for typed in words for part in (typed, typed.partition("=")[2]) if len(part) > 40):
-        message = re.sub(" ?".join(map(re.escape, word)), lambda found, word=word: word, message)
+        message = word.join(re.split(" ?".join(map(re.escape, word)), message))
     return message
 
 
