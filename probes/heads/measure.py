@@ -63,7 +63,7 @@ def plan(how: Heads, prompts: Any, tokenizer: Any, pool: np.ndarray | None = Non
     tokens = []
     for _ in range(how.sequences):
         r = rng.choice(pool, how.length, replace=False).tolist()
-        tokens.append([*tokenizer.encode(""), *r, *r])
+        tokens.append([*[tokenizer.bos_id] * tokenizer.adds_bos, *r, *r])
     for i, prompt in enumerate(prompts or ()):
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if len(ids) < 3:

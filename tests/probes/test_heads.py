@@ -25,7 +25,7 @@ N = 6
 class Ids:
     """As much of a tokenizer as the probe asks for."""
 
-    bos_id = 0
+    bos_id, adds_bos = 0, True
 
     def __init__(self, d_vocab: int) -> None:
         self.d_vocab = d_vocab
