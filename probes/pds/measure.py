@@ -100,7 +100,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     names = [opened.unit(*both) for both in zip(ids[::2], ids[1::2], strict=True)]
     units = pd.DataFrame({"unit": names, **columns})
     observed = Observations(
-        measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION),
+        measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION, limits=(0.0, 1.0)),
         cells=pd.DataFrame(cells), units=units,
         total=total.transpose(2, 3, 0, 1).reshape(len(cells), len(units)), size=1.0,
     )  # fmt: skip
