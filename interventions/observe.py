@@ -46,7 +46,11 @@ UNIT = {
 }  # fmt: skip
 SMALLEST = {"loss": 1e-6, "sps": RESOLUTION, "coherence": 1e-5, "probability": 1e-6, "log_odds": 1e-5}
 """Changes up to this are rounding of float32, in the units of the measure."""
-MEASURES = {name: Measure(name=name, unit=unit, resolution=SMALLEST[name]) for name, unit in UNIT.items()}
+LIMITS = {"probability": (0.0, 1.0), "sps": (-1.0, 1.0)}
+MEASURES = {
+    name: Measure(name=name, unit=unit, resolution=SMALLEST[name], limits=LIMITS.get(name))
+    for name, unit in UNIT.items()
+}
 NAMES = ("id", "pair", "cluster", "category", "relation", "order")
 
 

@@ -36,7 +36,7 @@ from streamscope.text.shards import document_batches
 CHECK_DOCUMENTS = 16
 """Number of documents on which outputs are checked."""
 NO_DRAWS = "no random directions were drawn"
-KL = replace(NATS, name="KL(after ‖ before)")
+KL = replace(NATS, name="KL(after ‖ before)", limits=(0.0, float("inf")))
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
 """Module and name in a block, and part of the configuration."""
 

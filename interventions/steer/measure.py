@@ -28,7 +28,7 @@ NO_DRAWS = "no random directions were drawn"
 CHUNK = 32
 MEASURES = {
     "loss": NATS,
-    "kl": replace(NATS, name="KL(P_c ‖ P_0)"),
+    "kl": replace(NATS, name="KL(P_c ‖ P_0)", limits=(0.0, np.inf)),
     "shift": Measure(name="shift of d·x", unit="units of the residual stream", resolution=1e-6),
 }
 

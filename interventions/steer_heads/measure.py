@@ -160,8 +160,8 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, why = _range(block, task, group, cells)
             estimated, moved, inside = found.frame.iloc[i], own.inside[i], block.inside[cells[0]]
-            row |= {"spearman": estimated["value"], "spearman_low": max(estimated["low"], -1.0)}
-            row |= {"spearman_high": min(estimated["high"], 1.0), "spearman_curve": NAN}
+            row |= {"spearman": estimated["value"], "spearman_low": estimated["low"]}
+            row |= {"spearman_high": estimated["high"], "spearman_curve": NAN}
             names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
             why |= {names[of]: text for (at, of), text in found.reasons.items() if at == i and of in names}
             if moved.any():

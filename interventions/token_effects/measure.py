@@ -144,7 +144,8 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
     tokens = np.array([len(one.positions) for one in chosen], float)
     seen = InstrumentData({}, {}, extra=rows)
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
-        measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"])
+        limits = (0.0, np.inf) if name.startswith("abs") else None
+        measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"], limits=limits)
         seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
         labels = cells.astype(object).where(cells.notna(), None)
         seen.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)

@@ -13,13 +13,26 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures.drawing import scale
 from streamscope.papers.comparison.printed import printed
-from streamscope.papers.figures.style import RULE, Style, dots, heat_maps, key_of_paper, note, panels, single, whiskers
+from streamscope.papers.figures.style import (
+    RULE,
+    Style,
+    between,
+    dots,
+    heat_maps,
+    key_of_paper,
+    note,
+    panels,
+    single,
+    whiskers,
+)
 from streamscope.papers.lfa.runs import in_order
 from streamscope.probes.pds import FIXED
 
 ORDER = ("lfa", "std-t", "d-cas", "cfm")
 """The order of the paper's legends."""
 NAMES = {"lfa": "LFA", "std-t": "Std-T", "d-cas": "D-Cas", "cfm": "CFM"}
+COLUMNS = {"mean": "value", "ci_low": "low", "ci_high": "high"}
+"""Of means over seeds, as `style.dots` calls them."""
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -30,15 +43,16 @@ def presets(table: pd.DataFrame) -> list[str]:
 
 
 def by_layer(tables: Tables, style: Style) -> Any:
-    """Fig. 1: the largest PDS of a head in each layer, mean over seeds with 95 % intervals (cut at 0); what is printed
-    in open markers of the same form, the threshold dotted. The paper's architectures stand side by side at a layer."""
+    """Fig. 1: the largest PDS of a head in each layer, mean over seeds with 95 % intervals; what is printed in open
+    markers of the same form, the threshold dotted. The paper's architectures stand side by side at a layer."""
     canvas, table = single(style, 0.8), tables["architectures"]
     rows = table[(table["family"] == "position by layer") & ~table["preset"].str.contains("+", regex=False)]
     shown = presets(rows)
     for i, preset in enumerate(shown):
         one = rows[(rows["preset"] == preset) & rows["mean"].notna()]
         x = one["quantity"].str.extract(r"L(\d+)$")[0].astype(int) + 0.14 * (i - (len(shown) - 1) / 2)
-        bars = whiskers(one["mean"], one["ci_low"].clip(lower=0), one["ci_high"])
+        ends = between(one.rename(columns=COLUMNS), (0.0, 1.0))
+        bars = whiskers(ends["value"], ends["low"], ends["high"])
         canvas.add_scatter(x=x, y=one["mean"], error_y=bars, name=NAMES.get(preset, preset), **style.line(i))
         printed = one["paper"].notna()
         if printed.any():
@@ -169,6 +183,12 @@ QUANTITIES = {
 }  # fmt: skip
 
 
+LIMITS = {
+    "pds.over": (0.0, np.inf), "coreference.keys.top1": (0.0, 1.0), "stability.keys.jaccard.competing": (0.0, 1.0),
+}  # fmt: skip
+"""The least and the largest possible value of a quantity, inside which intervals are drawn."""
+
+
 def arms(tables: Tables, style: Style) -> Any:
     """Every arm and seed, means with 95 % intervals, and what the paper prints; lines in Top-1 are rules without
     meaning."""
@@ -177,9 +197,9 @@ def arms(tables: Tables, style: Style) -> Any:
     names = in_order(table["preset"])
     canvas = panels(style, [QUANTITIES[q] for q in shown], 2, 0.3 + 0.05 * len(names) * -(-len(shown) // 2),
                     shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.12)  # fmt: skip
-    columns = {"preset": "label", "mean": "value", "ci_low": "low", "ci_high": "high"}
     for i, quantity in enumerate(shown):
-        means = table[(table["quantity"] == quantity) & table["preset"].isin(names)].rename(columns=columns)
+        means = table[(table["quantity"] == quantity) & table["preset"].isin(names)].rename(columns=COLUMNS)
+        means = between(means.rename(columns={"preset": "label"}), LIMITS.get(quantity, (-np.inf, np.inf)))
         rows = runs.loc[runs["quantity"] == quantity, ["preset", "seed", "value"]].rename(columns={"preset": "label"})
         rows = rows.merge(means[["label", "paper"]], "left", "label")
         at: dict[str, Any] = {"row": i // 2 + 1, "col": i % 2 + 1}

@@ -12,6 +12,7 @@ import plotly.io as pio
 from plotly.subplots import make_subplots
 
 from streamscope.instruments.figures.drawing import PALETTE
+from streamscope.instruments.stats.bounded import inside
 
 INCH = 96
 """Pixels of plotly."""
@@ -154,6 +155,14 @@ def dots(
         canvas.add_scatter(x=own["paper"], y=own["label"].map({label: n for n, label in enumerate(labels)}), **at,
                            mode="markers", name="paper", showlegend="paper" not in named, marker=marker)  # fmt: skip
     canvas.update_yaxes(tickvals=[*range(len(labels))], ticktext=labels, range=[len(labels) - 0.4, -0.6], **at)
+
+
+def between(rows: pd.DataFrame, limits: tuple[float, float]) -> pd.DataFrame:
+    """The rows; ends of t intervals (`low` to `high`) beyond the limits are those on the log-odds scale."""
+    known = rows[["value", "low", "high"]].notna().all(axis=1)
+    for i, (value, low, high) in rows.loc[known, ["value", "low", "high"]].iterrows():
+        rows.loc[i, ["low", "high"]] = inside((low, high), value, max(high - value, value - low), limits)
+    return rows
 
 
 def whiskers(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:

@@ -185,6 +185,24 @@ MEASURED = (
 """Words for a quantity, which a figure's title may use only of a column that has them."""
 
 
+RANGES = {"share": (0.0, 1.0), "probability": (0.0, 1.0), "attention": (0.0, 1.0), "heads": (0.0, np.inf)}
+"""First word of a unit -> the least and the largest value of a column whose numbers have no sign."""
+
+
+def intervals(made: type[Instrument], result: Result) -> Iterator[str]:
+    """Intervals of shares, probabilities and counts end inside their range."""
+    for name, table in result.tables.items():
+        for column in table.columns:
+            unit = re.match(r"\w*", column.unit)
+            if column.interval is None or column.format.startswith("+") or unit is None or unit[0] not in RANGES:
+                continue
+            low, high = RANGES[unit[0]]
+            ends = table.frame[list(column.interval)].to_numpy(float)
+            if (ends < low - 1e-9).any() or (ends > high + 1e-9).any():
+                worst = f"{np.nanmin(ends):.3g} to {np.nanmax(ends):.3g}"
+                yield f"column {column.name} of table {name}, {column.unit}, has intervals from {worst}"
+
+
 def titles(made: type[Instrument], result: Result) -> Iterator[str]:
     """A figure's title names no other quantity than the column drawn: no loss over an axis of coherence."""
     for one in result.figures:
@@ -199,5 +217,6 @@ def titles(made: type[Instrument], result: Result) -> Iterator[str]:
 
 CHECKS: dict[str, Check] = {
     "columns": columns, "options": options, "values": values, "repeated": repeatable, "saved": round_trip,
-    "control": control, "figures": figures, "titles": titles, "planted": planted_test,
+    "control": control, "figures": figures, "titles": titles, "intervals": intervals,
+    "planted": planted_test,
 }  # fmt: skip

@@ -23,6 +23,7 @@ from streamscope.probes.contraction import Contraction
 KEYS = ("after", "module", "layer", "acts")
 SIZE, STREAMS, SHARE = "share of the streams' size", "streams", "share of what differs"
 ROUNDING = 1e-6
+LIMITS = {"spread": (0.0, np.inf), "rank": (0.0, np.inf), "contracted": (-np.inf, 1.0), "predicted": (0.0, 1.0)}
 """Rounding of a document's value in single precision."""
 UNBOUND = "H_res is not doubly stochastic, so its σ₂ gives no bound"
 EQUAL = "the streams are equal, with and without mixing"
@@ -54,7 +55,7 @@ def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> I
     )
 
     def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, why: str = "") -> None:
-        measure = Measure(name=name, unit=unit, resolution=ROUNDING)
+        measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=LIMITS[name])
         seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
         seen.contrasts[name] = each(name, cells, tested=False, missing=why)
 

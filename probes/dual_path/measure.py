@@ -116,7 +116,8 @@ def seen_of(
     seen = InstrumentData({}, {}, {"title": f"{title}, {counted(int(n), 'token', ',')}"}, extra={"variance": variance})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
-        measure = Measure(name=name, unit=unit, resolution=ROUNDING)
+        limits = (0.0, 1.0) if name in ("clamped", "power") else (0.0, np.inf) if quantity or name == "kl" else None
+        measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=limits)
         seen.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
         seen.contrasts[name] = each(quantity or name, keys, tested=False)
         if not quantity:

@@ -102,7 +102,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     groups = groups_of(cases[cases["pair"] != ""])
     units = pd.DataFrame({"unit": names, **columns})
     observed = Observations(
-        measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION),
+        measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION, limits=(0.0, 1.0)),
         cells=pd.DataFrame(cells), units=units,
         total=total.transpose(2, 3, 0, 1).reshape(len(cells), len(units)), size=1.0,
     )  # fmt: skip

@@ -154,7 +154,7 @@ def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData
         others = others.where(cells["scope"] != WITHOUT_SINKS, len(act) - 1)
         alone = ((name == "hss") & (others < 1)).to_numpy()
         seen.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=0.0), cells=cells, units=units,
+            measure=Measure(name=name, unit=unit, resolution=0.0, limits=(0.0, np.inf)), cells=cells, units=units,
             total=np.where(alone[:, None], 0.0, total), size=np.broadcast_to(~alone[:, None], total.shape),
         )  # fmt: skip
         missing = np.where(alone, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()

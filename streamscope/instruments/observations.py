@@ -33,6 +33,7 @@ from scipy.special import stdtr, stdtrit
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.instruments.stats.bounded import bounded_interval, inside
 from streamscope.instruments.stats.estimators import (
     BOOTSTRAP_CLUSTERS,
     Clusters,
@@ -84,8 +85,10 @@ class Measure:
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
     folds share training data (`cross_validation.SHARED`)."""
     limits: tuple[float, float] | None = None
-    """The least and the largest possible value of a cell, such as (0, 1) of a share; its interval ends there, that of
-    a mean over training seeds too."""
+    """The least and the largest possible value of a cell, such as (0, 1) of a share. The interval of a cell, or of a
+    mean of cells, then holds where values are skewed and stays inside (`stats.bounded`); that of a mean over training
+    seeds stays inside too. p and the intervals of differences and of measures without limits are t's, which hold there.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +216,12 @@ class Contrast:
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
         object.__setattr__(self, "labels", plain)
         object.__setattr__(self, "weights", {int(cell): float(w) for cell, w in self.weights.items()})
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is a cell or a mean of cells, which lies between the measure's limits, and no difference."""
+        w = list(self.weights.values())
+        return bool(w) and min(w) >= 0 and abs(sum(w) - 1) < 1e-9
 
 
 def head_cells(model: Any) -> pd.DataFrame:
@@ -344,10 +353,9 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
         total = np.where(size > 0, observed.total[np.ix_(cells, at)], 0.0)
         row |= {"n": len(at), "clusters": int(_counts(size, within).min()) if c.own_units else within.count}
         if not c.missing:
-            numbers, untested = _contrast(total, size, w, within, m, c.null, confidence, c.own_units)
+            limits = m.limits if c.is_level else None
+            numbers, untested = _contrast(total, size, w, within, m, c.null, confidence, c.own_units, limits)
             row |= numbers
-            if m.limits is not None and w.tolist() == [1.0]:
-                row["low"], row["high"] = (float(np.clip(row[end], *m.limits)) for end in ("low", "high"))
             if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
                 hits = observed.total[cells[0], at]
                 row["low"], row["high"] = wilson(hits, within, confidence, m.inflation)
@@ -401,6 +409,7 @@ def _contrast(
     null: float | None,
     level: float,
     own_units: bool,
+    limits: tuple[float, float] | None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Numbers of one contrast from totals and sizes [cells, units], and why some are missing."""
     sums = size.sum(1, keepdims=True)
@@ -427,8 +436,11 @@ def _contrast(
         dfs = np.array([degrees_of_freedom(one, within.shared) for one in n])
         v = w**2 / dfs
         df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
-    half = float(stdtrit(df, 0.5 + level / 2)) * error
-    row |= {"low": row["value"] - half, "high": row["value"] + half}
+    t = float(stdtrit(df, 0.5 + level / 2))
+    ends = row["value"] - t * error, row["value"] + t * error
+    if limits is not None:
+        ends = bounded_interval(row["value"], error, t, parts.sum(0), int(counts.min()), limits, within.shared)
+    row |= dict(zip(("low", "high"), ends, strict=True))
     if null is not None:
         row["p"] = float(2 * stdtr(df, -abs(row["value"] - null) / error))
     return row, {}
@@ -495,7 +507,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
-    The interval of a cell ends at the measure's limits, as in one run.
+    The interval of a cell stays inside the measure's limits (`stats.bounded.inside`).
     Raises `InputError` for runs with other contrasts.
     """
     first = runs[0]
@@ -515,9 +527,10 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
     ]
     found = estimate(observed, contrasts, confidence=confidence)
     limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
-    if limits is not None:
-        cells = [list(c.weights.values()) == [1.0] for c in first.contrasts]
-        found.frame.loc[cells, ["low", "high"]] = found.frame.loc[cells, ["low", "high"]].clip(*limits)
+    for i, c in enumerate(first.contrasts if limits is not None else ()):
+        value, low, high = found.frame.loc[i, ["value", "low", "high"]]
+        if c.is_level and not np.isnan(low):
+            found.frame.loc[i, ["low", "high"]] = inside((low, high), value, high - value, limits)
     return found
 
 

@@ -4,6 +4,8 @@ Bounds as in test_statistics_calibration: a test rejects 3 to 7 % of true nulls,
 procedure is not conservative for a reason that is said.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +131,69 @@ def test_coverage_of_head_scores(a: float, b: float, low: float) -> None:
     """Shares of attention over 32 prompts: Beta, the second with most prompts near 0, as an induction score may be."""
     x = np.random.default_rng(23).beta(a, b, (S, 32)) - a / (a + b)
     assert low <= np.mean(clustered_t(x, np.ones(32)).p > 0.05) <= 0.97
+
+
+SHARES: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
+    "Beta(.15, 5)": lambda rng, shape: rng.beta(0.15, 5, shape),
+    "Beta(.3, 5)": lambda rng, shape: rng.beta(0.3, 5, shape),
+    "Beta(5, .3)": lambda rng, shape: rng.beta(5, 0.3, shape),
+    "Beta(1, 4)": lambda rng, shape: rng.beta(1, 4, shape),
+    "a tenth large": lambda rng, shape: np.where(
+        rng.random(shape) < 0.1, rng.beta(9, 5, shape), rng.beta(1, 49, shape)
+    ),
+    "Beta(3, 3)": lambda rng, shape: rng.beta(3, 3, shape),
+}
+"""Shares of attention, most of them near a limit, and one that is not skewed."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARES)
+def test_coverage_of_skewed_shares_at_29_pairs(name: str) -> None:
+    """Both orders of a pair are alike. The intervals of t, which are those without limits, hold 86 to 94 % here."""
+    rng = np.random.default_rng(26)
+    mean, x = SHARES[name](rng, (1000, 1000)).mean(), np.repeat(SHARES[name](rng, (S // 2, 29)), 2, axis=1)
+    units = pd.DataFrame({"unit": range(58), "cluster": np.repeat(range(29), 2)})
+    measure = Measure(name="attention", unit="attention", resolution=0.0, limits=(0.0, 1.0))
+    cells = pd.DataFrame({"cell": range(len(x))})
+    held = {}
+    for limits in ((0.0, 1.0), None):
+        block = Observations(measure=replace(measure, limits=limits), cells=cells, units=units, total=x, size=1.0)
+        found = estimate(block, each("share", cells, null=None)).frame
+        held[limits] = ((found["low"] <= mean) & (mean <= found["high"])).mean()
+        assert limits is None or (found["low"].min() >= 0 and found["high"].max() <= 1)
+    assert 0.93 <= held[0.0, 1.0] <= 0.98
+    assert name in ("Beta(1, 4)", "Beta(3, 3)") or held[None] < 0.92
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "least"), [(4, 0.88), (8, 0.9)])
+def test_coverage_of_skewed_shares_of_few_cases(n: int, least: float) -> None:
+    x = np.random.default_rng(28).beta(0.3, 5, (S, n))
+    units = pd.DataFrame({"unit": range(n), "cluster": range(n)})
+    cells, held = pd.DataFrame({"cell": range(S)}), {}
+    for limits in ((0.0, 1.0), None):
+        measure = Measure(name="attention", unit="attention", resolution=0.0, limits=limits)
+        block = Observations(measure=measure, cells=cells, units=units, total=x, size=1.0)
+        found = estimate(block, each("share", cells, null=None)).frame
+        held[limits] = ((found["low"] <= 0.3 / 5.3) & (found["high"] >= 0.3 / 5.3)).mean()
+    assert held[None] + 0.06 < held[0.0, 1.0] and least <= held[0.0, 1.0]
+
+
+@pytest.mark.slow
+def test_coverage_of_skewed_shares_of_crossed_words_and_templates() -> None:
+    """12 words × 10 templates, each with a share of its own; a case has the product of the two."""
+    rng, held = np.random.default_rng(27), {}
+    words, templates = rng.beta(0.5, 4, (1000, 12)), rng.beta(2, 5, (1000, 10))
+    x, mean = (words[:, :, None] * templates[:, None]).reshape(1000, -1), 0.5 / 4.5 * 2 / 7
+    labels = [(f"word {i}", f"template {j}") for i in range(12) for j in range(10)]
+    units = pd.DataFrame({"unit": range(120), "cluster": pd.Series(labels, dtype=object)})
+    cells = pd.DataFrame({"cell": range(len(x))})
+    for limits in ((0.0, 1.0), None):
+        measure = Measure(name="attention", unit="attention", resolution=0.0, limits=limits)
+        block = Observations(measure=measure, cells=cells, units=units, total=x, size=1.0)
+        found = estimate(block, each("share", cells, null=None)).frame
+        held[limits] = ((found["low"] <= mean) & (mean <= found["high"])).mean()
+    assert held[None] + 0.02 < held[0.0, 1.0] <= 0.98
 
 
 def test_coverage_of_stability() -> None:

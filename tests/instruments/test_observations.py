@@ -25,6 +25,7 @@ from streamscope.instruments.observations import (
     over_seeds,
     ranks,
 )
+from streamscope.instruments.stats.bounded import inside
 from streamscope.instruments.stats.estimators import (
     cohens_d,
     d_columns,
@@ -115,15 +116,50 @@ def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
     assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
 
 
-def test_intervals_of_a_cell_end_at_the_limits_of_the_measure_and_those_of_differences_do_not() -> None:
-    y = np.array([[1.0, 0.999, 1.0, 0.9999], [0.0, 0.0, 0.001, 0.0]])
+def test_intervals_of_levels_stay_inside_the_limits_of_the_measure_and_those_of_differences_need_not() -> None:
+    y = np.array([[1.0, 0.999, 1.0, 0.9999, 0.9], [0.0, 0.0, 0.001, 0.0, 0.3]])
     seen = replace(block(y), measure=replace(NATS, limits=(0.0, 1.0)))
-    wanted = [Contrast(quantity="q", weights=w) for w in ({0: 1.0}, {1: 1.0}, {0: 1.0, 1: -1.0})]
-    plain, cut = estimate(block(y), wanted).frame, estimate(seen, wanted).frame
-    assert plain["high"][0] > 1 == cut["high"][0] and plain["low"][1] < 0 == cut["low"][1] and cut["high"][2] > 1
-    same = ["value", "sd", "p"]
-    pd.testing.assert_frame_equal(plain[same], cut[same])
-    assert plain["low"][0] == cut["low"][0] and plain["high"][1] == cut["high"][1]
+    weights = ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}, {0: 1.0, 1: -1.0})
+    wanted = [Contrast(quantity="q", weights=w) for w in weights]
+    assert [one.is_level for one in wanted] == [True, True, True, False]
+    plain, inside = estimate(block(y), wanted).frame, estimate(seen, wanted).frame
+    assert plain["high"][0] > 1 > inside["high"][0] > inside["value"][0] and inside["low"][0] < plain["low"][0]
+    assert plain["low"][1] < 0 < inside["low"][1] < inside["value"][1] and inside["high"][1] > plain["high"][1]
+    pd.testing.assert_frame_equal(plain[["value", "sd", "p"]], inside[["value", "sd", "p"]])
+    assert inside["high"][3] == plain["high"][3] > 1
+
+
+def test_the_interval_of_a_skewed_share_by_hand() -> None:
+    """Hall's, of documents of unequal lengths; an end beyond a limit is that on the log-odds scale."""
+    y = np.array([[0.1, 0.4, 0.2, 3.0, 0.3, 1.0, 0.0, 0.2, 2.0, 0.1, 0.3, 0.1]])
+    n = np.array([[4.0, 9.0, 3.0, 10.0, 6.0, 8.0, 4.0, 5.0, 9.0, 7.0, 3.0, 5.0]])
+    seen = replace(block(y, n), measure=replace(NATS, limits=(0.0, 1.0)))
+    level = [Contrast(quantity="q", weights={0: 1.0})]
+    row, plain = estimate(seen, level).frame.iloc[0], estimate(block(y, n), level).frame.iloc[0]
+    m, half = y.sum() / n.sum(), plain["high"] - plain["value"]
+    e = (y - m * n)[0]
+    g = (e**3).sum() / (e**2).sum() ** 1.5
+    error = np.sqrt(12 / 11 * (e**2).sum()) / n.sum()
+    ends = [m - (np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3) * error for q in (half / error, -half / error)]
+    assert [row["low"], row["high"]] == pytest.approx(ends) and m - ends[0] < half < ends[1] - m
+    far = estimate(replace(block(y[:, :4], n[:, :4]), measure=seen.measure), level).frame.iloc[0]
+    plain = estimate(block(y[:, :4], n[:, :4]), level).frame.iloc[0]
+    m, half = plain["value"], plain["high"] - plain["value"]
+    high = 1 / (1 + np.exp(-(np.log(m / (1 - m)) + half / m / (1 - m))))
+    assert far["high"] == pytest.approx(high) and plain["low"] < 0 < far["low"], "of four documents: log-odds"
+    mirrored = estimate(replace(block(n - y, n), measure=seen.measure), level).frame.iloc[0]
+    assert [1 - mirrored["high"], 1 - mirrored["low"]] == pytest.approx([row["low"], row["high"]])
+
+
+@pytest.mark.parametrize(("limits", "value"), [((0.0, 1.0), 0.02), ((0.0, np.inf), 0.3), ((-np.inf, 1.0), 0.9),
+                                               ((-1.0, 1.0), -0.97), ((-np.inf, np.inf), 0.0)])  # fmt: skip
+def test_no_end_lies_beyond_a_limit(limits: tuple[float, float], value: float) -> None:
+    for half in (1e-3, 0.1, 1.0, 30.0):
+        low, high = inside((value - half, value + half), value, half, limits)
+        assert limits[0] <= low < value < high <= limits[1]
+        if limits[0] < value - half and value + half < limits[1]:
+            assert (low, high) == (value - half, value + half)
+    assert inside((-0.1, 0.1), 0.0, 0.1, (0.0, 1.0)) == (0.0, 0.1)
 
 
 def test_a_unit_that_is_not_in_a_cell_is_left_out_and_counted() -> None:
@@ -238,7 +274,7 @@ def test_seeds_are_the_units_of_a_recipe() -> None:
 
 
 @pytest.mark.parametrize("bounded", [{"limits": (0.0, 1.0)}, {"kind": "share"}, {"limits": (-1.0, 1.0)}])
-def test_intervals_of_means_over_seeds_end_at_the_limits_of_the_measure(bounded: dict[str, Any]) -> None:
+def test_intervals_of_means_over_seeds_stay_inside_the_limits_of_the_measure(bounded: dict[str, Any]) -> None:
     """Three runs near the upper end of a share or a correlation; differences of two cells may lie beyond it."""
     rng = np.random.default_rng(7)
     measure = replace(NATS, **bounded)
@@ -247,8 +283,8 @@ def test_intervals_of_means_over_seeds_end_at_the_limits_of_the_measure(bounded:
     each = [estimate(replace(block(one), measure=measure), wanted) for one in y]
     cut, plain = over_seeds(each, [], measure).frame, over_seeds(each, [], NATS).frame
     low, high = bounded.get("limits", (0.0, 1.0))
-    assert plain["high"][0] > 1 == cut["high"][0]
-    assert plain["low"][1] < 0 and cut["low"][1] == max(low, plain["low"][1])
+    assert plain["high"][0] > 1 > cut["high"][0] > cut["value"][0]
+    assert plain["low"][1] < 0 and low < cut["low"][1] < cut["value"][1]
     same = ["value", "sd", "p", "n"]
     pd.testing.assert_frame_equal(plain[same], cut[same])
     assert cut["high"][2] == plain["high"][2] > high and cut["low"][0] == plain["low"][0]

@@ -25,7 +25,7 @@ from streamscope.papers.claims import HERE
 from streamscope.papers.claims.ledger import PAPERS
 from streamscope.papers.claims.ledger import read as ledger
 from streamscope.papers.dst.claims import TABLE5
-from streamscope.papers.figures.lfa import NAMES
+from streamscope.papers.figures.lfa import NAMES, QUANTITIES, arms
 from streamscope.papers.figures.options import RESULTS
 from streamscope.papers.figures.requests import (
     arranged,
@@ -125,6 +125,24 @@ def test_values_are_those_of_the_tables() -> None:
     assert np.isnan(heat.z[list(heat.y).index("0.attn_hc")]).all(), "what cannot act is left blank"
     bars = [one for one in draw(figures_of("krom")["swap"], Style()).data if one.name == "largest, with dynamics"]
     assert np.isclose(bars[-1].y[list(bars[-1].x).index("2.mlp 1")], cell["swap_best"].mean())
+
+
+@pytest.mark.parametrize("name", ["lfa_long", "lfa_eighth", "lfa_tinystories"])
+def test_intervals_of_shares_and_counts_are_drawn_inside_their_range(name: str) -> None:
+    """Means over two or three seeds: of heads over the threshold those of t began at −4."""
+    tables = {one: pd.read_parquet(RESULTS / f"{name}/{one}.parquet") for one in ("runs", "architectures")}
+    canvas = arms(tables, Style())
+    titles = [one.text for one in canvas.layout.annotations if one.text in QUANTITIES.values()]
+    counts = [*QUANTITIES.values()].index(QUANTITIES["pds.over"])
+    bounded = {titles.index(text): text for text in [*QUANTITIES.values()][1:4] if text in titles}
+    assert counts == 1 and 1 in bounded
+    for panel in bounded:
+        axis = "x" if panel == 0 else f"x{panel + 1}"
+        means = next(one for one in canvas.data if one.xaxis == axis and one.marker.symbol == "line-ns-open")
+        low, high = np.asarray(means.x) - means.error_x.arrayminus, np.asarray(means.x) + means.error_x.array
+        assert np.nanmin(low) >= 0 and (panel == 1 or np.nanmax(high) <= 1)
+    rows = tables["architectures"].rename(columns={"mean": "value", "ci_low": "low", "ci_high": "high"})
+    assert (rows.loc[rows["quantity"] == "pds.over", "low"] < 0).any()
 
 
 def test_what_stands_beside_ours_is_what_the_papers_print() -> None:
