@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Tasks
 from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
@@ -16,6 +17,7 @@ from streamscope.interventions.ablation_effects.changes import cases, changes, r
 from streamscope.interventions.ablation_effects.diagonality import diagonality, own_groups
 from streamscope.interventions.ablation_effects.ratios import mean_ratio, ratio_of_changes, sd_ratio, table
 from streamscope.interventions.selection import HeadFinder
+from streamscope.models import load
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA
 
@@ -65,6 +67,25 @@ def test_random_heads_are_the_control_and_the_copier_ranks_above_them(effects: R
     assert one["control"] == pytest.approx(0, abs=1e-6)  # no other single head does anything
     assert one["p_rank"] == pytest.approx(2 / 9)
     assert one["above"] == pytest.approx(one["delta"])
+
+
+def test_controls_are_means_over_the_cases_of_a_task_on_a_trained_model() -> None:
+    """Two tasks of unequally many cases, heads that all do something, and skewed changes."""
+    how = AblationEffects(groups=("one=L5.H0", "two=L4.H1+L5.H2"), draws=6, resamples=20)
+    result = how.measure(load("stories/lfa"), Tasks(("capitalization-8", "gender-16")))
+    for measure, block in result.blocks.items():
+        counts = set()
+        for _, one in result.table(measure).frame.iterrows():
+            own = block.cells[(block.cells["task"] == one["task"]) & (block.cells["group"] == one["group"])]
+            x = block.total[own.index] - block.total[block.cell(task=one["task"], group="")]
+            delta, *drawn = (row[np.isfinite(row)].mean() for row in x)
+            counts.add(int(np.isfinite(x[0]).sum()))
+            assert len(drawn) == 6 and np.std(drawn) > 1e-4
+            assert (one["delta"], one["control"]) == pytest.approx((delta, np.mean(drawn)))
+            assert one["control_sd"] == pytest.approx(np.std(drawn, ddof=1))
+            beyond = min(np.sum(drawn >= delta), np.sum(drawn <= delta))
+            assert one["p_rank"] == pytest.approx(min(1, 2 * (1 + beyond) / 7))
+        assert len(counts) == 2
 
 
 def test_rows_hold_every_case_with_its_cluster(effects: Result) -> None:

@@ -655,8 +655,12 @@ def test_one_pair_that_judges_gives_values_without_intervals(tmp_path: Path) -> 
     names = ["Tom", "Ben"]
     write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
                 [[f" {n}"] for n in names], [[" Mia"]] * 2)  # fmt: skip
-    found = Circuits(task=str(path), method="random", draws=1).measure(model, progress=bar)
+    found = Circuits(task=str(path), method="eap", draws=1).measure(model, progress=bar)
     summary, curve = found.table("summary"), found.table("faithfulness")
+    score, size = (curve.frame.loc[curve.frame["ranking"] == ranking, "f"].to_numpy() for ranking in ("score", "size"))
+    assert np.abs(score - size).max() > 0.01, "a large score below 0 is last by score and first by size"
+    areas = np.trapezoid(score, worth.SHARES), np.trapezoid(np.abs(1 - size), worth.SHARES)
+    assert summary.frame["value"].iloc[2:4].tolist() == pytest.approx(areas)
     m = found.blocks["circuits"].values
     assert curve.frame["f"][3] == pytest.approx((m[5] - m[1]) / (m[0] - m[1])) and abs(m[0] - m[1]) > 1e-3
     assert summary.frame["value"].iloc[:4].notna().all() and summary.frame["value_low"].isna().all()
