@@ -672,6 +672,15 @@ def test_a_lora_adapter_beside_a_model_is_merged(kind: str, config: dict[str, An
     assert model.origin["adapter"].startswith("LoRA of adapter_model.safetensors, sha256 ")
 
 
+def test_an_adapter_without_its_configuration_is_refused(tmp_path: Path) -> None:
+    """Without adapter_config.json nothing is merged, so no line and no result may say that something was."""
+    folder = saved("llama", tmp_path / "model")
+    adapted(folder, "llama")
+    (folder / "adapter_config.json").unlink()
+    with pytest.raises(InputError, match="has no adapter_config.json, although it has adapter_model.safetensors"):
+        load(f"hf:{folder}")
+
+
 @pytest.mark.parametrize(
     ("config", "line"),
     [

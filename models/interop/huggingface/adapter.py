@@ -84,6 +84,8 @@ def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Coll
     """
     config, weights = folder / CONFIG, folder / WEIGHTS
     if not config.is_file():
+        if weights.is_file():
+            raise InputError(f"{folder} has no {CONFIG}, although it has {WEIGHTS}: complete the folder")
         return None
     for name, value in read_json(config, dict[str, Any], AGAIN).items():
         if value not in PLAIN[name] if name in PLAIN else value and name not in NEUTRAL:
