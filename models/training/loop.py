@@ -45,8 +45,8 @@ def fastest_dtype(device: str, d_model: int) -> Literal["fp32", "bf16"]:
     """The dtype of matrix products for --dtype auto.
 
     bf16 on CUDA, and from a width of `BF16_WIDTH` on a CPU with bf16 instructions (AVX-512 BF16), else fp32. A step in
-    bf16 took 5 to 17 times as long as in fp32 on a CPU without them (EPYC with AVX2, widths 32 to 128), and on
-    earlier machines 1 to 2/3 of it at width 96, 1/2 at 192 and 1/3 at 384. The rule takes no time itself, so that the same
+    bf16 took 5 to 17 times as long as in fp32 on a CPU without them (EPYC with AVX2, widths 32 to 128), and on earlier
+    machines 1 to 2/3 of it at width 96, 1/2 at 192 and 1/3 at 384. The rule takes no time itself, so that the same
     command on the same machine gives the same run.
     """
     fast = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)  # not part of torch's public interface
