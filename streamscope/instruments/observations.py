@@ -527,9 +527,9 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
     ]
     found = estimate(observed, contrasts, confidence=confidence)
     limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
-    for i, c in enumerate(first.contrasts if limits is not None else ()):
+    for i, c in enumerate(first.contrasts):
         value, low, high = found.frame.loc[i, ["value", "low", "high"]]
-        if c.is_level and not np.isnan(low):
+        if limits is not None and c.is_level and not np.isnan(low):
             found.frame.loc[i, ["low", "high"]] = inside((low, high), value, high - value, limits)
     return found
 
