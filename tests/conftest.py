@@ -105,11 +105,11 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(training file, validation file) of random words; batches of the second are padded."""
+    """(training file, validation file) of random words."""
     folder = tmp_path_factory.mktemp("corpus")
     train, valid = folder / "train.txt", folder / "valid.txt"
     train.write_text(tests.tiny.corpus_text(120, 0))
-    valid.write_text(tests.tiny.corpus_text(20, 1, least=3))
+    valid.write_text(tests.tiny.corpus_text(20, 1))
     return train, valid
 
 

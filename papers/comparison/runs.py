@@ -16,7 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import STORIES, ZOO, read_manifest, run_folder
 from streamscope.models.config import ModelConfig, Projection
 from streamscope.models.config.presets import preset
-from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.config.serialization import from_dict, override, to_dict
 from streamscope.models.runs import flatten
 from streamscope.models.training.config import recorded_dtype, tokens_seen
 from streamscope.models.training.optim import warmup_steps
@@ -240,10 +240,19 @@ def same_models(runs: Sequence[Run], leave_out: Sequence[str] = ()) -> None:
         must_agree(runs[0], run, *({k: v for k, v in c.items() if k not in leave_out} for c in changes))
 
 
+def usual_model(run: Run) -> dict[str, Any]:
+    """The configuration of a run's preset at its scale, with raw values that start as in the published runs."""
+    config = preset(run.preset, run.manifest["scale"])
+    if config.residual.value_path == "raw":
+        config = override(config, {"attention.v.init": "none"})
+    usual: dict[str, Any] = json.loads(json.dumps(to_dict(config)))
+    return usual
+
+
 def overrides(run: Run) -> dict[str, Any]:
     """Fields of a run's model that are not those of its preset at its scale, by name; the shape left out."""
 
-    usual = flatten(json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"])))))
+    usual = flatten(usual_model(run))
     own = flatten(run.config["model"])
     return {k: x for k, x in own.items() if k not in SHAPE and (k not in usual or usual[k] != x)}
 
@@ -274,7 +283,7 @@ def with_variants(runs: Sequence[Run], parts: Sequence[str]) -> list[Run]:
 
     named_runs = []
     for run in runs:
-        usual = json.loads(json.dumps(to_dict(preset(run.preset, run.manifest["scale"]))))
+        usual = usual_model(run)
         words = ""
         for part in parts:
             own, theirs = (_part(model, part) for model in (run.config["model"], usual))

@@ -476,7 +476,8 @@ def compare(
         raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
     there = set(control.units["unit"])
     common = [name for name in run.units["unit"] if name in there]
-    if len(common) < 2:
+    nothing = all(c.missing or lost.get((c.quantity, *c.labels.items())) for c in contrasts)
+    if len(common) < 2 and not nothing:
         raise InputError(
             f"{run.measure.name}: {counted(len(common), 'unit')} in both the run and its control, two are needed"
         )

@@ -76,7 +76,7 @@ def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
-def main() -> None:
+def serve() -> None:
     """Answer requests until the input ends."""
     for line in sys.stdin:
         limit()
@@ -90,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve()

@@ -154,7 +154,7 @@ class Tokenizer:
         """Convert a fast tokenizer of the transformers library. Raises `InputError` for one that is not fast."""
         if not hasattr(theirs, "backend_tokenizer"):
             raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets: use a fast tokenizer")
-        roles = {role: name for role, name in theirs.special_tokens_map.items() if role in ROLES}
+        roles = {role: str(name) for role in ROLES if (name := getattr(theirs, role, None)) is not None}
         named = SpecialTokens(roles=roles, source=type(theirs).__name__)
         made = cls.from_json(theirs.backend_tokenizer.to_str(), named)
         template = getattr(theirs, "chat_template", None)

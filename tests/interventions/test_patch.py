@@ -168,7 +168,7 @@ def test_command_on_every_preset(
         "gpt2": {"resid_pre"},
     }
     assert set(table["hook"]) >= streams.get(preset, set()) | (
-        {"z"} if preset == "lfa" else {"z", "attn_out", "mlp_out"}
+        {"z"} if preset == "lfa" else {"attn_out", "mlp_out"}  # of all heads together, z is attn_out
     )
     assert table["effect"].abs().max() > 1e-4
     first = table[(table["layer"] == 0) & table["hook"].isin(("resid_pre", "token_pre", "streams_pre"))]

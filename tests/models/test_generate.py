@@ -153,7 +153,7 @@ def test_edits_are_seen_at_every_step(model: Any) -> None:
 
 def test_an_edit_of_one_position(model: Any) -> None:
     """Whole sequences are run, so an edit at a position of the prompt finds it at every step."""
-    push = torch.randn(32, generator=torch.Generator().manual_seed(0)) * 5
+    push = torch.randn(32, generator=torch.Generator().manual_seed(0)) * 50
 
     def steer(x: Tensor, hook: Any) -> Tensor:
         y = x.clone()

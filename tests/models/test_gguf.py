@@ -3,6 +3,7 @@
 import json
 import struct
 from dataclasses import replace
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -355,7 +356,11 @@ def test_texts_are_normalised_and_split_as_by_the_library(words: str, tmp_path: 
     name = "Qwen2Tokenizer" if words == "qwen2" else "GPT2Tokenizer"
     peer = getattr(transformers, name)({token: i for i, token in enumerate(tokens)}, merges)
     if words == "llama-bpe":
-        rule = signature(transformers.convert_slow_tokenizer.TikTokenConverter).parameters["pattern"].default
+        rule = (
+            signature(import_module("transformers.convert_slow_tokenizer").TikTokenConverter)
+            .parameters["pattern"]
+            .default
+        )
         split = pre_tokenizers.Split(Regex(rule), behavior="isolated")
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         peer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])

@@ -117,7 +117,8 @@ def test_orders_of_a_minimal_pair_differ_in_nothing_else(held_out, monkeypatch):
 def test_suites_have_the_pairs_with_their_category():
     for name in ("stories5", "stories5-told", "stories5-words"):
         suite = load_suite(name, n=14)
-        assert len(suite.pairs) == 14 and {prompt.category for prompt in suite.prompts} == set(CATEGORIES)
+        assert len(suite.pairs) == 14 and {prompt.relation for prompt in suite.prompts} == set(CATEGORIES)
+        assert {prompt.category for prompt in suite.prompts} == {"gender", "plurality", "competing-nouns"}
 
 
 def test_dial_of_repeats_is_the_share_of_words():

@@ -108,8 +108,8 @@ def foreign(name: str) -> Path | None:
 def files_read(folder: Path) -> list[Path]:
     """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
     if (file := gguf_file(folder)) is not None:
-        beside = (file.with_name(name) for name in ("tokenizer.json", *ADAPTER))
-        return [path for path in (*gguf.parts(file), *beside) if path.is_file()]
+        others = (file.with_name(name) for name in ("tokenizer.json", *ADAPTER))
+        return [path for path in (*gguf.parts(file), *others) if path.is_file()]
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
@@ -178,8 +178,8 @@ def weight_files(folder: Path) -> list[Path]:
 def refuse_codes(path: Path, theirs: Mapping[str, Any]) -> None:
     """Raise `InputError` if the fields of a config.json say that its weights are quantised."""
     for name in ("quantization_config", "compression_config"):
-        if told := theirs.get(name):
-            kind = told.get("quant_method", name) if isinstance(told, Mapping) else name
+        if scheme := theirs.get(name):
+            kind = scheme.get("quant_method", name) if isinstance(scheme, Mapping) else name
             raise InputError(f"{path}: weights quantised by {kind} are not read; {DEQUANTISE}")
 
 
