@@ -3,9 +3,9 @@
     python -m papers.primary lfa                       the claims of papers/lfa/primary.toml on results/differences
     python -m papers.primary lfa --rows FOLDER         on rows that papers.differences wrote for your own runs
 
-A claim compares one number a run between arms; training seeds are the units. Its contrast is Σ_a w_a mean_a with Welch's standard error
-sqrt(Σ_a w_a² s_a² / n_a) and Satterthwaite's degrees of freedom. p is two-sided, corrected by Holm over the paper's
-claims. Verdicts:
+A claim compares one number a run between arms; training seeds are the units. Its contrast is Σ_a w_a mean_a with
+Welch's standard error sqrt(Σ_a w_a² s_a² / n_a) and Satterthwaite's degrees of freedom. p is two-sided, corrected by
+Holm over the paper's claims. Verdicts:
 
     reproduced     significant, with the printed sign; for an equivalence, the interval lies within ± the margin
     contradicted   significant, with the other sign; for an equivalence, the interval lies outside the margin

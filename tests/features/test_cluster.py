@@ -254,6 +254,8 @@ def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
     files["none"] = planted_file(tmp_path / "none.parquet", table=table[:0])
     files["missing"] = tmp_path / "missing.parquet"
     (tmp_path / "text.safetensors").write_text("no")
+    for name in ("text", "tensors"):
+        (tmp_path / f"{name}.parquet").touch()
     save_file({"a": np.ones(1)}, tmp_path / "tensors.safetensors")
     files |= {name: tmp_path / f"{name}.parquet" for name in ("text", "tensors", "modes")}
     if "{modes}" in arguments:

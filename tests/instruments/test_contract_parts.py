@@ -314,7 +314,7 @@ def test_what_a_result_says_of_itself() -> None:
     assert seen == list("abc")
     about = {
         "instrument": "mine", "data": {"Given": {"what": "given"}}, "edited_at": [], "recipe": "Plain", "step": None,
-        "hooked_at": [], "checkpoint": None, "dtype": None, "autocast": None,
+        "hooked_at": [], "checkpoint": None, "dtype": None, "autocast": None, "bos": None,
         "left": None, "model": "renamed", **code(),
         "options": {"heads": ["all"], "scales": [0.0], "k": 3, "where": "a/b", "name_or_path": "x"},
     }  # fmt: skip

@@ -118,7 +118,9 @@ def test_edits_of_the_live_page_are_measured_as_those_of_python(name: str, tmp_p
 def test_wrong_edits_of_a_file_are_one_line(text: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "found.json").write_text(text)
     with pytest.raises(InputError, match=line) as error:
-        import_module("streamscope.probes.pds").main(["lfa", "--n", "2", "--edit", str(tmp_path / "found.json")])
+        import_module("streamscope.probes.pds").main(
+            ["lfa", "--suite", "stories", "--n", "2", "--edit", str(tmp_path / "found.json")]
+        )
     assert "\n" not in str(error.value)
 
 
@@ -147,7 +149,7 @@ def test_features_of_an_edited_model_are_not_those_of_an_earlier_call(spec: str,
 @pytest.mark.parametrize(
     ("module", "argv", "line"),
     [
-        ("features.profile", ["--features", "f.parquet", "--clusters", "c.parquet"], "reads files, and no model runs"),
+        ("features.profile", ["--features", __file__, "--clusters", __file__], "reads files, and no model runs"),
         ("probes.pds", [], "does not exist; check the path"),
     ],
 )

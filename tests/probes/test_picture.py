@@ -98,7 +98,7 @@ def test_the_query(net: Any, prompt: Aligned) -> None:
         with pytest.raises(InputError, match="is not a word of"):
             picture(net, TEXT, query=missing)
     for outside in (-1, 16):
-        with pytest.raises(InputError, match=r"0 \(BOS\) to 15"):
+        with pytest.raises(InputError, match="the text has the tokens 0 to 15"):
             picture(net, TEXT, query=outside)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale, unlabel_rgb
+from plotly.colors import label_rgb, sample_colorscale, unlabel_rgb
 from plotly.subplots import make_subplots
 
 from streamscope.instruments.figures import (
@@ -235,7 +235,9 @@ def _written(
     if bands:
         shown = [None if np.isnan(x) else steps[2 * min(int(x * bands), bands - 1)][1] for x in share]
     else:
-        shown = sample_colorscale([list(step) for step in steps], share)
+        places, colors = zip(*steps, strict=True)
+        channels = np.array([unlabel_rgb(color) for color in colors]).T
+        shown = [label_rgb(tuple(np.interp(x, places, channel) for channel in channels)) for x in share]
     texts = [str(one.text[i][j]) for i, j in at]
     longest = max(len(re.sub("<[^>]*>", "", text)) for text in texts)
     return go.Scatter(
