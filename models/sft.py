@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path in filter(None, (options.data, options.valid)):
         if not path.exists():
             raise InputError(f"{path} does not exist; {near_files(path) or 'check the path'}")
-    if options.run or options.resume:
-        run_folder(options.run or options.out)
+    if options.run:
+        run_folder(options.run)
 
     from streamscope.models.training.tuning import resume, start
 
