@@ -236,8 +236,10 @@ def patch_pairs(
         sources = sources_of(model, cells, pair.corrupt if direction == "denoise" else pair.clean, own, source)
         made: list[dict[str, Edit] | None] = []
         for cell, a in zip(cells, sources, strict=True):
-            index = None if a is None else cell.index(pair, a.ndim + 1)
-            made.append(None if index is None else {cell.hook: partial(_put, source=a, index=index)})
+            if a is None or (index := cell.index(pair, a.ndim + 1)) is None:
+                made.append(None)
+            else:
+                made.append({cell.hook: partial(_put, source=a, index=index)})
         return made
 
     if not cells:
