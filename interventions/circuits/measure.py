@@ -62,10 +62,10 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     side = sides_of(units, "cluster", "pairs of prompts")
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     if hasattr(progress, "say"):
-        made = batches_for(model, graph, pairs, how.metric, spans)
+        batched = batches_for(model, graph, pairs, how.metric, spans)
         say(
             progress,
-            outlook(_observed(how, worth.circuit_values(model, graph, made, how.metric, []), units), side == 1),
+            outlook(_observed(how, worth.circuit_values(model, graph, batched, how.metric, []), units), side == 1),
         )
     if hasattr(progress, "say") and (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
         say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")

@@ -23,7 +23,7 @@ from streamscope.models.hooks import Edits, Query, run
 from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.probes.stream_states import streams_of
 
-BASELINE = "scale 0 is the baseline itself"
+BASELINE = "dose 0 is the baseline itself"
 NO_DRAWS = "no random directions were drawn"
 CHUNK = 32
 MEASURES = {
