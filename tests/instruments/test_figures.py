@@ -246,3 +246,28 @@ def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
             domain = drawn.layout["xaxis" + (heat.xaxis or "x")[1:]].domain
             assert 6 * 0.6 * texts.textfont.size <= (domain[1] - domain[0]) * (drawn.layout.width - 60) / 3
         assert {one.type for one in drawn.data} == ({"heatmap"} if how else {"heatmap", "scatter"})
+
+
+def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
+    """SPS of ±.01 beside log-odds of ±2.5 would be white on one scale."""
+    values = np.array([[0.01, -0.004, 2.5], [0.002, 0.007, -1.5]])
+    result = maps(values, unit="units of the measure", unit_of=np.array([["sps"] * 2 + ["nats"]] * 2, object))
+    table = result.table()
+    frame = table.frame.rename(columns={"unit_of": "unit"})
+    columns = (*table.columns[:-1], key("unit", "unit", "of the row"))
+    mixed = Result({"m": replace(table, frame=frame, columns=columns)}, about={"model": "lfa"})
+    first, second = [one for one in draw(HeadMap("v", each=("unit",)), mixed).data if one.type == "heatmap"]
+    assert (first.zmin, first.zmax, second.zmin, second.zmax) == (-0.004, 0.01, -1.5, 2.5)
+    assert first.showscale and second.showscale
+    assert [one.colorbar.title.text for one in (first, second)] == ["Δ v [sps]", "Δ v [nats]"]
+
+
+def test_a_long_caption_takes_no_room_from_the_figure_and_wide_maps_fit_a_screen() -> None:
+    table = maps([[1.0, 2.0]]).table()
+    tall = [
+        draw(HeadMap("v"), Result({"m": replace(table, title="word " * n)}, about={"model": "lfa"})).layout
+        for n in (1, 90)
+    ]
+    inner = [one.height - one.margin.t for one in tall]
+    assert inner[0] == inner[1] and tall[0].margin.t < tall[1].margin.t
+    assert draw(HeadMap("v"), maps(np.zeros((3, 200)) + 1.0)).layout.width == 1400

@@ -715,20 +715,22 @@ def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the
     table = Table(frame, tuple(c for c in EDGES if c.name in frame), {}, "edges")
     drawn = draw_circuit(FigureOfEdges("score", most=50), table, PALETTE)
     assert drawn is not None
-    parts = drawn.data[-3]
+    parts = drawn.data[50]
     at = dict(zip(parts.text, zip(parts.x, parts.y, strict=True), strict=True))
     for group, heads in (("kv0", ("h0", "h1")), ("kv1", ("h2", "h3"))):
         assert at[f"a1.{group}"][0] == np.mean([at[f"a1.{h}"][0] for h in heads])
         assert at["m0"][1] < at[f"a1.{group}"][1] < at["a1.h0"][1] < at["m1"][1] < at["logits"][1]
     assert at["m0"][0] == at["m1"][0] > max(at[f"a1.h{h}"][0] for h in range(4)), "FFNs stand beside the heads"
-    assert len(drawn.data) == 53
+    legend = drawn.data[51:]
+    assert [one.name for one in legend] == [*sorted({one.name for one in drawn.data[:50]}), "score > 0", "score < 0"]
+    assert not any(one.showlegend for one in drawn.data[:51]) and all(one.visible for one in legend)
     few, many = drawn.layout.sliders[0].steps
     assert (few.label, many.label) == ("10 %, f 0.40", f"100 %, f 1.00, 50 of {n} drawn")
-    assert drawn.layout.sliders[0].active == 0 and sum(bool(trace.visible) for trace in drawn.data) == 7 + 3
-    assert sum(few.args[0]["visible"]) == 7 + 3 and all(many.args[0]["visible"])
+    assert drawn.layout.sliders[0].active == 0 and sum(bool(trace.visible) for trace in drawn.data[:50]) == 7
+    assert sum(few.args[0]["visible"][:50]) == 7 and all(many.args[0]["visible"])
     assert {line.line.dash for line in drawn.data[:50]} == {"solid", "dot"}
     assert {line.line.dash: line.name for line in drawn.data[-2:]} == {"solid": "score > 0", "dot": "score < 0"}
     used = {name for u, v in ends[:7] for name in (u.name, v.name.partition("<")[0])}
     dark = {name for name, color in zip(parts.text, parts.marker.color, strict=True) if color == USED}
-    assert dark == used < set(parts.text) and tuple(few.args[0]["marker.color"][-3]) == parts.marker.color
-    assert set(many.args[0]["marker.color"][-3]) == {USED, UNUSED} or set(parts.text) == dark
+    assert dark == used < set(parts.text) and tuple(few.args[0]["marker.color"][50]) == parts.marker.color
+    assert set(many.args[0]["marker.color"][50]) == {USED, UNUSED} or set(parts.text) == dark

@@ -53,7 +53,7 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     at = {name: place_of(name, heads, groups, last) for name in names}
     colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame["part"].unique()))}
     column, largest = table.column(figure.y), float(frame[figure.y].abs().max()) or 1.0
-    drawn, seen = go.Figure(), set[str]()
+    drawn = go.Figure()
     for row in frame.to_dict("records"):
         (x0, y0), (x1, y1) = at[row["sender"]], at[row["reader"].partition("<")[0]]
         color, size = str(row["part"]), abs(row[figure.y]) / largest
@@ -63,21 +63,22 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
         x, y = x0 + (x1 - x0) * t + 4 * bend * t * (1 - t), y0 + (y1 - y0) * t
         text = f"{row['sender']} → {row['reader']}: {column.text(row[figure.y])}"
         drawn.add_scatter(
-            x=x, y=y, mode="lines", name=color, legendgroup=color, showlegend=color not in seen, text=[text] * len(t),
+            x=x, y=y, mode="lines", name=color, showlegend=False, text=[text] * len(t),
             opacity=0.35 + 0.6 * size, hovertemplate="%{text}<extra></extra>",
             line={"color": colors[color], "width": 0.6 + (WIDEST_EDGE - 0.6) * size,
                   "dash": "solid" if row[figure.y] >= 0 else "dot"},
         )  # fmt: skip
-        seen.add(color)
     colours = _colours(frame, names)
     drawn.add_scatter(
         x=[at[n][0] for n in names], y=[at[n][1] for n in names], mode="markers+text", text=names, showlegend=False,
         textposition="middle right", textfont={"size": 8, "color": colours}, hoverinfo="skip",
         marker={"size": 9, "color": colours, "symbol": ["circle" if n[0] == "a" else "square" for n in names]},
     )  # fmt: skip
-    for sign, dash in (("> 0", "solid"), ("< 0", "dot")):
-        line = {"color": USED, "width": 2, "dash": dash}
-        drawn.add_scatter(x=[None], y=[None], mode="lines", name=f"{column.title} {sign}", line=line)
+    legend = [(part, color, "solid") for part, color in colors.items() if part in set(frame["part"])]
+    legend += [(f"{column.title} {sign}", USED, dash) for sign, dash in (("> 0", "solid"), ("< 0", "dot"))]
+    for name, color, dash in legend:  # the first edge of a part may be hidden
+        line = {"color": color, "width": 2, "dash": dash}
+        drawn.add_scatter(x=[None], y=[None], mode="lines", name=name, line=line, visible=True)
     axis = {"visible": False}
     drawn.update_layout(
         xaxis=axis, yaxis=axis, height=200 + 64 * (last + 2), legend={"title": table.column("part").title},
@@ -108,13 +109,15 @@ def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame, name
             label += f", {there.sum()} of {of:,} drawn"
         else:
             active = len(steps)
-        unchanged, colours = [None] * len(frame), [_colours(frame[there], names)]
-        look = {"visible": [*there, True, True, True]}
-        look |= {name: [*unchanged, *colours, None, None] for name in ("marker.color", "textfont.color")}
+        rest = len(drawn.data) - len(frame) - 1  # of the legend
+        look = {"visible": [*there, *[True] * (1 + rest)]}
+        colours = [*[None] * len(frame), _colours(frame[there], names), *[None] * rest]
+        look |= {"marker.color": colours, "textfont.color": colours}
         steps.append({"method": "restyle", "args": [look], "label": label})
     shown = steps[active]["args"][0]
     for trace, there in zip(drawn.data, shown["visible"], strict=True):
         trace.visible = there
-    drawn.data[-3].update(marker_color=shown["marker.color"][-3], textfont_color=shown["textfont.color"][-3])
+    colours = shown["marker.color"][len(frame)]
+    drawn.data[len(frame)].update(marker_color=colours, textfont_color=colours)
     slider = {"active": active, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}
     drawn.update_layout(sliders=[slider])

@@ -83,6 +83,8 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
         drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
+        if not paper:  # the caption takes nothing from what is drawn
+            drawn.update_layout(height=(drawn.layout.height or 450) + drawn.layout.margin.t - 78)
         _color(drawn, figure, table.column(figure.y))
         if paper:
             drawn.update_layout(**PAPER)
@@ -119,10 +121,10 @@ def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int)
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
     if at := _at(figure, table.frame):
         rest = f"{rest}; {at}" if rest else at
-    lines = wrap(rest, (width - 230) // 6)
-    text = "<br>".join([f"<b>{escape(head)}</b>", *map(escape, lines)])
+    lines, bold = wrap(rest, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
+    text = "<br>".join([f"<b>{'<br>'.join(map(escape, bold))}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
-    return {"title": title, "margin": {"t": 78 + 18 * len(lines)}}
+    return {"title": title, "margin": {"t": 60 + 18 * (len(bold) + len(lines))}}
 
 
 def headline(figure: Figure, table: Table) -> str:
@@ -195,17 +197,31 @@ def ink(color: str) -> str:
 
 
 def _color(drawn: go.Figure, figure: Figure, column: Column) -> None:
-    """One scale for all maps of a figure, so that panels can be compared by eye, and texts that contrast with it.
+    """One scale for all maps of one unit, so that panels can be compared by eye, and texts that contrast with it.
 
-    The bar is a legend of the map's `levels`, if it has them.
+    The bar is a legend of the map's `levels`, if it has them. Of several units each has a bar beside its maps.
     """
-    maps = [trace for trace in drawn.data if trace.type == "heatmap"]
-    if not maps:
-        return
+    units: dict[str, list[go.Heatmap]] = {}
+    for one in (trace for trace in drawn.data if trace.type == "heatmap"):
+        units.setdefault(one.meta or column.unit, []).append(one)
+    for unit, maps in units.items():
+        place = {}
+        if len(units) > 1:
+            domains = [drawn.layout[f"yaxis{(one.yaxis or 'y')[1:]}"].domain for one in maps]
+            low, high = min(a for a, _ in domains), max(b for _, b in domains)
+            place = {"y": (low + high) / 2, "len": high - low}
+        _color_maps(drawn, maps, figure, replace(column, unit=unit), place)
+
+
+def _color_maps(
+    drawn: go.Figure, maps: list[go.Heatmap], figure: Figure, column: Column, place: Mapping[str, float]
+) -> None:
+    """The scale of some maps, and their bar at a `place`."""
     values, levels = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps]), getattr(figure, "levels", ())
     signed, root = column.format.startswith("+") and not levels, getattr(figure, "root", False)
     steps, low, high, root = scale(values, signed=signed, unit=column.unit, root=root)
-    bar = _bar(column, drawn.layout.height - (drawn.layout.margin.t or 40) - 80, root=root)
+    height = drawn.layout.height - (drawn.layout.margin.t or 40) - 80
+    bar = _bar(column, height * place.get("len", 1.0), root=root) | dict(place)
     if levels:  # bands of equal height, one colour each
         at = [value for value, _ in levels]
         half = (at[-1] - at[0]) / (2 * (len(at) - 1))
@@ -279,9 +295,13 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     held = {place: names for names, place in places.items()}
     titles = [_panel_title(by, held.get((a, b), ())) for a in range(n) for b in range(m)]
     heights = [one.layout.height or 450 for one in each.values()]
-    height = n * max(heights) if m > 1 else sum(heights)
-    below = max(0.25 / n, (150 if isinstance(figure, HeadMap) else 105) / height)  # a map's columns may stand upright
-    labels = [y for one in each.values() for trace in one.data for y in _rows(trace)]
+    traces = [trace for one in each.values() for trace in one.data]
+    room = 105
+    if isinstance(figure, HeadMap):  # its columns' names may stand upright
+        room = max(150, 80 + 6 * max(len(str(x)) for trace in traces for x in trace.x))
+    height = (n * max(heights) if m > 1 else sum(heights)) + (n - 1) * max(0, room - 150)
+    below = max(0.25 / n, room / height)
+    labels = [y for trace in traces for y in _rows(trace)]
     left = max(0.2 / m, (50 + 6 * max(map(len, labels), default=0)) / width)  # names of rows
     space = {"vertical_spacing": min(below, 0.5 / n), "horizontal_spacing": min(left, 0.5 / m)}
     whole = make_subplots(n, m, subplot_titles=titles, **space)
@@ -324,8 +344,8 @@ def _at(figure: Figure, frame: pd.DataFrame) -> str | None:
 
 
 def axis(column: Column) -> str:
-    """What stands at an axis: title and unit."""
-    return f"{column.title} [{column.unit}]"
+    """What stands at an axis: title and unit, if the title does not say it."""
+    return column.title if column.unit == column.title else f"{column.title} [{column.unit}]"
 
 
 def _titled(drawn: go.Figure, figure: Curve | Points | Scatter, table: Table, **layout: Any) -> go.Figure:
@@ -378,7 +398,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
         go.Heatmap(
             z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
             y=_names(table.column(figure.rows), grid.index), customdata=texts.to_numpy(), text=written,
-            hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>",
+            hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>", meta=column.unit,
         )
     )  # fmt: skip
     for at, called, values in ((axes[1], figure.names, grid.columns), (axes[0], figure.row_names, grid.index)):
@@ -389,7 +409,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     row = max(22, min(70, 900 // len(grid)))
     drawn.update_layout(
         xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0],
-        height=max(320, row * len(grid) + 120), width=120 + (24 if written is None else 46) * grid.shape[1],
+        height=max(320, row * len(grid) + 120),
+        width=min(WIDEST, 120 + 24 * grid.shape[1]) if written is None else 120 + 46 * grid.shape[1],
     )  # fmt: skip
     drawn.update_yaxes(autorange="reversed")
     return drawn
