@@ -156,10 +156,15 @@ def _known(model: Any) -> dict[str, Spot]:
     return found
 
 
-def default_spots(model: Any) -> tuple[str, ...]:
-    """The streams that enter each layer, the outputs of attention and FFN, and every head's output."""
+def default_spots(model: Any, by: By = "auto") -> tuple[str, ...]:
+    """The streams that enter each layer, the outputs of attention and FFN, and every head's output.
+
+    Only heads have an output of their own: z of all heads at a position is attn_out.
+    """
+    if "head" in by:
+        return ("z",)
     streams = model.config.residual.streams or ("resid",)
-    return (*(f"{name}_pre" for name in streams), "attn_out", "mlp_out", "z")
+    return (*(f"{name}_pre" for name in streams), "attn_out", "mlp_out", *(["z"] if by == "auto" else []))
 
 
 def plan(
@@ -236,10 +241,8 @@ def patch_pairs(
         sources = sources_of(model, cells, pair.corrupt if direction == "denoise" else pair.clean, own, source)
         made: list[dict[str, Edit] | None] = []
         for cell, a in zip(cells, sources, strict=True):
-            if a is None or (index := cell.index(pair, a.ndim + 1)) is None:
-                made.append(None)
-            else:
-                made.append({cell.hook: partial(_put, source=a, index=index)})
+            index = None if a is None else cell.index(pair, a.ndim + 1)
+            made.append(None if a is None or index is None else {cell.hook: partial(_put, source=a, index=index)})
         return made
 
     if not cells:
