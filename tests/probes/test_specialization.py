@@ -184,7 +184,8 @@ def test_equals_naive_loops_and_jackknife(model: StreamTransformer) -> None:
     left = [naive(patterns[torch.arange(23) % 4 != g])[0]["all"] for g in range(4)]
     se = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
     row = found[(found["measure"] == "HSS") & (found["scope"] == "all")].iloc[0]
-    assert row["ci_high"] - row["value"] == pytest.approx(3.182446 * se, rel=1e-3)
+    spread = np.exp(3.182446 * se / row["value"])  # of four blocks, on the logarithmic scale: never below 0
+    assert (row["ci_low"], row["ci_high"]) == pytest.approx((row["value"] / spread, row["value"] * spread), rel=1e-3)
     assert (row["n"], row["blocks"]) == (23, 4)
 
 
